@@ -1,0 +1,1 @@
+"""The seam between a node and everything outside it."""

@@ -1,0 +1,276 @@
+"""The world as a node sees it: one object, handed in, and nothing beside it.
+
+A node never touches a clock, a file, a socket, a thread or a source of chance directly. It gets a
+`World` as its first argument, so that the same code runs on the operating system
+(`rocketbed.world.real`) and, several nodes in one process, in the simulator (`chaos.sim`).
+Sleeping and deadlines stay trio's own.
+
+What is synchronous here returns at once in the ordinary case (a write into the page cache, a
+cached read); what may block for long (`File.sync`, a directory sync, `World.offload`) is async.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import NoReturn, Protocol, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+Address = tuple[str, int]
+"""IP address in text form, and port."""
+
+
+class Clock(Protocol):
+    """Time that trio does not have."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch; may jump either way."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since the machine booted, for leases only; never goes back."""
+        ...
+
+
+class File(Protocol):
+    """An open file. Offsets and sizes are bytes; a closed file raises `ValueError` or `OSError`."""
+
+    path: str
+
+    def size(self) -> int:
+        """Length of the file."""
+        ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes at `offset`, fewer only at the end of the file. May block on the disk."""
+        ...
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The same, or None when the page cache does not hold all of it. Never blocks."""
+        ...
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data` into the page cache at `offset`.
+
+        Raises `OSError`; what was written before the error stays written (a short write).
+        """
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Extend to `size` bytes, zero, with blocks reserved. Raises `OSError` (ENOSPC)."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Set the length."""
+        ...
+
+    def zero(self, offset: int, size: int) -> None:
+        """Make a range read as zeros, with its blocks still reserved."""
+        ...
+
+    async def sync(self) -> None:
+        """fdatasync. After an `OSError` nothing is known of what is on disk: stop the node."""
+        ...
+
+    def has_name(self) -> bool:
+        """False once the last name of the open file was removed behind our back (`st_nlink` 0)."""
+        ...
+
+    def modified_ms(self) -> int:
+        """Modification time, milliseconds since the epoch."""
+        ...
+
+    def set_modified_ms(self, wall_ms: int) -> None:
+        """Set the modification time."""
+        ...
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Ask the kernel to read a range into the page cache; returns at once."""
+        ...
+
+    def close(self) -> None:
+        """Close; a second call does nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """A held lock on a file."""
+
+    def release(self) -> None:
+        """Give it up; a second call does nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Space of the file system that holds a path, bytes."""
+
+    total: int
+    free: int
+
+    @property
+    def used_percent(self) -> int:
+        """Used share of the file system, rounded up to whole percent (as RocketMQ counts)."""
+        return -(-100 * (self.total - self.free) // self.total) if self.total else 0
+
+
+class Disk(Protocol):
+    """A file system. Paths are absolute or relative to the process; `/` separates."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file. With `create` make it empty if absent. Raises `FileNotFoundError`."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+        ...
+
+    def is_dir(self, path: str) -> bool:
+        """Whether it is a directory."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents; existing ones are fine."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file, replacing the target atomically."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a file. Raises `FileNotFoundError`."""
+        ...
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    async def sync_dir(self, path: str) -> None:
+        """fsync a directory, so that names made or removed in it are durable."""
+        ...
+
+    def lock(self, path: str) -> Lock | None:
+        """Exclusive POSIX record lock on byte 0 of `path` (made if absent); None if held elsewhere.
+
+        The same lock that a Java broker takes (store.md 1.4).
+        """
+        ...
+
+    def usage(self, path: str) -> DiskUsage:
+        """Space of the file system that holds `path`."""
+        ...
+
+
+Stream = trio.abc.HalfCloseableStream
+
+
+class Listener(Protocol):
+    """A listening socket."""
+
+    address: Address
+
+    async def accept(self) -> Stream:
+        """The next connection. Raises `trio.ClosedResourceError` after `aclose`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class Network(Protocol):
+    """Connections between nodes: streams of bytes with TCP's semantics."""
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Listen; port 0 lets the system choose. Raises `OSError` (EADDRINUSE)."""
+        ...
+
+    async def connect(self, host: str, port: int) -> Stream:
+        """Dial. Raises `OSError`; a silent peer hangs until the caller's deadline."""
+        ...
+
+    async def resolve(self, host: str) -> list[str]:
+        """IP addresses of a host name, in order of preference. Raises `OSError`."""
+        ...
+
+    def local_address(self, stream: Stream) -> Address:
+        """Our end of a stream that came from this network."""
+        ...
+
+    def peer_address(self, stream: Stream) -> Address:
+        """The other end."""
+        ...
+
+    async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
+        """Send a range of a file, without a copy where the system can (`sendfile`)."""
+        ...
+
+
+class Log(Protocol):
+    """Events with fields; the event is a name such as `store.recovered`, never a sentence."""
+
+    def debug(self, event: str, **fields: object) -> None:
+        """For someone who follows one message."""
+        ...
+
+    def info(self, event: str, **fields: object) -> None:
+        """For someone who follows the node."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something an operator should look at."""
+        ...
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something is broken."""
+        ...
+
+
+class Process(Protocol):
+    """The process the node lives in."""
+
+    pid: int
+    boot_id: str
+    """Changes whenever the page cache may have been lost (the kernel's boot id)."""
+    stop_requested: trio.Event
+    """Set when the node was asked to stop cleanly (SIGTERM, SIGINT)."""
+
+    def exit(self, code: int) -> NoReturn:
+        """End the process at once, running no clean-up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything outside a node. Frozen; the first argument of whatever lives long."""
+
+    name: str
+    """Name of the node, for logs."""
+    clock: Clock
+    disk: Disk
+    network: Network
+    random: Random
+    """Seeded in simulation."""
+    log: Log
+    process: Process
+    mark: Callable[[str], None]
+    """Called at points that tests want to reach or to crash at; does nothing in production."""
+    offloader: "Offloader"
+
+    async def offload(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking function without blocking the loop (a thread; in simulation a delay)."""
+        return await self.offloader.run(function, *arguments)
+
+
+class Offloader(Protocol):
+    """Runs blocking functions beside the loop."""
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Result of `function(*arguments)`; its exceptions pass through. Not cancellable."""
+        ...
