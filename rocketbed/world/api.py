@@ -44,7 +44,7 @@ class File(Protocol):
         ...
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`, fewer only at the end of the file. May block on the disk."""
+        """Up to `size` bytes at `offset`, fewer only at the end of the file. May block."""
         ...
 
     def read_cached(self, offset: int, size: int) -> bytes | None:

@@ -1,0 +1,191 @@
+"""TCP through trio's sockets.
+
+Streams are plain `trio.SocketStream`s, which set TCP_NODELAY themselves. `send_file` hands pages
+from the cache to the socket by `sendfile`; a range that is not cached is read in a thread first,
+because `sendfile` would make the whole loop wait for the device.
+"""
+
+import errno
+import os
+import socket
+from typing import Protocol, runtime_checkable
+
+import trio
+
+from rocketbed.world.api import Address, File, Listener, Offloader, Stream
+
+BACKLOG = 1024
+"""Connections the kernel may hold before they are accepted (RocketMQ: 1024)."""
+SEND_STEP = 256 * 1024
+"""Bytes of a file handled between two looks at whether they are cached."""
+ACCEPT_PAUSE = 0.1
+"""Seconds to wait when the process is out of descriptors or the kernel out of memory."""
+OUT_OF_RESOURCES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+
+
+class RealNetwork:
+    """The machine's network. What blocks on the disk goes through `offloader`."""
+
+    def __init__(self, offloader: Offloader) -> None:
+        self._offloader = offloader
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Listen on an address; an empty host is every IPv4 one. Raises `OSError`."""
+        address = (await self.resolve(host))[0] if host else "0.0.0.0"
+        server = trio.socket.socket(_family(address), socket.SOCK_STREAM)
+        try:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await server.bind((address, port))
+            server.listen(BACKLOG)
+        except BaseException as error:
+            server.close()
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                raise OSError(error.errno, f"{address}:{port} is already in use") from error
+            raise
+        return RealListener(server)
+
+    async def connect(self, host: str, port: int) -> Stream:
+        """Dial each address of `host` in turn; raises the last one's `OSError`."""
+        failure: OSError = OSError(errno.EHOSTUNREACH, f"{host} has no address")
+        for address in await self.resolve(host):
+            client = trio.socket.socket(_family(address), socket.SOCK_STREAM)
+            try:
+                await client.connect((address, port))
+            except OSError as error:
+                client.close()
+                failure = error
+            except BaseException:
+                client.close()
+                raise
+            else:
+                return trio.SocketStream(client)
+        raise failure
+
+    async def resolve(self, host: str) -> list[str]:
+        """Addresses of a name, each once, in the resolver's order."""
+        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+    def local_address(self, stream: Stream) -> Address:
+        """Our end."""
+        return _address(_socket_of(stream).getsockname())
+
+    def peer_address(self, stream: Stream) -> Address:
+        """The other end; `("", 0)` once it is gone."""
+        try:
+            return _address(_socket_of(stream).getpeername())
+        except OSError:
+            return ("", 0)
+
+    async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
+        """Send a range of a file.
+
+        Raises `trio.BrokenResourceError` when the peer is gone, `OSError` when the file is shorter
+        than the range. After a cancellation some unknown part was sent: close the stream.
+        """
+        end = offset + size
+        while offset < end:
+            step = min(SEND_STEP, end - offset)
+            if not isinstance(stream, trio.SocketStream) or not isinstance(file, _Descriptor):
+                await stream.send_all(await self._read(file, offset, step))
+            elif _looks_cached(file, offset, step):
+                await _send_pages(stream, file.fileno(), file.path, offset, step)
+            else:
+                await stream.send_all(await self._read(file, offset, step))
+            offset += step
+
+    async def _read(self, file: File, offset: int, size: int) -> bytes:
+        data = file.read_cached(offset, size)
+        if data is None:
+            data = await self._offloader.run(file.read_at, offset, size)
+        if len(data) != size:
+            raise _too_short(file.path, offset + len(data))
+        return data
+
+
+class RealListener:
+    """A listening socket."""
+
+    def __init__(self, server: trio.socket.SocketType) -> None:
+        self._server = server
+        self.address = _address(server.getsockname())
+
+    async def accept(self) -> Stream:
+        """The next connection; waits while the process is out of descriptors."""
+        while True:
+            try:
+                connection, _ = await self._server.accept()
+            except OSError as error:
+                if error.errno in OUT_OF_RESOURCES:
+                    await trio.sleep(ACCEPT_PAUSE)
+                elif error.errno == errno.EBADF:
+                    raise trio.ClosedResourceError(f"listener {self.address} is closed") from error
+                elif error.errno != errno.ECONNABORTED:
+                    raise
+            else:
+                return trio.SocketStream(connection)
+
+    async def aclose(self) -> None:
+        """Stop listening; who waits in `accept` gets `trio.ClosedResourceError`."""
+        self._server.close()
+        await trio.lowlevel.checkpoint()
+
+
+@runtime_checkable
+class _Descriptor(Protocol):
+    """A file of the operating system."""
+
+    path: str
+
+    def fileno(self) -> int: ...
+    def read_cached(self, offset: int, size: int) -> bytes | None: ...
+
+
+def _looks_cached(file: _Descriptor, offset: int, size: int) -> bool:
+    """Whether both ends of a range are cached; what lies between nearly always is too."""
+    first, last = file.read_cached(offset, 1), file.read_cached(offset + size - 1, 1)
+    return bool(first) and bool(last)
+
+
+async def _send_pages(
+    stream: trio.SocketStream, descriptor: int, path: str, offset: int, size: int
+) -> None:
+    end = offset + size
+    await trio.lowlevel.checkpoint()
+    while offset < end:
+        try:
+            count = os.sendfile(stream.socket.fileno(), descriptor, offset, end - offset)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(stream.socket)
+        except OSError as error:
+            if stream.socket.fileno() < 0:
+                raise trio.ClosedResourceError("the stream was closed while sending") from error
+            raise trio.BrokenResourceError(f"sending {path} failed: {error}") from error
+        else:
+            if count == 0:
+                raise _too_short(path, offset)
+            offset += count
+
+
+def _too_short(path: str, end: int) -> OSError:
+    return OSError(errno.EIO, f"{path} ends at {end}, before the range that was to be sent")
+
+
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _socket_of(stream: Stream) -> trio.socket.SocketType:
+    """The socket under a stream, also when TLS lies between."""
+    while not isinstance(stream, trio.SocketStream):
+        inner = getattr(stream, "transport_stream", None)
+        if inner is None:
+            raise TypeError(f"{stream!r} is no stream of this network")
+        stream = inner
+    return stream.socket
+
+
+def _address(name: object) -> Address:
+    if isinstance(name, tuple) and len(name) >= 2:
+        return str(name[0]), int(name[1])
+    raise TypeError(f"{name!r} is no TCP address")
