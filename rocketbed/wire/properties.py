@@ -1,0 +1,58 @@
+"""The property string of a message: `name 0x01 value 0x02` repeated, UTF-8 (store.md 2.6)."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+NAME_END = "\x01"
+PAIR_END = "\x02"
+PROPERTIES_MAX = 32767
+"""Bytes; the length field is a signed short."""
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+UNIQUE_KEY = "UNIQ_KEY"
+DELAY = "DELAY"
+CLUSTER = "CLUSTER"
+INNER_NUM = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+CRC32 = "__CRC32#"
+
+CRC_SIZE = 20
+"""Bytes of the record checksum property: name, 0x01, ten digits, 0x02 (store.md 2.7)."""
+
+
+def encode_properties(properties: Mapping[str, str | None] | Iterable[tuple[str, str]]) -> str:
+    """The property string; pairs with a None value are left out."""
+    pairs = properties.items() if isinstance(properties, Mapping) else properties
+    return "".join(
+        f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs if value is not None
+    )
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Names and values. Short or valueless pieces are skipped; a later duplicate wins."""
+    found: dict[str, str] = {}
+    for piece in text.split(PAIR_END):
+        if len(piece) < 3:
+            continue
+        name, separator, value = piece.partition(NAME_END)
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+_INDEXED = re.compile(rb"(?:\A|\x02)(UNIQ_KEY|KEYS|TAGS|INNER_NUM|DELAY)\x01([^\x02]+)")
+
+
+def indexed_properties(data: bytes) -> dict[bytes, bytes]:
+    """Only the properties that dispatch looks at, from stored bytes; a later duplicate wins."""
+    return dict(_INDEXED.findall(data))
+
+
+def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:
+    """Keys that the index holds for a message: UNIQ_KEY, then each part of KEYS (store.md 4.2)."""
+    if not keys:
+        return (unique_key,) if unique_key else ()
+    parts = [part for part in keys.split(" ") if part]
+    return (unique_key, *parts) if unique_key else tuple(parts)
