@@ -73,3 +73,22 @@ def index_hash(state: int) -> int:
     """Index key hash from the state of `topic#key`: absolute value, 0 for -2**31."""
     value = abs(signed(state))
     return 0 if value == 1 << 31 else value
+
+
+_PREFIXES_MAX = 1 << 14
+_prefixes: dict[tuple[str, str], int] = {}
+
+
+def key_state(topic: str, key: str) -> int:
+    """Hash state of `topic#key`. All but the last eight characters usually repeat: cached."""
+    split = len(key) - 8
+    if split <= 0:
+        return extend(0, f"{topic}#{key}")
+    prefix = (topic, key[:split])
+    state = _prefixes.get(prefix)
+    if state is None:
+        state = extend(0, f"{topic}#{key[:split]}")
+        if len(_prefixes) >= _PREFIXES_MAX:
+            _prefixes.clear()
+        _prefixes[prefix] = state
+    return extend(state, key[split:])

@@ -1,4 +1,4 @@
-"""The message record, as the commit log stores it and as pulls return it (store.md 2, wire.md 4.11).
+"""The message record, as the commit log stores it and pulls return it (store.md 2, wire.md 4.11).
 
 One layout in four widths: born host and store host are 8 bytes (IPv4) or 20 (IPv6) each, told by
 two bits of the system flag; the topic length is one byte (v1) or two (v2). A blank record fills
