@@ -1,0 +1,178 @@
+"""One frame's meaning: a request or a response, before encoding or after decoding.
+
+The class is written by hand rather than as a dataclass because a broker makes one for every
+message it takes: the ext fields stay as the decoder gave them until someone asks for `fields`.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import cast
+
+from rocketbed.wire.codes import RequestCode, ResponseCode
+
+__all__ = ["Command", "Encoding", "RequestCode", "ResponseCode", "answer", "request"]
+
+LANGUAGE = "PYTHON"
+VERSION = 479
+"""What we report as our release: 5.3.3 (wire.md 1.6)."""
+
+RESPONSE_BIT = 1
+ONEWAY_BIT = 2
+
+
+class Encoding(IntEnum):
+    """How the header of a frame is written (the serialize type, wire.md 1.1)."""
+
+    JSON = 0
+    ROCKETMQ = 1
+    MSGPACK = 2
+
+
+class Command:
+    """A request or a response.
+
+    `opaque` ties a response to its request; `flag` has bit 0 for responses and bit 1 for one-way
+    requests. `encoding` is how the frame was written, and so how its answer will be.
+    """
+
+    __slots__ = (
+        "answers",
+        "body",
+        "code",
+        "encoding",
+        "flag",
+        "has_fields",
+        "language",
+        "opaque",
+        "raw_fields",
+        "remark",
+        "version",
+    )
+
+    code: int
+    opaque: int
+    """Correlation id, a signed 32-bit number chosen by the requester."""
+    flag: int
+    version: int
+    """The peer's release as an ordinal (wire.md 1.6)."""
+    language: str
+    remark: str | None
+    """Text for people; without meaning when `code` is 0."""
+    raw_fields: dict[str, object]
+    """Ext fields as decoded; a value may be a JSON number or boolean (`ali-ons` sends them)."""
+    has_fields: bool
+    """Whether an empty `extFields` is written as `{}`, as in the frame that was read."""
+    body: bytes
+    encoding: Encoding
+    answers: int
+    """Code of the request that a response belongs to, 0 when not known; not part of equality."""
+
+    def __init__(
+        self,
+        code: int,
+        opaque: int = 0,
+        flag: int = 0,
+        version: int = VERSION,
+        language: str = LANGUAGE,
+        remark: str | None = None,
+        raw_fields: dict[str, object] | None = None,
+        body: bytes = b"",
+        encoding: Encoding = Encoding.JSON,
+        has_fields: bool = True,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.version = version
+        self.language = language
+        self.remark = remark
+        self.raw_fields = {} if raw_fields is None else raw_fields
+        self.body = body
+        self.encoding = encoding
+        self.has_fields = has_fields
+        self.answers = 0
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Ext fields, all values as text (numbers decimal, booleans `true` and `false`)."""
+        raw = self.raw_fields
+        for name, value in raw.items():
+            if type(value) is not str:
+                raw[name] = field_text(value)
+        return cast(dict[str, str], raw)
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this frame answers one of ours."""
+        return bool(self.flag & RESPONSE_BIT)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender waits for no answer; it must get none, not even of an error."""
+        return bool(self.flag & ONEWAY_BIT)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Command):
+            return NotImplemented
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in self.__slots__
+            if name != "answers"
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kind = "answer" if self.is_response else "oneway" if self.is_oneway else "request"
+        return (
+            f"<{kind} code={self.code} opaque={self.opaque} {self.encoding.name}"
+            f" remark={self.remark!r} fields={self.raw_fields} body={len(self.body)} bytes>"
+        )
+
+
+def request(
+    code: int,
+    fields: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    *,
+    oneway: bool = False,
+    encoding: Encoding = Encoding.JSON,
+) -> Command:
+    """A request; the connection that sends it sets `opaque`."""
+    raw: dict[str, object] = dict(fields) if fields else {}
+    flag = ONEWAY_BIT if oneway else 0
+    return Command(code, 0, flag, VERSION, LANGUAGE, None, raw, body, encoding, fields is not None)
+
+
+def answer(
+    to: Command,
+    code: int = ResponseCode.SUCCESS,
+    remark: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> Command:
+    """The response to a request, in the encoding of the request."""
+    raw: dict[str, object] = dict(fields) if fields else {}
+    response = Command(
+        int(code),
+        to.opaque,
+        RESPONSE_BIT,
+        VERSION,
+        LANGUAGE,
+        remark,
+        raw,
+        body,
+        to.encoding,
+        fields is not None,
+    )
+    response.answers = to.code
+    return response
+
+
+def field_text(value: object) -> str:
+    """A JSON value as the text that Java's reader makes of it (wire.md 1.7)."""
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    return str(value)
