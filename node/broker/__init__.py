@@ -1,0 +1,1 @@
+"""What a broker answers: sends, pulls, offsets, topics, groups, clients."""

@@ -1,0 +1,1 @@
+"""Frames on streams: connections, servers, request tables."""

@@ -1,0 +1,1 @@
+"""The wire protocol without any I/O: frames, headers, bodies, message records."""

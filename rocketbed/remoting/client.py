@@ -1,0 +1,60 @@
+"""Opening connections to other processes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import NotConnected
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.world.api import Address, World
+
+CONNECT_TIMEOUT_S: Final = 3.0
+"""A client's default (wire.md 1.8)."""
+
+
+async def dial(
+    world: World,
+    address: Address,
+    handlers: Handlers | None = None,
+    *,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Connection:
+    """A new connection; the caller has to start its `run` in a nursery. Raises `NotConnected`."""
+    host, port = address
+    try:
+        with trio.fail_after(timeout_s):
+            stream = await world.network.connect(host, port)
+    except OSError as exc:
+        raise NotConnected(f"cannot connect to {host}:{port}: {exc}") from exc
+    except trio.TooSlowError as exc:
+        raise NotConnected(f"cannot connect to {host}:{port} in {timeout_s:g} s") from exc
+    return Connection(world, stream, handlers)
+
+
+@asynccontextmanager
+async def open_connection(
+    world: World,
+    address: Address,
+    handlers: Handlers | None = None,
+    *,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> AsyncIterator[Connection]:
+    """A connection for the length of a block. Raises `NotConnected`."""
+    connection = await dial(world, address, handlers, timeout_s=timeout_s)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+def parse_address(text: str) -> Address:
+    """`host:port` as a pair; IPv6 hosts may stand in brackets. Raises `ValueError`."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"not an address of the form host:port: {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)

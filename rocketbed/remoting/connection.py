@@ -1,0 +1,342 @@
+"""One stream of frames, either end of it: requests both ways, matched by `opaque` (design.md 4).
+
+Two tasks. The reader takes what the stream gives, cuts it into commands and runs their handlers
+in order; the writer drains an outbox. Answers are only appended to the outbox, so whoever
+finishes a request never waits for a slow peer; instead reading from that peer pauses while its
+outbox or its number of open answers is above a limit.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from rocketbed.remoting.errors import ConnectionLost, RequestTimeout
+from rocketbed.remoting.handlers import ConnectionHook, Handlers, Spawned
+from rocketbed.wire.command import ONEWAY_BIT, Command, ResponseCode, answer
+from rocketbed.wire.errors import RemoteProtocolError, RocketbedError
+from rocketbed.wire.frame import FrameReader, encode
+from rocketbed.world.api import Address, Stream, World
+
+READ_SIZE: Final = 256 * 1024
+"""Bytes asked of the stream at once; a run of sends is at most this long."""
+WRITE_SIZE: Final = 256 * 1024
+"""Bytes handed to the stream at once, so that a stuck peer is noticed."""
+OUTBOX_MAX: Final = 4 * 1024 * 1024
+"""Reading pauses above this many unsent bytes (design.md 4)."""
+WAITING_MAX: Final = 1024
+"""Reading pauses above this many sends that wait for disk or slaves (design.md 4)."""
+SPAWNED_MAX: Final = 32
+"""Handlers that run in tasks of their own at the same time (design.md 5)."""
+FINISH_S: Final = 5.0
+"""After the peer's last byte, time to write what is still in the outbox, seconds."""
+REQUEST_TIMEOUT_S: Final = 3.0
+"""A client's default (wire.md 1.8)."""
+
+
+class _Pending:
+    """A request of ours that has no answer yet."""
+
+    __slots__ = ("arrived", "response")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.response: Command | None = None
+
+
+class Connection:
+    """A stream with a reader and a writer. `run` owns it and returns when it has ended."""
+
+    def __init__(self, world: World, stream: Stream, handlers: Handlers | None = None) -> None:
+        self.world = world
+        self.handlers = handlers or Handlers()
+        self.remote: Address = world.network.peer_address(stream)
+        self.local: Address = world.network.local_address(stream)
+        self.on_close: list[ConnectionHook] = []
+        """Called once each, in order, when the connection has ended."""
+        self.is_closed = False
+        self.last_active = trio.current_time()
+        """When a byte last came or went, on trio's clock."""
+        self.write_began: float | None = None
+        """Since when the peer has taken nothing of what we write; None when we do not write."""
+        self._stream = stream
+        self._reader = FrameReader()
+        self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._waiting = 0
+        self._to_spawn: deque[tuple[Spawned, Command]] = deque()
+        self._spawned = 0
+        self._pending: dict[int, _Pending] = {}
+        self._opaque = 0
+        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+        self._writer_wakes = trio.Event()
+        self._reader_wakes = trio.Event()
+        self._is_paused = False
+        self._is_writing = False
+        self._is_drained = trio.Event()
+
+    # --- what callers use
+
+    def send(self, data: bytes) -> None:
+        """Append bytes of whole frames to the outbox. Returns at once; nothing when closed."""
+        if self.is_closed:
+            return
+        self._outbox.append(data)
+        self._outbox_bytes += len(data)
+        if not self._is_writing:
+            self._is_writing = True
+            self._writer_wakes.set()
+
+    def reply(self, to: Command, response: Command | None) -> None:
+        """Send the answer to a request, unless it wanted none."""
+        if response is not None and not to.flag & ONEWAY_BIT:
+            self.send(encode(response))
+
+    def open_wait(self) -> None:
+        """Count an answer that waits for something; reading pauses above `WAITING_MAX`."""
+        self._waiting += 1
+
+    def close_wait(self) -> None:
+        """The counterpart of `open_wait`, once for each."""
+        self._waiting -= 1
+        assert self._waiting >= 0
+        self._resume()
+
+    def notify(self, command: Command) -> None:
+        """Send a one-way request."""
+        command.flag |= ONEWAY_BIT
+        command.opaque = self._next_opaque()
+        self.send(encode(command))
+
+    async def request(self, command: Command, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Command:
+        """Send a request and wait for its answer, whatever its code.
+
+        Raises `RequestTimeout`, `ConnectionLost`. After either, and after a cancellation, the
+        peer may or may not have run the request; a late answer is dropped.
+        """
+        if self.is_closed:
+            raise ConnectionLost(f"connection to {self.remote_text} is closed")
+        opaque = command.opaque = self._next_opaque()
+        pending = self._pending[opaque] = _Pending()
+        try:
+            self.send(encode(command))
+            with trio.move_on_after(timeout_s):
+                await pending.arrived.wait()
+        finally:
+            self._pending.pop(opaque, None)
+        if pending.response is not None:
+            return pending.response
+        if self.is_closed:
+            raise ConnectionLost(f"connection to {self.remote_text} ended before its answer")
+        raise RequestTimeout(
+            f"no answer from {self.remote_text} to request {command.code} in {timeout_s:g} s"
+        )
+
+    def close(self) -> None:
+        """End the connection now; what is unsent is lost."""
+        self._scope.cancel()
+
+    @property
+    def remote_text(self) -> str:
+        """The peer's address as `ip:port`."""
+        return f"{self.remote[0]}:{self.remote[1]}"
+
+    @property
+    def outbox_bytes(self) -> int:
+        """Bytes not yet handed to the stream."""
+        return self._outbox_bytes
+
+    async def run(
+        self, *, task_status: trio.TaskStatus["Connection"] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Read and write until either end closes. Never raises for what the peer does."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    nursery.start_soon(self._write_loop)
+                    task_status.started(self)
+                    await self._read_loop()
+                    with trio.move_on_after(FINISH_S):
+                        while self._is_writing:
+                            self._is_drained = trio.Event()
+                            await self._is_drained.wait()
+                    nursery.cancel_scope.cancel()
+        finally:
+            try:
+                self._end()
+            finally:
+                await trio.aclose_forcefully(self._stream)
+
+    # --- reading
+
+    async def _read_loop(self) -> None:
+        receive = self._stream.receive_some
+        while True:
+            while self._is_congested():
+                self._is_paused = True
+                self._reader_wakes = trio.Event()
+                await self._reader_wakes.wait()
+            try:
+                data = await receive(READ_SIZE)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if not data:
+                return
+            self.last_active = trio.current_time()
+            try:
+                self._take(self._reader.feed(bytes(data)))
+                self._reader.check()
+            except RemoteProtocolError as exc:
+                self.world.log.warning(
+                    "remoting.protocol_error", peer=self.remote_text, error=str(exc)
+                )
+                return
+
+    def _take(self, commands: list[Command]) -> None:
+        """Run the handlers of one read, in order."""
+        handlers = self.handlers
+        run = handlers.run
+        in_run = False
+        for command in commands:
+            if command.flag & 1:
+                self._resolve(command)
+                continue
+            handler = run.get(command.code)
+            if handler is not None:
+                in_run = True
+            else:
+                if in_run:
+                    in_run = False
+                    self._finish_run()
+                handler = handlers.inline.get(command.code)
+                if handler is None:
+                    self._spawn_or_refuse(command)
+                    continue
+            try:
+                response = handler(command, self)
+            except Exception as exc:
+                response = self._failure(command, exc)
+            if response is not None and not command.flag & ONEWAY_BIT:
+                self.send(encode(response))
+        if in_run:
+            self._finish_run()
+
+    def _finish_run(self) -> None:
+        try:
+            self.handlers.end_of_run(self)
+        except Exception as exc:
+            self.world.log.error(
+                "remoting.run_failed", peer=self.remote_text, error=f"{type(exc).__name__}: {exc}"
+            )
+            self.close()
+
+    def _resolve(self, response: Command) -> None:
+        pending = self._pending.pop(response.opaque, None)
+        if pending is None:
+            self.world.log.debug(
+                "remoting.late_answer", peer=self.remote_text, opaque=response.opaque
+            )
+            return
+        pending.response = response
+        pending.arrived.set()
+
+    def _failure(self, command: Command, exc: Exception) -> Command:
+        """The answer to a request whose handler raised."""
+        if isinstance(exc, RocketbedError):
+            return answer(command, exc.response_code, str(exc))
+        self.world.log.error(
+            "remoting.handler_failed",
+            peer=self.remote_text,
+            code=command.code,
+            error=f"{type(exc).__name__}: {exc}",
+        )
+        return answer(command, ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+
+    # --- handlers in tasks of their own
+
+    def _spawn_or_refuse(self, command: Command) -> None:
+        handler = self.handlers.spawned.get(command.code)
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            self.reply(command, answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            return
+        self.spawn(handler, command)
+
+    def spawn(self, handler: Spawned, command: Command) -> None:
+        """Run an async handler for a request; its result is sent. At most 32 at the same time."""
+        self._to_spawn.append((handler, command))
+        if self._spawned < SPAWNED_MAX and self._nursery is not None:
+            self._spawned += 1
+            self._nursery.start_soon(self._run_spawned)
+
+    async def _run_spawned(self) -> None:
+        try:
+            while self._to_spawn:
+                handler, command = self._to_spawn.popleft()
+                try:
+                    response = await handler(command, self)
+                except Exception as exc:
+                    response = self._failure(command, exc)
+                self.reply(command, response)
+        finally:
+            self._spawned -= 1
+            self._resume()
+
+    # --- writing
+
+    async def _write_loop(self) -> None:
+        send_all = self._stream.send_all
+        try:
+            while True:
+                while self._outbox:
+                    data = b"".join(self._outbox)
+                    self._outbox.clear()
+                    await self._write(send_all, data)
+                self._is_writing = False
+                self._is_drained.set()
+                self._writer_wakes = trio.Event()
+                await self._writer_wakes.wait()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._scope.cancel()
+
+    async def _write(
+        self, send_all: Callable[[bytes | memoryview], Awaitable[None]], data: bytes
+    ) -> None:
+        view = memoryview(data)
+        for start in range(0, len(data), WRITE_SIZE):
+            part = view[start : start + WRITE_SIZE]
+            self.write_began = trio.current_time()
+            await send_all(part)
+            self.last_active = trio.current_time()
+            self.write_began = None
+            self._outbox_bytes -= len(part)
+            self._resume()
+
+    # --- limits and the end
+
+    def _is_congested(self) -> bool:
+        return (
+            self._outbox_bytes > OUTBOX_MAX
+            or self._waiting > WAITING_MAX
+            or len(self._to_spawn) > 0
+        )
+
+    def _resume(self) -> None:
+        if self._is_paused and not self._is_congested():
+            self._is_paused = False
+            self._reader_wakes.set()
+
+    def _next_opaque(self) -> int:
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def _end(self) -> None:
+        self.is_closed = True
+        self._outbox.clear()
+        for pending in self._pending.values():
+            pending.arrived.set()
+        for hook in self.on_close:
+            hook(self)
