@@ -1,0 +1,356 @@
+"""A disk in memory that dies exactly where it is told to.
+
+The fault model. A write is in the page cache when it returns: SIGKILL loses none of it. A power
+cut keeps each unsynced 512-byte sector or not, by mode (`chaos.sim.inode`), and each unsynced
+change of names or not (`chaos.sim.namespace`); so a file made without a sync of its directory
+vanishes, is empty, or is whole. A sync covers what was dirty when it was called, once it returns.
+`random` is the harsh model a store must survive; `prefix` is close to ext4 with data=ordered.
+
+Whatever changes the disk is an event and is counted, in synchronous code too. `crash_at` names the
+event before which the process dies: running a workload once to count the events, then once for
+each, visits every crash point there is. Under `kill` the event itself does not happen, but for a
+write across pages, of which a first part may; under `power` it has just been handed to the cache.
+"""
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+import trio
+
+from chaos.sim.fate import Fate, SimKilled
+from chaos.sim.faults import Fault, disk_error
+from chaos.sim.file import SimFile, SimLock
+from chaos.sim.image import DiskImage
+from chaos.sim.inode import Inode
+from chaos.sim.namespace import Change, Namespace, normal, split
+from rocketbed.world.api import DiskUsage, Lock
+
+DEFAULT_SIZE = 1 << 40
+"""Bytes of the file system when no quota is set."""
+
+
+class SimDisk:
+    """The disk of one incarnation. Restart by making the next one from `image()`."""
+
+    def __init__(
+        self,
+        image: DiskImage | None = None,
+        *,
+        random: Random | None = None,
+        fate: Fate | None = None,
+        wall_ms: Callable[[], int] | None = None,
+        sync_seconds: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self.fate = fate or Fate()
+        self.random = random or Random(0)
+        self.sync_seconds = sync_seconds
+        """Least and greatest duration of a sync, drawn evenly."""
+        self.events = 0
+        """Events so far."""
+        self.crash_at: int | None = None
+        """Die before the event of this number (the first is 1)."""
+        self.crash_kind = "kill"
+        self.crash_mode = "random"
+        self.faults: list[Fault] = []
+        self.quota: int | None = None
+        """Bytes of the file system; beyond it ENOSPC."""
+        self.read_only = False
+        self.cold_share = 0.0
+        """Share of cached reads that find nothing cached."""
+        self.observer: Callable[[str, str, int, int], None] | None = None
+        """Told of each event before it happens: kind, path, offset, size."""
+        self.burn: Callable[[float], None] = _burn_nothing
+        """Makes a synchronous call take time (seconds), where an engine can do that."""
+        self._names = image.namespace() if image is not None else Namespace()
+        self._wall_ms = wall_ms or _no_wall_clock
+        self._locked: set[str] = set()
+        self._released = trio.Event()
+
+    # What a node uses.
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimFile:
+        """Open a file; making one is an event."""
+        self.fate.check()
+        path = normal(path)
+        inode = self._names.visible.files.get(path)
+        if inode is None:
+            if path in self._names.visible.children:
+                raise disk_error(errno.EISDIR, path)
+            if not create or split(path)[0] not in self._names.visible.children:
+                raise disk_error(errno.ENOENT, path)
+            inode = Inode()
+            inode.modified_ms = self._wall_ms()
+            self._change(Change("create", path, inode=inode))
+        elif self.read_only and writable:
+            raise disk_error(errno.EROFS, path)
+        return SimFile(self, path, inode, writable)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+        self.fate.check()
+        path = normal(path)
+        return path in self._names.visible.files or path in self._names.visible.children
+
+    def is_dir(self, path: str) -> bool:
+        """Whether it is a directory."""
+        self.fate.check()
+        return normal(path) in self._names.visible.children
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        self.fate.check()
+        return sorted(self._names.visible.children.get(normal(path), ()))
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents; an event for each that is new."""
+        self.fate.check()
+        path = normal(path)
+        if path in self._names.visible.children:
+            return
+        if path in self._names.visible.files:
+            raise disk_error(errno.EEXIST, path)
+        self.makedirs(split(path)[0])
+        self._change(Change("mkdir", path))
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file, replacing the target."""
+        self.fate.check()
+        old, new = normal(old), normal(new)
+        names = self._names.visible
+        if old in names.children or new in names.children:
+            raise disk_error(errno.EISDIR, new)
+        if old not in names.files or split(new)[0] not in names.children:
+            raise disk_error(errno.ENOENT, old)
+        inode = names.files[old]
+        replaced = names.files.get(new)
+        self._change(Change("rename", old, new, inode))
+        if replaced is not None and replaced is not inode:
+            replaced.links = 0
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+        self.fate.check()
+        path = normal(path)
+        inode = self._names.visible.files.get(path)
+        if inode is None:
+            raise disk_error(errno.ENOENT, path)
+        self._change(Change("unlink", path, inode=inode))
+        inode.links = 0
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self.fate.check()
+        path = normal(path)
+        children = self._names.visible.children.get(path)
+        if children is None:
+            raise disk_error(errno.ENOENT, path)
+        if children:
+            raise disk_error(errno.ENOTEMPTY, path)
+        self._change(Change("rmdir", path))
+
+    async def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        self.fate.check()
+        path = normal(path)
+        if path not in self._names.visible.children:
+            raise disk_error(errno.ENOENT, path)
+        self._event("sync_dir", path)
+        changes = self._names.changes_in(path)
+        effect = await self._pass_time("sync_dir", path)
+        self._event("sync_dir_end", path)
+        if effect != "lose":
+            self._names.make_durable(changes)
+
+    def lock(self, path: str) -> Lock | None:
+        """Lock a file, made if absent; freed when the process dies."""
+        file = self.open(path, create=True)
+        if file.path in self._locked:
+            return None
+        file.write_at(0, b"lock")
+        self._locked.add(file.path)
+        return SimLock(self._locked, file.path)
+
+    def usage(self, path: str) -> DiskUsage:
+        """Space under the quota."""
+        self.fate.check()
+        total = DEFAULT_SIZE if self.quota is None else self.quota
+        return DiskUsage(total=total, free=max(0, total - self.allocated()))
+
+    # What a harness uses; none of it asks whether the process lives.
+
+    def image(self) -> DiskImage:
+        """The disk as it is now, for another incarnation or for reading."""
+        return DiskImage(self._names.clone())
+
+    def kill(self) -> None:
+        """SIGKILL: the cache stays as it is."""
+        self.fate.die("kill")
+
+    def power_cut(self, mode: str = "random") -> int:
+        """Cut the power. Returns the number of sectors and name changes that were lost."""
+        self.fate.die("power")
+        lost = self._names.lose_power(mode, self.random)
+        for path in sorted(self._names.visible.files):
+            inode = self._names.visible.files[path]
+            inode.links = 1
+            lost += inode.lose_power(mode, self.random)
+        return lost
+
+    def inject(self, fault: Fault) -> Fault:
+        """Add a fault; rules are asked in the order they were added."""
+        self.faults.append(fault)
+        return fault
+
+    def release(self) -> None:
+        """Let syncs that hang go on."""
+        self._released.set()
+        self._released = trio.Event()
+
+    def hold_lock(self, path: str) -> None:
+        """Let another process hold the lock on a file."""
+        self._locked.add(normal(path))
+
+    def flip_bit(self, path: str, bit: int) -> None:
+        """Damage one bit of a file behind everyone's back."""
+        self._inode(path).flip(bit)
+
+    def replace_contents(self, path: str, data: bytes) -> None:
+        """Put other bytes into a file behind everyone's back; durable at once."""
+        inode = self._inode(path)
+        inode.truncate(0)
+        inode.write(0, data)
+        inode.complete_sync(inode.begin_sync())
+
+    def remove_name(self, path: str) -> None:
+        """Remove a file behind everyone's back; who has it open keeps it without a name."""
+        path = normal(path)
+        self._inode(path).links = 0
+        self._names.change(Change("unlink", path))
+
+    def contents(self, path: str) -> bytes:
+        """A whole file, dead or alive."""
+        inode = self._inode(path)
+        return inode.read(0, inode.length)
+
+    def paths(self) -> list[str]:
+        """All files, sorted, dead or alive."""
+        return sorted(self._names.visible.files)
+
+    def allocated(self) -> int:
+        """Bytes that files take up."""
+        return sum(inode.allocated for inode in self._names.visible.files.values())
+
+    # For files of this disk.
+
+    def event(self, kind: str, path: str, offset: int = 0, size: int = 0) -> None:
+        """Count an event that is about to happen; dies or fails here when it is told to."""
+        self.fate.check()
+        self._event(kind, path, offset, size)
+
+    def stamp(self, inode: Inode) -> None:
+        """Note the time of a change."""
+        inode.modified_ms = self._wall_ms()
+
+    def room(self, inode: Inode, size: int) -> int:
+        """How far a file may grow towards `size`, bytes; less only under a quota."""
+        if self.quota is None or size <= inode.allocated:
+            return size
+        return min(size, inode.allocated + max(0, self.quota - self.allocated()))
+
+    def reads(self, path: str) -> None:
+        """Let faults hit a read."""
+        self.fate.check()
+        if self.faults:
+            self._meet_faults("read", path)
+
+    def is_cold(self) -> bool:
+        """Whether a cached read is to find nothing."""
+        return self.cold_share > 0.0 and self.random.random() < self.cold_share
+
+    async def sync_inode(self, path: str, inode: Inode) -> None:
+        """What `SimFile.sync` does."""
+        self.event("sync", path)
+        number = inode.begin_sync()
+        effect = await self._pass_time("sync", path, inode, number)
+        self._event("sync_end", path)
+        if effect != "lose":
+            inode.complete_sync(number)
+
+    def is_crash_point(self) -> bool:
+        """Whether the process dies at the next event."""
+        return self.crash_at is not None and self.events + 1 >= self.crash_at
+
+    def crash(self) -> SimKilled:
+        """Die now, the way that was asked for. Returns what to raise."""
+        self.events += 1
+        if self.crash_kind == "power":
+            self.power_cut(self.crash_mode)
+        else:
+            self.kill()
+        return SimKilled(f"crash point {self.events}")
+
+    def _change(self, change: Change) -> None:
+        if self.is_crash_point():
+            if self.crash_kind == "power":
+                self._names.change(change)
+            raise self.crash()
+        self._event(change.kind, change.path)
+        self._names.change(change)
+
+    def _event(self, kind: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if self.is_crash_point():
+            raise self.crash()
+        self.events += 1
+        if self.observer is not None:
+            self.observer(kind, path, offset, size)
+        if self.read_only and not kind.startswith("sync"):
+            raise disk_error(errno.EROFS, path)
+        if self.faults and not kind.startswith("sync"):
+            self._meet_faults(kind, path)
+
+    def _meet_faults(self, operation: str, path: str) -> None:
+        for fault in self.faults:
+            if fault.fires(operation, path):
+                if fault.effect == "delay":
+                    self.burn(fault.seconds)
+                else:
+                    raise fault.raised(path)
+
+    async def _pass_time(
+        self, kind: str, path: str, inode: Inode | None = None, number: int = 0
+    ) -> str:
+        """Let a sync take its time. Returns the effect of the fault that hit it, or nothing."""
+        await trio.lowlevel.checkpoint()
+        least, most = self.sync_seconds
+        seconds = least + (most - least) * self.random.random() if most > 0.0 else 0.0
+        fault = next((fault for fault in self.faults if fault.fires(kind, path)), None)
+        with trio.CancelScope(shield=True):
+            if fault is not None:
+                seconds += fault.seconds
+                if fault.effect == "hang":
+                    await self._released.wait()
+            if seconds > 0.0:
+                await trio.sleep(seconds)
+        self.fate.check()
+        if fault is None:
+            return ""
+        if fault.effect == "error_clean" and inode is not None:
+            inode.forsake(number)
+        if fault.effect in ("error", "error_clean"):
+            raise fault.raised(path)
+        return fault.effect
+
+    def _inode(self, path: str) -> Inode:
+        inode = self._names.visible.files.get(normal(path))
+        if inode is None:
+            raise disk_error(errno.ENOENT, path)
+        return inode
+
+
+def _no_wall_clock() -> int:
+    return 0
+
+
+def _burn_nothing(_seconds: float) -> None:
+    return None

@@ -1,0 +1,38 @@
+"""How a simulated process dies: at once, in the middle of whatever it was doing.
+
+SIGKILL and a power cut run no `finally` and no `except`. A coroutine cannot simply be dropped in
+the middle of plain code, though, so every seam of a dead process raises `SimKilled`: the code may
+still unwind in its own memory, but nothing it does reaches a disk, a stream or a log any more.
+"""
+
+from rocketbed.wire.errors import RocketbedError
+
+
+class SimKilled(BaseException):
+    """Raised by every seam of a process that is dead. Node code must let it pass."""
+
+
+class SimulationError(RocketbedError):
+    """The simulation itself cannot go on: a spinning node, a spent budget, a wrong call."""
+
+
+class Fate:
+    """Whether one incarnation of a process still lives; its disk, clock and streams share it."""
+
+    __slots__ = ("cause", "dead")
+
+    def __init__(self) -> None:
+        self.dead = False
+        self.cause = ""
+        """Why it is dead: `kill`, `power`, `exit` or `end`."""
+
+    def check(self) -> None:
+        """Raise `SimKilled` when dead."""
+        if self.dead:
+            raise SimKilled(self.cause)
+
+    def die(self, cause: str) -> None:
+        """Die; only the first cause counts."""
+        if not self.dead:
+            self.dead = True
+            self.cause = cause

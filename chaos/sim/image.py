@@ -1,0 +1,40 @@
+"""A simulated disk at rest, between two incarnations of its node."""
+
+import errno
+import os
+
+from chaos.sim.faults import disk_error
+from chaos.sim.namespace import Namespace, normal
+
+
+class DiskImage:
+    """A disk at rest: what the next incarnation finds. It may be started from many times."""
+
+    def __init__(self, namespace: Namespace | None = None) -> None:
+        self._namespace = namespace or Namespace()
+
+    def namespace(self) -> Namespace:
+        """A copy to run on."""
+        return self._namespace.clone()
+
+    def paths(self) -> list[str]:
+        """All files, sorted."""
+        return sorted(self._namespace.visible.files)
+
+    def contents(self, path: str) -> bytes:
+        """A whole file. Raises `FileNotFoundError`."""
+        inode = self._namespace.visible.files.get(normal(path))
+        if inode is None:
+            raise disk_error(errno.ENOENT, path)
+        return inode.read(0, inode.length)
+
+    def export(self, directory: str) -> None:
+        """Write all files below a real directory, for readers that know nothing of simulation."""
+        names = self._namespace.visible
+        for path in sorted(names.children):
+            os.makedirs(os.path.join(directory, path.lstrip("/")), exist_ok=True)
+        for path in sorted(names.files):
+            inode = names.files[path]
+            with open(os.path.join(directory, path.lstrip("/")), "wb") as file:
+                file.write(inode.data)
+                file.truncate(inode.length)

@@ -1,0 +1,261 @@
+"""Contents of one simulated file: what readers see, and what a power cut could leave of it.
+
+The page cache is one `bytearray`, materialised up to the last byte written; beyond it a file reads
+as zeros up to its length, so a preallocated segment costs nothing. The platter is kept as undo: a
+write remembers what each 512-byte sector held before it became dirty. A sync in flight closes a
+generation of undo records and opens the next; when it completes, its generation and all older
+ones are forgotten, and with them the way back. A sync that never completes, because its process
+was killed, forgets nothing: it neither blesses its sectors nor loses them.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+SECTOR = 512
+"""Bytes that a device writes as one. Disks with 4 KiB sectors tear less, never more."""
+PAGE = 4096
+"""Bytes of a page-cache page: a write cut short by SIGKILL ends at such a boundary."""
+
+POWER_CUT_MODES = ("random", "strict", "prefix", "reorder")
+"""What of the unsynced survives: a coin for each sector; nothing; the oldest part; the newest."""
+
+
+class Generation:
+    """What was there before the first write since the previous sync began."""
+
+    __slots__ = ("length", "sectors")
+
+    def __init__(self) -> None:
+        self.sectors: dict[int, bytes] = {}
+        """Sector number -> its bytes before; short or empty where the file had not got there."""
+        self.length: int | None = None
+        """Length before, None while unchanged."""
+
+    def copy(self) -> "Generation":
+        """A twin; the bytes are shared, being immutable."""
+        twin = Generation()
+        twin.sectors = dict(self.sectors)
+        twin.length = self.length
+        return twin
+
+
+class Inode:
+    """One file's bytes. Offsets and lengths in bytes."""
+
+    __slots__ = (
+        "allocated",
+        "data",
+        "forsaken",
+        "generations",
+        "length",
+        "links",
+        "modified_ms",
+        "shared",
+        "sync_count",
+    )
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.length = 0
+        """At least `len(data)`: the rest reads as zeros."""
+        self.allocated = 0
+        """Bytes that have blocks; holes below count, which no preallocating store has."""
+        self.links = 1
+        self.modified_ms = 0
+        self.shared = False
+        """True while `data` is also a clone's: copied before the next write."""
+        self.generations = [Generation()]
+        """Oldest first; the last is open, those before belong to syncs in flight."""
+        self.sync_count = 0
+        """Syncs completed or dropped so far, which numbers the generations."""
+        self.forsaken: dict[int, bytes] = {}
+        """Sectors a failed sync marked clean: no later sync writes them out, only a new write."""
+
+    def clone(self) -> "Inode":
+        """A twin that shares the bytes until either is written to."""
+        twin = Inode()
+        self.shared = twin.shared = True
+        twin.data = self.data
+        twin.length = self.length
+        twin.allocated = self.allocated
+        twin.links = self.links
+        twin.modified_ms = self.modified_ms
+        twin.generations = [generation.copy() for generation in self.generations]
+        twin.sync_count = self.sync_count
+        twin.forsaken = dict(self.forsaken)
+        return twin
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes, fewer only at the end."""
+        size = min(size, self.length - offset)
+        if size <= 0:
+            return b""
+        found = bytes(self.data[offset : offset + size])
+        return found if len(found) == size else found + bytes(size - len(found))
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write; extends the file when the range lies beyond its end."""
+        end = offset + len(data)
+        if end == offset:
+            return
+        self._save(offset, end)
+        bytes_ = self.data
+        if len(bytes_) < offset:
+            bytes_.extend(bytes(offset - len(bytes_)))
+        bytes_[offset:end] = data
+        if end > self.length:
+            self._set_length(end)
+
+    def zero(self, offset: int, size: int) -> None:
+        """Make a range within the file read as zeros."""
+        end = min(offset + size, self.length)
+        held = min(end, len(self.data))
+        if held > offset:
+            self._save(offset, held)
+            self.data[offset:held] = bytes(held - offset)
+
+    def truncate(self, size: int) -> None:
+        """Set the length; what is cut off reads as zeros if the file grows again."""
+        if size < len(self.data):
+            self._save(size, len(self.data))
+            del self.data[size:]
+        self._set_length(size)
+        self.allocated = min(self.allocated, size)
+
+    def allocate(self, size: int) -> None:
+        """Extend to `size` bytes with blocks behind them."""
+        if size > self.length:
+            self._set_length(size)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a power cut now could change the file."""
+        return bool(self.forsaken) or any(
+            generation.sectors or generation.length is not None for generation in self.generations
+        )
+
+    def begin_sync(self) -> int:
+        """Start writing out what is dirty now. Returns the number `complete_sync` wants."""
+        self.generations.append(Generation())
+        return self.sync_count + len(self.generations) - 1
+
+    def complete_sync(self, number: int) -> None:
+        """That sync has reached the platter."""
+        done = number - self.sync_count
+        if done > 0:
+            del self.generations[:done]
+            self.sync_count = number
+
+    def forsake(self, number: int) -> None:
+        """That sync failed, and the kernel marked its pages clean (Linux's way with EIO)."""
+        done = number - self.sync_count
+        for generation in self.generations[:done]:
+            for sector, before in generation.sectors.items():
+                self.forsaken.setdefault(sector, before)
+        self.complete_sync(number)
+
+    def lose_power(self, mode: str, random: Random) -> int:
+        """Reduce the file to what a power cut leaves. Returns the number of sectors that lost."""
+        self._own()
+        if self.forsaken:
+            first = self.generations[0].sectors
+            self.generations[0].sectors = {**first, **self.forsaken}
+            self.forsaken = {}
+        changes = [
+            (generation, sector) for generation in self.generations for sector in generation.sectors
+        ]
+        kept: set[int] = set()
+        lost: set[int] = set()
+        survives = survivors(mode, random, len(changes))
+        for position in range(len(changes) - 1, -1, -1):
+            generation, sector = changes[position]
+            if sector in kept:
+                continue
+            if survives[position]:
+                kept.add(sector)
+            else:
+                self._restore(sector, generation.sectors[sector])
+                lost.add(sector)
+        self._lose_length(mode, random)
+        self.generations = [Generation()]
+        return len(lost - kept)
+
+    def flip(self, bit: int) -> None:
+        """Flip one bit of the file, in the cache and on the platter."""
+        self._own()
+        offset, shift = divmod(bit, 8)
+        if offset >= self.length:
+            raise ValueError(f"bit {bit} lies behind the end of the file ({self.length} bytes)")
+        if len(self.data) <= offset:
+            self.data.extend(bytes(offset + 1 - len(self.data)))
+        self.data[offset] ^= 1 << shift
+
+    def dirty_ranges(self) -> Iterator[tuple[int, int]]:
+        """Offset and size of each dirty sector, in the order they became dirty."""
+        for generation in self.generations:
+            for sector in generation.sectors:
+                yield sector * SECTOR, SECTOR
+
+    def _own(self) -> None:
+        if self.shared:
+            self.data = bytearray(self.data)
+            self.shared = False
+
+    def _save(self, offset: int, end: int) -> None:
+        """Remember the sectors of a range, before it changes."""
+        if self.shared:
+            self._own()
+        data = self.data
+        sectors = self.generations[-1].sectors
+        for sector in range(offset // SECTOR, -(-end // SECTOR)):
+            if sector not in sectors:
+                start = sector * SECTOR
+                sectors[sector] = bytes(data[start : start + SECTOR])
+                if self.forsaken and sector in self.forsaken:
+                    self.generations[0].sectors[sector] = self.forsaken.pop(sector)
+
+    def _set_length(self, length: int) -> None:
+        if length != self.length:
+            generation = self.generations[-1]
+            if generation.length is None:
+                generation.length = self.length
+            self.length = length
+            self.allocated = max(self.allocated, length)
+
+    def _restore(self, sector: int, before: bytes) -> None:
+        start = sector * SECTOR
+        data = self.data
+        end = min(start + SECTOR, len(data)) if not before else start + SECTOR
+        if end <= start:
+            return
+        if len(data) < end:
+            data.extend(bytes(end - len(data)))
+        data[start:end] = before.ljust(end - start, b"\0")
+
+    def _lose_length(self, mode: str, random: Random) -> None:
+        lengths = [g.length for g in self.generations if g.length is not None]
+        survives = survivors(mode, random, len(lengths))
+        for position in range(len(lengths) - 1, -1, -1):
+            if survives[position]:
+                break
+            before = lengths[position]
+            grown = self.length - before
+            if grown > 0 and mode == "random" and random.random() < 0.5:
+                before += random.randint(0, grown)  # written out piece by piece
+            self.length = before
+        del self.data[self.length :]
+        self.allocated = max(self.allocated, self.length)
+
+
+def survivors(mode: str, random: Random, count: int) -> list[bool]:
+    """For `count` changes in the order they were made: which ones a power cut keeps."""
+    if mode == "strict":
+        return [False] * count
+    if mode == "random":
+        return [random.random() < 0.5 for _ in range(count)]
+    edge = random.randint(0, count)
+    if mode == "prefix":
+        return [position < edge for position in range(count)]
+    if mode == "reorder":
+        return [position >= edge for position in range(count)]
+    raise ValueError(f"unknown power cut mode {mode!r}; one of {', '.join(POWER_CUT_MODES)}")

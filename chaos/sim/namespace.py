@@ -1,0 +1,199 @@
+"""Names of a simulated disk: what is seen now, and what a power cut would leave.
+
+A name made, moved or removed is durable only once its directory was synced; until then the change
+waits in a list. A power cut keeps some of that list: changes of one name stay in order, changes of
+different names are independent, as POSIX allows (ext4 orders them all; `prefix` is that).
+A new directory needs no sync of its parent if it was synced itself: every journalling file system
+writes the way to what it syncs. A renamed file moves as a whole: old name or new, never both.
+"""
+
+from dataclasses import dataclass
+from posixpath import dirname, normpath
+from random import Random
+
+from chaos.sim.inode import Inode, survivors
+
+
+class Names:
+    """Files by path, and directories with their children. No notion of durability."""
+
+    __slots__ = ("children", "files")
+
+    def __init__(self) -> None:
+        self.files: dict[str, Inode] = {}
+        self.children: dict[str, dict[str, None]] = {"/": {}, ".": {}}
+        """Directory -> names in it; a dict, for its order."""
+
+    def copy(self, twins: dict[int, Inode]) -> "Names":
+        """A twin over cloned inodes; `twins` maps identities, so that two copies share clones."""
+        copy = Names()
+        for path, inode in self.files.items():
+            twin = twins.get(id(inode))
+            if twin is None:
+                twin = twins[id(inode)] = inode.clone()
+            copy.files[path] = twin
+        copy.children = {directory: dict(names) for directory, names in self.children.items()}
+        return copy
+
+    def put(self, path: str, inode: Inode) -> None:
+        """Let a name lead to a file."""
+        self.files[path] = inode
+        directory, name = split(path)
+        self.children[directory][name] = None
+
+    def drop(self, path: str) -> Inode | None:
+        """Take a name of a file away."""
+        inode = self.files.pop(path, None)
+        if inode is not None:
+            directory, name = split(path)
+            self.children[directory].pop(name, None)
+        return inode
+
+    def add_directory(self, path: str) -> None:
+        """Make a directory; its parent exists."""
+        self.children.setdefault(path, {})
+        directory, name = split(path)
+        self.children[directory][name] = None
+
+    def drop_directory(self, path: str) -> None:
+        """Take a directory away, with all below it."""
+        below = path + "/"
+        for file in [file for file in self.files if file.startswith(below)]:
+            self.drop(file)
+        for child in [child for child in self.children if child.startswith(below)]:
+            del self.children[child]
+        self.children.pop(path, None)
+        directory, name = split(path)
+        if directory in self.children:
+            self.children[directory].pop(name, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One change of names that waits for its directory to be synced."""
+
+    kind: str
+    """create, unlink, rename, mkdir or rmdir."""
+    path: str
+    target: str = ""
+    """New name, for a rename."""
+    inode: Inode | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that change."""
+        return (self.path, self.target) if self.target else (self.path,)
+
+    @property
+    def directory(self) -> str:
+        """The directory whose sync makes it durable; a rename's is that of the new name."""
+        return split(self.target or self.path)[0]
+
+    def apply(self, names: Names) -> None:
+        """Carry it out; what it needs and does not find is passed over."""
+        if self.kind == "mkdir":
+            if split(self.path)[0] in names.children:
+                names.add_directory(self.path)
+        elif self.kind == "rmdir":
+            names.drop_directory(self.path)
+        elif self.kind == "unlink":
+            names.drop(self.path)
+        else:
+            if self.kind == "rename":
+                names.drop(self.path)
+            destination = self.target or self.path
+            if self.inode is not None and split(destination)[0] in names.children:
+                names.put(destination, self.inode)
+
+    def with_inode(self, twins: dict[int, Inode]) -> "Change":
+        """The same change in a cloned disk."""
+        if self.inode is None:
+            return self
+        twin = twins.get(id(self.inode))
+        if twin is None:
+            twin = twins[id(self.inode)] = self.inode.clone()
+        return Change(self.kind, self.path, self.target, twin)
+
+
+class Namespace:
+    """Visible names, durable names and the changes between them."""
+
+    __slots__ = ("durable", "pending", "visible")
+
+    def __init__(self) -> None:
+        self.visible = Names()
+        self.durable = Names()
+        self.pending: list[Change] = []
+
+    def clone(self) -> "Namespace":
+        """A twin with its own files."""
+        twins: dict[int, Inode] = {}
+        twin = Namespace()
+        twin.visible = self.visible.copy(twins)
+        twin.durable = self.durable.copy(twins)
+        twin.pending = [change.with_inode(twins) for change in self.pending]
+        return twin
+
+    def change(self, change: Change) -> None:
+        """Carry out a change; visible at once, durable later."""
+        change.apply(self.visible)
+        self.pending.append(change)
+
+    def changes_in(self, directory: str) -> list[Change]:
+        """What a sync of this directory, begun now, will make durable."""
+        way = {directory}
+        parent = directory
+        while (parent := split(parent)[0]) not in way:
+            way.add(parent)
+        return [
+            change
+            for change in self.pending
+            if change.directory == directory or (change.kind == "mkdir" and change.path in way)
+        ]
+
+    def make_durable(self, changes: list[Change]) -> None:
+        """These changes have reached the platter."""
+        waiting = set(changes)
+        for change in self.pending:
+            if change in waiting:
+                change.apply(self.durable)
+                if change.kind == "rename":
+                    waiting.update(self._arrivals(change.path, change.inode))
+        self.pending = [change for change in self.pending if change not in waiting]
+
+    def _arrivals(self, path: str, inode: Inode | None) -> list[Change]:
+        """Changes that gave a file the name it was then moved away from."""
+        return [
+            change
+            for change in self.pending
+            if change.inode is inode and (change.target or change.path) == path
+        ]
+
+    def lose_power(self, mode: str, random: Random) -> int:
+        """Reduce the names to what a power cut leaves. Returns how many changes were lost."""
+        broken: set[str] = set()
+        lost = 0
+        survives = survivors(mode, random, len(self.pending))
+        for change, survived in zip(self.pending, survives, strict=True):
+            if survived and broken.isdisjoint(change.names):
+                change.apply(self.durable)
+            else:
+                broken.update(change.names)
+                lost += 1
+        self.pending = []
+        self.visible.files = dict(self.durable.files)
+        self.visible.children = {
+            directory: dict(names) for directory, names in self.durable.children.items()
+        }
+        return lost
+
+
+def split(path: str) -> tuple[str, str]:
+    """Directory and name of a normalised path; `.` holds relative ones, `/` is its own parent."""
+    directory = dirname(path) or ("/" if path == "/" else ".")
+    return directory, path[path.rfind("/") + 1 :]
+
+
+def normal(path: str) -> str:
+    """A path as the tables key it."""
+    return normpath(path)
