@@ -46,7 +46,7 @@ class StoreConfig:
     append_property_crc: bool = False
     """Write the whole-record checksum property (`enabledAppendPropCRC`)."""
     busy_timeout_ms: int = 1000
-    """A write into the page cache above this marks the node busy (`osPageCacheBusyTimeOutMills`)."""
+    """A write into the page cache above this: node busy (`osPageCacheBusyTimeOutMills`)."""
     clean_interval_ms: int = 10_000
     """Pause between retention rounds (`cleanResourceInterval`)."""
     reserved_ms: int = 72 * 3600 * 1000

@@ -1,0 +1,183 @@
+"""The commit log: all messages of all topics as one sequence of bytes.
+
+Appends are positioned writes into preallocated segments, done in the loop: the page cache takes
+them (design.md 7). Between a run's beginning and its commit nothing awaits, so there is no lock.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from node.store.config import StoreConfig
+from node.store.entry import Entry
+from node.store.errors import CorruptRecord, PutFailed
+from node.store.files import FilePool
+from node.store.run import RETRY_TOPIC_MAX, Run, topic_head_maker
+from node.store.segments import SegmentRow
+from node.store.status import PutStatus
+from node.watermark import Watermark
+from rocketbed.wire.message import pack_host
+from rocketbed.world.api import World
+
+SLOW_WRITE_S = 0.05
+"""A write into the page cache that takes longer is logged (design.md 7: p99.9 is 0.13 ms)."""
+_TOPICS_MAX = 1 << 16
+
+
+class CommitLog:
+    """Append, read and cut. Offsets are bytes from the beginning of the log.
+
+    Invariant: `flushed <= written`; `written` lies in or at the end of the last record's segment,
+    or at the beginning of the next.
+    """
+
+    def __init__(self, world: World, pool: FilePool, config: StoreConfig, staging: str) -> None:
+        self._world = world
+        self._pool = pool
+        self._staging = staging
+        self.segment_size = config.segment_size
+        self.record_max = config.record_max
+        self.body_max = config.max_message_size
+        self.append_property_crc = config.append_property_crc
+        self.store_host_bytes = pack_host(config.store_host, config.store_port)
+        """Address and port written into every record, 8 or 20 bytes."""
+        self.segments = SegmentRow(
+            world, pool, config.log_dir, config.segment_size, staging=staging
+        )
+        self.written = Watermark()
+        """End of the log: where the next record goes."""
+        self.flushed = Watermark()
+        """Below it everything is known to be on disk."""
+        self.next_queue_offsets: dict[tuple[str, int], int] = {}
+        self.last_store_ms = 0
+        """Store time of the last record; store times never fall (T17)."""
+        self.on_appended: Callable[[list[Entry]], None] | None = None
+        """Called after each commit with its entries, before `written` rises."""
+        self.last_write_s = 0.0
+        """Seconds the last write took, for the page-cache-busy test."""
+        self.topic_heads: dict[str, tuple[int, bytes]] = {}
+        self._make_topic_head = topic_head_maker()
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte that is kept."""
+        return self.segments.starts[0] if self.segments.starts else self.written.value
+
+    def topic_head(self, topic: str) -> tuple[int, bytes]:
+        """Record magic and encoded topic, remembered. Raises `MessageRejected`."""
+        head = self._make_topic_head(topic)
+        if len(self.topic_heads) < _TOPICS_MAX and len(topic) <= RETRY_TOPIC_MAX:
+            self.topic_heads[topic] = head
+        return head
+
+    def begin(self) -> Run:
+        """A new run at the end of the log; commit it before anything awaits."""
+        now_ms = self._world.clock.wall_ms()
+        return Run(self, now_ms if now_ms > self.last_store_ms else self.last_store_ms)
+
+    def commit(self, run: Run) -> None:
+        """Write a run. Readers of this process see it at once; durable is what `flushed` passed.
+
+        Raises `PutFailed`: nothing of the run is in the log then, and its offsets are free again.
+        """
+        assert run.start == self.written.value, "a run is committed before another begins"
+        if not run.entries:
+            return
+        self._make_room(run)
+        began = trio.current_time()
+        try:
+            for offset, pieces in run.chunks:
+                if pieces:
+                    self.segments.write(offset, b"".join(pieces))
+        except OSError as exc:
+            self._undo(run, exc)
+        self.last_write_s = trio.current_time() - began
+        if self.last_write_s > SLOW_WRITE_S:
+            self._world.log.warning(
+                "store.slow_write", seconds=round(self.last_write_s, 3), offset=run.start
+            )
+        self.next_queue_offsets.update(run.queue_offsets)
+        self.last_store_ms = run.now_ms
+        if self.on_appended is not None:
+            self.on_appended(run.entries)
+        self.written.advance(run.position)
+
+    def _make_room(self, run: Run) -> None:
+        """Make the segments a run needs. Raises `PutFailed` when the disk is full."""
+        try:
+            for offset, _ in run.chunks:
+                if not self.segments.has(offset):
+                    self.segments.create(offset - offset % self.segment_size, allocate=True)
+        except OSError as exc:
+            raise PutFailed(
+                PutStatus.CREATE_MAPPED_FILE_FAILED,
+                f"no new segment of {self.segment_size} bytes in {self.segments.directory}:"
+                f" {exc.strerror}; free some space",
+            ) from exc
+
+    def _undo(self, run: Run, cause: OSError) -> None:
+        """After a short write: leave zeros where the run began, so that no crash revives it."""
+        for offset, pieces in run.chunks:
+            self.segments.zero(offset, offset + sum(map(len, pieces)))
+        raise PutFailed(
+            PutStatus.UNKNOWN_ERROR,
+            f"writing to {self.segments.path(self.segments.start_of(run.start))} failed:"
+            f" {cause.strerror}",
+        ) from cause
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Append bytes of a master's log as they are, within one segment.
+
+        Raises `CorruptRecord` when `offset` is not the end of this log, `OSError` from the disk.
+        """
+        if not self.segments.starts and self.written.value == self.flushed.value:
+            self.written.reset(offset)
+            self.flushed.reset(offset)
+        if offset != self.written.value:
+            raise CorruptRecord(
+                f"the master sent offset {offset}, this log ends at {self.written.value}",
+                offset=offset,
+            )
+        if not data:
+            return
+        if not self.segments.has(offset):
+            self.segments.create(self.segments.start_of(offset), allocate=True)
+        self.segments.write(offset, data)
+        self.written.advance(offset + len(data))
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes at `offset` within its segment and below the end of the log."""
+        return self.segments.read(offset, min(size, max(self.written.value - offset, 0)))
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The same from the page cache, or None."""
+        return self.segments.read_cached(offset, min(size, max(self.written.value - offset, 0)))
+
+    async def prepare_next(self) -> None:
+        """Make the segment after the last one ahead of time, durable before it gets its name.
+
+        A run that comes to the end of its segment first makes it itself; then this does nothing.
+        """
+        start = self.segments.end
+        if not self.segments.starts or start - self.written.value >= self.segment_size:
+            return
+        path = self.segments.path(start)
+        temporary = f"{self._staging}/ahead.new"
+        disk = self._world.disk
+        disk.makedirs(self._staging)
+        file = disk.open(temporary, create=True)
+        try:
+            await self._world.offload(file.allocate, self.segment_size)
+            await file.sync()
+        finally:
+            file.close()
+        if self.segments.end == start and not disk.exists(path):
+            disk.rename(temporary, path)
+            self.segments.starts.append(start)
+            self._pool.named(path)
+            await self._pool.sync_names()
+
+    def drop_unused(self) -> None:
+        """Remove segments made ahead of time (clean stop, recovery)."""
+        end = self.written.value
+        self.segments.drop_from(end if end % self.segment_size == 0 else end + 1)

@@ -1,0 +1,144 @@
+"""Open files of one store, kept within a limit, and the new names that are not durable yet.
+
+A store with thousands of queues has more files than a process may open; queue and index files are
+therefore opened when touched and closed when long untouched. Closing loses nothing: what was
+written is in the page cache, and a later fsync through another descriptor covers the same file.
+"""
+
+from collections import Counter, OrderedDict
+
+from rocketbed.world.api import File, World
+
+OPEN_FILES_MAX = 512
+"""Half of the usual limit of 1,024 descriptors a process; the rest is for connections and log."""
+
+
+class FilePool:
+    """Opens files on demand; the least recently used unpinned one is closed first."""
+
+    def __init__(self, world: World, limit: int = OPEN_FILES_MAX) -> None:
+        self._world = world
+        self._limit = limit
+        self._open: OrderedDict[str, File] = OrderedDict()
+        self._pins: Counter[str] = Counter()
+        self.new_names: dict[str, None] = {}
+        """Directories in which a name was made or removed since their last sync."""
+
+    def get(self, path: str) -> File:
+        """The open file; opened if need be. Raises `FileNotFoundError`."""
+        file = self._open.get(path)
+        if file is not None:
+            self._open.move_to_end(path)
+            return file
+        file = self._world.disk.open(path)
+        self._open[path] = file
+        if len(self._open) > self._limit:
+            self._close_oldest()
+        return file
+
+    def _close_oldest(self) -> None:
+        for path in list(self._open):
+            if len(self._open) <= self._limit:
+                return
+            if not self._pins[path]:
+                self._open.pop(path).close()
+
+    def pin(self, path: str) -> File:
+        """The open file, which stays open until `unpin`."""
+        self._pins[path] += 1
+        return self.get(path)
+
+    def unpin(self, path: str) -> None:
+        """Give back one `pin`."""
+        self._pins[path] -= 1
+        if not self._pins[path]:
+            del self._pins[path]
+
+    def pinned(self, path: str) -> bool:
+        """Whether anybody reads or syncs the file now."""
+        return path in self._pins
+
+    async def sync(self, path: str) -> None:
+        """fsync one file; one that was removed meanwhile needs none."""
+        if path not in self._open and not self._world.disk.exists(path):
+            return
+        file = self.pin(path)
+        try:
+            await file.sync()
+        finally:
+            self.unpin(path)
+
+    def create(self, path: str, size: int, *, staging: str, allocate: bool) -> None:
+        """Make a file of `size` zero bytes under its name at once, so that it is never short.
+
+        It is built under a temporary name in `staging`, a directory of the same file system.
+        With `allocate` its blocks are reserved, else it is sparse. Neither it nor its name is
+        durable before `sync` and `sync_names`. Raises `OSError` (ENOSPC), leaving nothing.
+        """
+        disk = self._world.disk
+        temporary = f"{staging}/{path.rpartition('/')[2]}.new"
+        disk.makedirs(staging)
+        if disk.exists(temporary):
+            disk.unlink(temporary)
+        file = disk.open(temporary, create=True)
+        try:
+            if allocate:
+                file.allocate(size)
+            else:
+                file.truncate(size)
+        except OSError:
+            disk.unlink(temporary)
+            raise
+        finally:
+            file.close()
+        self.make_dir(path.rpartition("/")[0])
+        disk.rename(temporary, path)
+        self.named(path)
+
+    def make_dir(self, directory: str) -> None:
+        """Make a directory and note every parent whose new name has to be synced."""
+        missing = []
+        while directory and not self._world.disk.exists(directory):
+            missing.append(directory)
+            directory = directory.rpartition("/")[0]
+        if missing:
+            self._world.disk.makedirs(missing[0])
+            for made in missing:
+                self.named(made)
+
+    def named(self, path: str) -> None:
+        """Note that a name was made or removed."""
+        self.new_names[path.rpartition("/")[0] or "/"] = None
+
+    async def sync_names(self) -> None:
+        """fsync every directory with a name that may not be durable."""
+        directories, self.new_names = list(self.new_names), {}
+        try:
+            while directories:
+                if self._world.disk.is_dir(directories[-1]):
+                    await self._world.disk.sync_dir(directories[-1])
+                directories.pop()
+        finally:
+            self.new_names.update(dict.fromkeys(directories))
+
+    def remove(self, path: str) -> None:
+        """Close and unlink a file."""
+        self.forget(path)
+        self._world.disk.unlink(path)
+        self.named(path)
+
+    def forget(self, path: str) -> None:
+        """Close a file if it is open."""
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def lost_name(self) -> str | None:
+        """Path of an open file whose name somebody else removed, if there is one (T13)."""
+        return next((path for path, file in self._open.items() if not file.has_name()), None)
+
+    def close(self) -> None:
+        """Close everything."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()

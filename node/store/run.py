@@ -1,0 +1,335 @@
+"""A run: messages that one write puts at the end of the log.
+
+Everything in a run is provisional. Offsets are counted from the log's state when the run began,
+and nothing of them is taken before `CommitLog.commit` has written the bytes (design.md 5). There
+is no await between `CommitLog.begin` and `commit`, so no two runs overlap.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from node.store.entry import ONE_UNIT, Entry
+from node.store.errors import MessageRejected
+from node.store.status import PutStatus
+from rocketbed.wire.javahash import tag_code
+from rocketbed.wire.message import (
+    BLANK,
+    BLANK_SIZE,
+    BORN_IPV6,
+    CRC_MASK,
+    INNER_BATCH,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    NEEDS_UNWRAP,
+    STORE_IPV6,
+    V1_TOPIC_MAX,
+    BatchItem,
+)
+from rocketbed.wire.properties import (
+    CRC32,
+    CRC_SIZE,
+    INNER_BASE,
+    INNER_NUM,
+    PROPERTIES_MAX,
+    index_keys,
+    indexed_properties,
+)
+
+if TYPE_CHECKING:
+    from node.store.commitlog import CommitLog
+
+FIXED = {
+    (8, 8): struct.Struct(">5i2qiq8sq8siqi"),
+    (20, 8): struct.Struct(">5i2qiq20sq8siqi"),
+    (8, 20): struct.Struct(">5i2qiq8sq20siqi"),
+    (20, 20): struct.Struct(">5i2qiq20sq20siqi"),
+}
+"""Fixed fields of a record by the lengths of born host and store host."""
+
+TOPIC_MAX = 127
+RETRY_TOPIC_MAX = 255
+_CRC_NAME = CRC32.encode() + b"\x01"
+_crc32 = zlib.crc32
+
+
+def crc_property(value: int) -> bytes:
+    """The record checksum property: ten digits, least significant first (store.md 2.7)."""
+    return _CRC_NAME + str(value)[::-1].ljust(10, "0").encode() + b"\x02"
+
+
+class Run:
+    """Messages on their way to one write. Made by `CommitLog.begin` only."""
+
+    __slots__ = (
+        "_fixed",
+        "_log",
+        "_pieces",
+        "_segment_end",
+        "_store_host",
+        "chunks",
+        "end",
+        "entries",
+        "now_ms",
+        "position",
+        "queue_offsets",
+        "start",
+    )
+
+    def __init__(self, log: "CommitLog", now_ms: int) -> None:
+        self._log = log
+        self.start = self.position = log.written.value
+        """Physical offset of the first byte; where the next record goes."""
+        self._segment_end = self.start - self.start % log.segment_size + log.segment_size
+        self.now_ms = now_ms
+        """Store time of every record of the run."""
+        self._pieces: list[bytes] = []
+        self.chunks: list[tuple[int, list[bytes]]] = [(self.start, self._pieces)]
+        """What to write: (physical offset, pieces), one a segment."""
+        self.entries: list[Entry] = []
+        self.queue_offsets: dict[tuple[str, int], int] = {}
+        """Next offset of each queue the run touched."""
+        self.end = self.start
+        """End of the last record."""
+        self._store_host = log.store_host_bytes
+        self._fixed = FIXED[8, len(self._store_host)]
+
+    def add(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        tag: str | None = None,
+        keys: tuple[str, ...] = (),
+        prepared_offset: int = 0,
+    ) -> tuple[int, int]:
+        """Add one message; its physical and queue offset, true once the run is committed.
+
+        `born_host` is packed (8 or 20 bytes). `keys` are UNIQ_KEY and the parts of KEYS. Raises
+        `MessageRejected` (too large, illegal topic), leaving the run as it was.
+        """
+        log = self._log
+        heads = log.topic_heads.get(topic)
+        if heads is None:
+            heads = log.topic_head(topic)
+        magic, topic_head = heads
+        body_length, properties_length = len(body), len(properties)
+        if log.append_property_crc:
+            properties, properties_length = self._with_crc_room(properties)
+        store_host = self._store_host
+        size = 90 + body_length + len(topic_head) + properties_length
+        fixed = self._fixed
+        if len(born_host) != 8 or len(store_host) != 8:
+            fixed = FIXED[len(born_host), len(store_host)]
+            size += len(born_host) + len(store_host) - 16
+            sys_flag |= BORN_IPV6 if len(born_host) == 20 else 0
+            sys_flag |= STORE_IPV6 if len(store_host) == 20 else 0
+        if (
+            properties_length > PROPERTIES_MAX
+            or body_length > log.body_max
+            or size > log.record_max
+        ):
+            raise self._too_large(body_length, properties_length, size)
+        if self.position + size + BLANK_SIZE > self._segment_end:
+            self._roll()
+        position = self.position
+        key = (topic, queue_id)
+        queue_offset = self.queue_offsets.get(key)
+        if queue_offset is None:
+            queue_offset = log.next_queue_offsets.get(key, 0)
+        head = fixed.pack(
+            size, magic, _crc32(body) & CRC_MASK, queue_id, flag, queue_offset, position,
+            sys_flag, born_ms, born_host, self.now_ms, store_host, reconsume_times,
+            prepared_offset, body_length,
+        )  # fmt: skip
+        if log.append_property_crc:
+            properties = self._with_crc(head, body, topic_head, properties)
+        self._pieces += (head, body, topic_head, properties_length.to_bytes(2, "big"), properties)
+        self.queue_offsets[key] = queue_offset + 1
+        self.entries.append(
+            Entry(
+                topic,
+                queue_id,
+                queue_offset,
+                position,
+                size,
+                tag_code(tag),
+                self.now_ms,
+                keys,
+                ONE_UNIT,
+            )
+        )
+        self.position = self.end = position + size
+        return position, queue_offset
+
+    def _with_crc_room(self, properties: bytes) -> tuple[bytes, int]:
+        if properties and not properties.endswith(b"\x02"):
+            properties += b"\x02"
+        at = properties.find(_CRC_NAME)
+        while at >= 0 and (at == 0 or properties[at - 1] == 2):
+            stop = properties.find(b"\x02", at) + 1
+            properties = properties[:at] + properties[stop:]
+            at = properties.find(_CRC_NAME)
+        return properties, len(properties) + CRC_SIZE
+
+    def _with_crc(self, head: bytes, body: bytes, topic_head: bytes, properties: bytes) -> bytes:
+        length = (len(properties) + CRC_SIZE).to_bytes(2, "big")
+        value = _crc32(b"".join((head, body, topic_head, length, properties))) & CRC_MASK
+        return properties + crc_property(value)
+
+    def _too_large(self, body: int, properties: int, size: int) -> MessageRejected:
+        log = self._log
+        if properties > PROPERTIES_MAX:
+            return MessageRejected(
+                PutStatus.PROPERTIES_SIZE_EXCEEDED,
+                f"properties take {properties} bytes, at most {PROPERTIES_MAX} are stored",
+            )
+        if body > log.body_max:
+            return MessageRejected(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"body takes {body} bytes, maxMessageSize is {log.body_max}",
+            )
+        return MessageRejected(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"record takes {size} bytes, at most {log.record_max} fit (maxMessageSize,"
+            " mappedFileSizeCommitLog)",
+        )
+
+    def _roll(self) -> None:
+        """Fill the rest of the segment with a blank record and go on in the next one."""
+        room = self._segment_end - self.position
+        assert room >= BLANK_SIZE, "every record leaves room for the blank one"
+        self._pieces.append(BLANK.pack(room, MAGIC_BLANK))
+        self.position = self._segment_end
+        self._segment_end += self._log.segment_size
+        self._pieces = []
+        self.chunks.append((self.position, self._pieces))
+
+    def _fit(self, total: int) -> None:
+        """Roll if `total` bytes would not fit into what is left of the segment."""
+        if total > self._log.segment_size - BLANK_SIZE:
+            raise MessageRejected(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"batch takes {total} bytes, a segment holds {self._log.segment_size - BLANK_SIZE}",
+            )
+        if self.position + total + BLANK_SIZE > self._segment_end:
+            self._roll()
+
+    def add_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        items: Sequence[BatchItem],
+        *,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> list[tuple[int, int]]:
+        """Add a classic batch: ordinary records, all in one segment, consecutive queue offsets.
+
+        Raises `MessageRejected` for the batch as a whole, leaving the run as it was.
+        """
+        _, topic_head = self._log.topic_heads.get(topic) or self._log.topic_head(topic)
+        hosts = len(born_host) + len(self._store_host) - 16
+        crc = CRC_SIZE + 1 if self._log.append_property_crc else 0
+        sizes = [
+            90 + len(i.body) + len(topic_head) + len(i.properties) + hosts + crc for i in items
+        ]
+        for item, size in zip(items, sizes, strict=True):
+            if (
+                len(item.properties) + crc > PROPERTIES_MAX
+                or len(item.body) > self._log.body_max
+                or size > self._log.record_max
+            ):
+                raise self._too_large(len(item.body), len(item.properties) + crc, size)
+        self._fit(sum(sizes))
+        added = []
+        for item in items:
+            found = indexed_properties(item.properties)
+            tag, unique, keys = (found.get(n) for n in (b"TAGS", b"UNIQ_KEY", b"KEYS"))
+            added.append(
+                self.add(
+                    topic,
+                    queue_id,
+                    item.body,
+                    item.properties,
+                    flag=item.flag,
+                    sys_flag=sys_flag,
+                    born_ms=born_ms,
+                    born_host=born_host,
+                    reconsume_times=reconsume_times,
+                    tag=tag.decode() if tag else None,
+                    keys=index_keys(
+                        unique.decode() if unique else None, keys.decode() if keys else None
+                    ),
+                )
+            )
+        return added
+
+    def add_inner_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        count: int,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        unique_key: str | None,
+    ) -> tuple[int, int]:
+        """Add one record that holds `count` messages, for a topic with batch consume queues.
+
+        The queue offset is the first message's; the queue goes on after the last.
+        """
+        key = (topic, queue_id)
+        base = self.queue_offsets.get(key)
+        if base is None:
+            base = self._log.next_queue_offsets.get(key, 0)
+        if properties and not properties.endswith(b"\x02"):
+            properties += b"\x02"
+        properties += f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02".encode()
+        added = self.add(
+            topic,
+            queue_id,
+            body,
+            properties,
+            flag=flag,
+            sys_flag=sys_flag | INNER_BATCH | NEEDS_UNWRAP,
+            born_ms=born_ms,
+            born_host=born_host,
+            keys=(unique_key,) if unique_key else (),
+        )
+        self.entries[-1] = self.entries[-1]._replace(units=-count)
+        self.queue_offsets[key] = base + count
+        return added
+
+
+def topic_head_maker() -> Callable[[str], tuple[int, bytes]]:
+    """A function from a topic to its record version's magic and its encoded length and name."""
+
+    def make(topic: str) -> tuple[int, bytes]:
+        encoded = topic.encode()
+        longest = RETRY_TOPIC_MAX if topic.startswith(("%RETRY%", "%DLQ%")) else TOPIC_MAX
+        if not encoded or len(encoded) > longest:
+            raise MessageRejected(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"topic takes {len(encoded)} bytes, 1 to {longest} are allowed",
+            )
+        if len(encoded) > V1_TOPIC_MAX:
+            return MAGIC_V2, len(encoded).to_bytes(2, "big") + encoded
+        return MAGIC_V1, bytes((len(encoded),)) + encoded
+
+    return make

@@ -1,0 +1,201 @@
+"""A row of fixed-size files that together are one long sequence of bytes.
+
+RocketMQ's MappedFileQueue without the mapping (design.md 8). Each file is named by the offset of
+its first byte, in 20 digits, and always has its full length: a broker refuses to start otherwise
+(store.md 1.2). A write or read never crosses a segment.
+"""
+
+import itertools
+from bisect import bisect_right
+
+from node.store.errors import BadStoreDirectory
+from node.store.files import FilePool
+from rocketbed.world.api import File, World
+
+NAME_DIGITS = 20
+
+
+def segment_name(start: int) -> str:
+    """File name of the segment that begins at `start`."""
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+class SegmentRow:
+    """The segments of one directory.
+
+    Invariant: `starts` rises in steps of exactly `size` (asserted where it grows).
+    """
+
+    def __init__(
+        self, world: World, pool: FilePool, directory: str, size: int, *, staging: str
+    ) -> None:
+        self._world = world
+        self._pool = pool
+        self._staging = staging
+        self.directory = directory
+        self.size = size
+        """Bytes of each segment."""
+        self.starts: list[int] = []
+        self.dirty: dict[int, None] = {}
+        """Segments written since their last fsync, by start."""
+
+    def load(self, *, key: str) -> list[str]:
+        """Find the segments that are there. `key` is the setting that gives their length.
+
+        Returns the names of files that are no segments (ignored). A last file that a crash left
+        short is completed with zeros. Raises `BadStoreDirectory` for a wrong length or a hole in
+        the row; nothing is changed then.
+        """
+        disk = self._world.disk
+        strays: list[str] = []
+        found: list[int] = []
+        for name in disk.listdir(self.directory):
+            if name.isdigit() and not disk.is_dir(f"{self.directory}/{name}"):
+                found.append(int(name))
+            else:
+                strays.append(name)
+        found.sort()
+        for i, start in enumerate(found):
+            length = self._length(start)
+            last = i == len(found) - 1
+            if length > self.size or (length < self.size and not last):
+                raise BadStoreDirectory(
+                    f"{self.path(start)} is {length} bytes long, but {key} is {self.size}:"
+                    f" set {key} to what this directory was written with, or restore the file"
+                )
+            if start % self.size:
+                raise BadStoreDirectory(
+                    f"{self.path(start)} does not begin at a multiple of {key} ({self.size}):"
+                    f" set {key} to what this directory was written with"
+                )
+        for before, after in itertools.pairwise(found):
+            if after != before + self.size:
+                raise BadStoreDirectory(
+                    f"{self.path(before + self.size)} is missing between its neighbours:"
+                    " restore it, or move the files on one side of the hole away"
+                )
+        self.starts = found
+        if found and self._length(found[-1]) < self.size:
+            self._complete_last()
+        return strays
+
+    def _length(self, start: int) -> int:
+        file = self._world.disk.open(self.path(start), writable=False)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _complete_last(self) -> None:
+        start = self.starts[-1]
+        if self._length(start) == 0:
+            self._pool.remove(self.path(start))
+            self.starts.pop()
+            return
+        self._world.log.warning("store.short_segment_completed", path=self.path(start))
+        self.file(start).truncate(self.size)
+        self.dirty[start] = None
+
+    def path(self, start: int) -> str:
+        """Path of the segment that begins at `start`."""
+        return f"{self.directory}/{segment_name(start)}"
+
+    def file(self, start: int) -> File:
+        """The open file of a segment."""
+        return self._pool.get(self.path(start))
+
+    def start_of(self, offset: int) -> int:
+        """Start of the segment that holds `offset`."""
+        return offset - offset % self.size
+
+    def has(self, offset: int) -> bool:
+        """Whether there is a segment for `offset`."""
+        starts = self.starts
+        return bool(starts) and starts[0] <= offset < starts[-1] + self.size
+
+    @property
+    def end(self) -> int:
+        """End of the last segment, 0 without any."""
+        return self.starts[-1] + self.size if self.starts else 0
+
+    def create(self, start: int, *, allocate: bool = False) -> None:
+        """Make the segment that begins at `start`, the next of the row. Raises `OSError`."""
+        assert start % self.size == 0
+        assert not self.starts or start == self.starts[-1] + self.size, "a row has no hole"
+        path = self.path(start)
+        self._pool.create(path, self.size, staging=self._staging, allocate=allocate)
+        self.starts.append(start)
+        self.dirty[start] = None
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write within one segment. Raises `OSError`."""
+        start = offset - offset % self.size
+        assert offset + len(data) <= start + self.size, "a write never crosses segments"
+        self.dirty[start] = None
+        self._pool.get(self.path(start)).write_at(offset - start, data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes at `offset`, to the end of its segment; empty where there is none."""
+        if not self.has(offset):
+            return b""
+        start = offset - offset % self.size
+        size = min(size, start + self.size - offset)
+        return self._pool.get(self.path(start)).read_at(offset - start, size)
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The same within one segment if the page cache holds it, else None."""
+        if not self.has(offset):
+            return b""
+        start = offset - offset % self.size
+        size = min(size, start + self.size - offset)
+        return self._pool.get(self.path(start)).read_cached(offset - start, size)
+
+    def zero(self, offset: int, end: int) -> None:
+        """Make [offset, end), within one segment, read as zeros."""
+        if end > offset:
+            start = self.start_of(offset)
+            assert end <= start + self.size
+            self.dirty[start] = None
+            self.file(start).zero(offset - start, end - offset)
+
+    def remove(self, start: int) -> None:
+        """Unlink the first or the last segment."""
+        assert start in (self.starts[0], self.starts[-1]), "a row has no hole"
+        self.starts.remove(start)
+        self.dirty.pop(start, None)
+        self._pool.remove(self.path(start))
+
+    def drop_from(self, offset: int) -> None:
+        """Unlink, from the last to the first, every segment that begins at or after `offset`."""
+        while self.starts and self.starts[-1] >= offset:
+            self.remove(self.starts[-1])
+
+    def index_of(self, offset: int) -> int:
+        """Position in `starts` of the segment that holds `offset`."""
+        return bisect_right(self.starts, offset) - 1
+
+    async def sync(self, start: int) -> None:
+        """fsync one segment. It is dirty again if it is written meanwhile, or if this fails."""
+        self.dirty.pop(start, None)
+        try:
+            await self._pool.sync(self.path(start))
+        except BaseException:
+            self.dirty[start] = None
+            raise
+
+    async def sync_all(self) -> None:
+        """fsync every dirty segment, in order."""
+        for start in sorted(self.dirty):
+            await self.sync(start)
+
+    def pinned(self, start: int) -> bool:
+        """Whether a reader holds the segment."""
+        return self._pool.pinned(self.path(start))
+
+    def pin(self, start: int) -> File:
+        """Its open file, which is neither closed nor removed until `unpin`."""
+        return self._pool.pin(self.path(start))
+
+    def unpin(self, start: int) -> None:
+        """Give back one `pin`."""
+        self._pool.unpin(self.path(start))
