@@ -1,0 +1,298 @@
+"""Consume queues: for each message of a queue, where its record is (store.md 3).
+
+Unit n of a queue stands at byte `20 * n`, always: a gap is filled with pre-blank units, never
+closed by moving later ones down (T2). Units are derived from the log, so they are written without
+fsync and made durable in bulk when the durable mark rises.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from node.store.segments import SegmentRow
+
+UNIT = struct.Struct(">qiq")
+"""Physical offset, record size, tag code: 20 bytes."""
+BATCH_UNIT = struct.Struct(">qiqqqhii")
+"""Physical offset, size, tag code, store time, first queue offset, count, -1, 0: 46 bytes."""
+BLANK_UNIT_SIZE = 0x7FFFFFFF
+"""Record size in a pre-blank unit, which stands for no message (T6)."""
+PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
+_FILL_UNITS = 4096
+
+
+class UnitQueue:
+    """What both kinds of queue share: units of one size in a row of segments.
+
+    Units that were put are in `_pending` until `write_pending`; dispatch calls that before
+    anybody looks. Invariant: `end_unit` counts stored and pending units.
+    """
+
+    unit: struct.Struct
+    setting: str
+
+    def __init__(self, topic: str, queue_id: int, row: SegmentRow) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.row = row
+        self.end_unit = 0
+        """Number of the next unit (slot), pending ones included."""
+        self._pending = bytearray()
+
+    def load(self) -> list[str]:
+        """Find the segments; the names of files that are none."""
+        return self.row.load(key=self.setting)
+
+    @property
+    def stored_units(self) -> int:
+        """Units that are in files."""
+        return self.end_unit - len(self._pending) // self.unit.size
+
+    def write_pending(self) -> None:
+        """Write what was put, making segments as needed. On `OSError` it stays pending."""
+        position = self.stored_units * self.unit.size
+        while self._pending:
+            start = self.row.start_of(position)
+            if not self.row.has(position):
+                self.row.create(start)
+            room = start + self.row.size - position
+            self.row.write(position, memoryview(self._pending)[:room].tobytes())
+            position += min(room, len(self._pending))
+            del self._pending[:room]
+
+    def unit_at(self, number: int) -> tuple[int, ...] | None:
+        """A unit that is in a file; None when its segment is gone."""
+        data = self.row.read(number * self.unit.size, self.unit.size)
+        return self.unit.unpack(data) if len(data) == self.unit.size else None
+
+    def units(self, number: int, count: int) -> list[tuple[int, ...]]:
+        """Up to `count` stored units from `number`, to the end of their segment."""
+        count = min(count, self.stored_units - number)
+        if count <= 0:
+            return []
+        data = self.row.read(number * self.unit.size, count * self.unit.size)
+        return list(self.unit.iter_unpack(data))
+
+    @property
+    def first_unit(self) -> int:
+        """Number of the first unit that still has a segment."""
+        return self.row.starts[0] // self.unit.size if self.row.starts else self.end_unit
+
+    def keep_below(self, offset: int, *, thorough: bool) -> None:
+        """Keep the longest prefix of units of records that end at or below `offset`; zero the rest.
+
+        A unit above the mark is never kept because it is there (store.md 8.6). `thorough` looks
+        at every unit; else the boundary is found by halving, which trusts the units below it.
+        """
+        end = self._boundary(offset) if not thorough else self._walk(offset)
+        self._pending.clear()
+        self.end_unit = end
+        position = end * self.unit.size
+        self.row.drop_from(position if position % self.row.size == 0 else position + 1)
+        if self.row.has(position):
+            self.row.zero(position, self.row.start_of(position) + self.row.size)
+        if not self.row.starts:
+            self.end_unit = 0
+
+    def _valid(self, unit: tuple[int, ...], offset: int) -> bool:
+        return unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= offset
+
+    def _is_blank(self, unit: tuple[int, ...]) -> bool:
+        return unit[0] == 0 and unit[1] == BLANK_UNIT_SIZE
+
+    def _walk(self, offset: int) -> int:
+        """End of the valid prefix, unit by unit; pre-blanks at its end do not count."""
+        end = first = self.first_unit
+        last_physical, number = -1, first
+        for start in self.row.starts:
+            for unit in self.unit.iter_unpack(self.row.read(start, self.row.size)):
+                if not self._is_blank(unit):
+                    if not self._valid(unit, offset) or unit[0] <= last_physical:
+                        return end
+                    last_physical, end = unit[0], number + 1
+                number += 1
+        return end
+
+    def _boundary(self, offset: int) -> int:
+        """The same by halving: valid units are a prefix, as the mark says."""
+        low, high = self.first_unit, self.row.end // self.unit.size
+        base = low
+        while low < high:
+            middle = (low + high) // 2
+            probe = middle
+            unit = self.unit_at(probe)
+            while unit is not None and self._is_blank(unit) and probe + 1 < high:
+                probe += 1
+                unit = self.unit_at(probe)
+            if unit is not None and not self._is_blank(unit) and self._valid(unit, offset):
+                low = probe + 1
+            else:
+                high = middle
+        while low > base:
+            unit = self.unit_at(low - 1)
+            if unit is not None and not self._is_blank(unit):
+                break
+            low -= 1
+        return low
+
+    def last_unit(self) -> tuple[int, ...] | None:
+        """The last stored unit that stands for a record."""
+        for number in range(self.stored_units - 1, self.first_unit - 1, -1):
+            unit = self.unit_at(number)
+            if unit is not None and not self._is_blank(unit):
+                return unit
+        return None
+
+    def delete_before(self, log_min: int) -> int:
+        """Unlink segments whose last unit points below `log_min`, never the newest; how many."""
+        removed = 0
+        while len(self.row.starts) > 1:
+            last = self.row.starts[0] + self.row.size - self.unit.size
+            unit = self.unit_at(last // self.unit.size)
+            if unit is None or unit[0] >= log_min:
+                break
+            self.row.remove(self.row.starts[0])
+            removed += 1
+        return removed
+
+    def destroy(self) -> None:
+        """Unlink everything; the queue begins anew."""
+        self._pending.clear()
+        self.row.drop_from(0)
+        self.end_unit = 0
+
+
+class ConsumeQueue(UnitQueue):
+    """An ordinary queue: unit n is the message with queue offset n."""
+
+    unit = UNIT
+    setting = "mappedFileSizeConsumeQueue"
+
+    def __init__(self, topic: str, queue_id: int, row: SegmentRow) -> None:
+        super().__init__(topic, queue_id, row)
+        self.min_offset = 0
+        """First queue offset whose record is kept; at most `max_offset` (T15)."""
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset of the next message."""
+        return self.end_unit
+
+    def put(self, queue_offset: int, physical_offset: int, size: int, tag_code: int) -> str:
+        """Add the unit of a record; what is odd about it, empty if nothing.
+
+        A lower queue offset than the next: the slot is taken, the first record keeps it (T1, T2).
+        A higher one: the gap is filled with pre-blanks.
+        """
+        problem = ""
+        if queue_offset != self.end_unit:
+            if queue_offset < self.end_unit:
+                return f"queue offset {queue_offset} is taken, the next is {self.end_unit}"
+            if self.end_unit or self.row.starts:
+                problem = f"queue offsets {self.end_unit} to {queue_offset - 1} have no record"
+                self._fill(queue_offset - self.end_unit)
+            else:
+                start = self.row.start_of(queue_offset * UNIT.size)
+                self.end_unit = start // UNIT.size
+                self._fill(queue_offset - self.end_unit)
+                self.min_offset = queue_offset
+        self._pending += UNIT.pack(physical_offset, size, tag_code)
+        self.end_unit += 1
+        return problem
+
+    def _fill(self, count: int) -> None:
+        while count > 0:
+            step = min(count, _FILL_UNITS)
+            self._pending += PRE_BLANK * step
+            self.end_unit += step
+            count -= step
+            if len(self._pending) > 1 << 20:
+                self.write_pending()
+
+    def correct_min(self, log_min: int) -> None:
+        """Set `min_offset` to the first unit of a record at or above `log_min` (T6, T15)."""
+        low, high = max(self.min_offset, self.first_unit), self.stored_units
+        while low < high:
+            middle = probe = (low + high) // 2
+            unit = self.unit_at(probe)
+            while unit is not None and self._is_blank(unit) and probe + 1 < high:
+                probe += 1
+                unit = self.unit_at(probe)
+            if unit is not None and not self._is_blank(unit) and unit[0] >= log_min:
+                high = middle
+            else:
+                low = probe + 1
+        while low < self.stored_units:
+            unit = self.unit_at(low)
+            if unit is not None and not self._is_blank(unit) and unit[0] >= log_min:
+                break
+            low += 1
+        self.min_offset = min(low, self.end_unit)
+
+
+class BatchConsumeQueue(UnitQueue):
+    """A queue of inner batches: each unit says which queue offsets it covers (store.md 3.5)."""
+
+    unit = BATCH_UNIT
+    setting = "mapperFileSizeBatchConsumeQueue"
+
+    def __init__(self, topic: str, queue_id: int, row: SegmentRow) -> None:
+        super().__init__(topic, queue_id, row)
+        self.max_offset = 0
+        """Queue offset of the next message."""
+        self.min_offset = 0
+
+    def _is_blank(self, unit: tuple[int, ...]) -> bool:
+        return False
+
+    def _valid(self, unit: tuple[int, ...], offset: int) -> bool:
+        return super()._valid(unit, offset) and unit[4] >= 0 and unit[5] > 0
+
+    def keep_below(self, offset: int, *, thorough: bool) -> None:
+        """As for every queue; the maximum follows from the last unit that is kept."""
+        super().keep_below(offset, thorough=thorough)
+        last = self.last_unit()
+        self.max_offset = last[4] + last[5] if last else 0
+
+    def put_batch(
+        self, base: int, count: int, physical_offset: int, size: int, tag_code: int, store_ms: int
+    ) -> str:
+        """Append the unit of one record with `count` messages from queue offset `base`."""
+        if base < self.max_offset:
+            return f"queue offset {base} is taken, the next is {self.max_offset}"
+        if not self.end_unit and not self.row.starts:
+            self.min_offset = base
+        self._pending += BATCH_UNIT.pack(
+            physical_offset, size, tag_code, store_ms, base, count, -1, 0
+        )
+        self.end_unit += 1
+        self.max_offset = base + count
+        return ""
+
+    def find(self, queue_offset: int) -> int:
+        """Number of the unit that covers `queue_offset`, or of the first one behind it."""
+        low, high = self.first_unit, self.stored_units
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit_at(middle)
+            if unit is None or unit[4] + unit[5] <= queue_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def correct_min(self, log_min: int) -> None:
+        """Set `min_offset` to the first queue offset of a record at or above `log_min`."""
+        for number in self._numbers():
+            unit = self.unit_at(number)
+            if unit is not None and unit[0] >= log_min:
+                self.min_offset = unit[4]
+                return
+        self.min_offset = self.max_offset
+
+    def _numbers(self) -> Iterator[int]:
+        return iter(range(self.first_unit, self.stored_units))
+
+    def destroy(self) -> None:
+        """Unlink everything; the queue begins anew."""
+        super().destroy()
+        self.max_offset = self.min_offset = 0

@@ -1,0 +1,189 @@
+"""All consume queues of a store, by topic and queue id."""
+
+from collections.abc import Iterator
+
+from node.store.config import StoreConfig
+from node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
+from node.store.entry import ONE_UNIT, Entry
+from node.store.files import FilePool
+from node.store.segments import SegmentRow
+from rocketbed.world.api import World
+
+QUEUE_DIR = "consumequeue"
+BATCH_DIR = "batchconsumequeue"
+AnyQueue = ConsumeQueue | BatchConsumeQueue
+Key = tuple[str, int]
+
+
+class Queues:
+    """The queues, made when their first unit comes.
+
+    Invariant: `total` is the sum of all queues' next offsets, `count` the number of queues that
+    have any; the durable mark stores both, and a boot compares them (store.md 8.6, "units").
+    """
+
+    def __init__(self, world: World, pool: FilePool, config: StoreConfig, staging: str) -> None:
+        self._world = world
+        self._pool = pool
+        self._config = config
+        self._staging = staging
+        self.ordinary: dict[Key, ConsumeQueue] = {}
+        self.batch: dict[Key, BatchConsumeQueue] = {}
+        self._touched: dict[AnyQueue, None] = {}
+        self._dirty: dict[AnyQueue, None] = {}
+        self.oddities = 0
+        """Units that were reported as odd since the start."""
+
+    def load(self) -> None:
+        """Find the queues that are on disk. Raises `BadStoreDirectory`."""
+        for kind in (QUEUE_DIR, BATCH_DIR):
+            directory = f"{self._config.root}/{kind}"
+            for topic in self._world.disk.listdir(directory):
+                for name in self._world.disk.listdir(f"{directory}/{topic}"):
+                    if not name.isdigit():
+                        self._world.log.warning("store.stray", path=f"{directory}/{topic}/{name}")
+                        continue
+                    queue = self._make(kind, topic, int(name))
+                    for stray in queue.load():
+                        path = f"{directory}/{topic}/{name}/{stray}"
+                        self._world.log.warning("store.stray", path=path)
+
+    def _make(self, kind: str, topic: str, queue_id: int) -> AnyQueue:
+        config = self._config
+        directory = f"{config.root}/{kind}/{topic}/{queue_id}"
+        size = config.queue_segment_size
+        if kind == BATCH_DIR:
+            size = config.batch_queue_segment_size
+        row = SegmentRow(self._world, self._pool, directory, size, staging=self._staging)
+        if kind == BATCH_DIR:
+            made = self.batch[topic, queue_id] = BatchConsumeQueue(topic, queue_id, row)
+            return made
+        ordinary = self.ordinary[topic, queue_id] = ConsumeQueue(topic, queue_id, row)
+        return ordinary
+
+    def all(self) -> Iterator[AnyQueue]:
+        """Every queue, ordinary ones first."""
+        yield from self.ordinary.values()
+        yield from self.batch.values()
+
+    def find(self, topic: str, queue_id: int) -> AnyQueue | None:
+        """The queue, or None; looking makes none (T14)."""
+        return self.ordinary.get((topic, queue_id)) or self.batch.get((topic, queue_id))
+
+    @property
+    def total(self) -> int:
+        """Sum of the next offsets of all queues."""
+        return sum(queue.max_offset for queue in self.all())
+
+    @property
+    def count(self) -> int:
+        """Number of queues that have or had a message."""
+        return sum(1 for queue in self.all() if queue.max_offset)
+
+    def put_all(self, entries: list[Entry]) -> None:
+        """Put the units of records; those that enter no queue are passed over.
+
+        Units are pending until `write_pending`. Odd ones are reported, never dropped silently.
+        """
+        ordinary, touched = self.ordinary, self._touched
+        for entry in entries:
+            if entry.units == ONE_UNIT:
+                queue = ordinary.get((entry.topic, entry.queue_id))
+                if queue is None:
+                    queue = self._make(QUEUE_DIR, entry.topic, entry.queue_id)  # type: ignore[assignment]
+                    assert queue is not None
+                touched[queue] = None
+                problem = queue.put(
+                    entry.queue_offset, entry.physical_offset, entry.size, entry.tag_code
+                )
+            elif entry.units < 0:
+                problem = self._put_batch(entry)
+            else:
+                continue
+            if problem:
+                self._report(entry, problem)
+
+    def _put_batch(self, entry: Entry) -> str:
+        queue = self.batch.get((entry.topic, entry.queue_id))
+        if queue is None:
+            self._make(BATCH_DIR, entry.topic, entry.queue_id)
+            queue = self.batch[entry.topic, entry.queue_id]
+        self._touched[queue] = None
+        return queue.put_batch(
+            entry.queue_offset,
+            -entry.units,
+            entry.physical_offset,
+            entry.size,
+            entry.tag_code,
+            entry.store_ms,
+        )
+
+    def _report(self, entry: Entry, problem: str) -> None:
+        self.oddities += 1
+        self._world.log.warning(
+            "store.odd_queue_offset",
+            topic=entry.topic,
+            queue=entry.queue_id,
+            physical_offset=entry.physical_offset,
+            problem=problem,
+        )
+
+    def write_pending(self) -> None:
+        """Write all pending units. Raises `OSError`; what could not be written stays pending."""
+        for queue in list(self._touched):
+            self._dirty[queue] = None
+            queue.write_pending()
+            del self._touched[queue]
+
+    async def sync(self) -> None:
+        """fsync every queue segment that was written since its last sync."""
+        dirty, self._dirty = self._dirty, {}
+        try:
+            for queue in list(dirty):
+                await queue.row.sync_all()
+                del dirty[queue]
+        finally:
+            self._dirty.update(dirty)
+
+    def mark_dirty(self, queue: AnyQueue) -> None:
+        """Note that recovery or a cut changed a queue's files."""
+        self._dirty[queue] = None
+
+    def keep_below(self, offset: int, *, thorough: bool) -> None:
+        """Cut every queue to the records that end at or below `offset`."""
+        self._touched.clear()
+        for queue in self.all():
+            queue.keep_below(offset, thorough=thorough)
+            self._dirty[queue] = None
+
+    def correct_min(self, log_min: int) -> None:
+        """Set every queue's minimum to its first record that is kept."""
+        for queue in self.all():
+            queue.correct_min(log_min)
+
+    def delete_before(self, log_min: int) -> int:
+        """Unlink queue segments of records below `log_min`; how many."""
+        removed = 0
+        for queue in self.all():
+            removed += queue.delete_before(log_min)
+            queue.correct_min(log_min)
+        return removed
+
+    def delete_topic(self, topic: str) -> int:
+        """Destroy the queues of a topic; how many there were."""
+        keys = [key for key in self.ordinary if key[0] == topic]
+        batch_keys = [key for key in self.batch if key[0] == topic]
+        doomed: list[AnyQueue] = [self.ordinary.pop(key) for key in keys]
+        doomed += [self.batch.pop(key) for key in batch_keys]
+        for queue in doomed:
+            queue.destroy()
+            self._touched.pop(queue, None)
+            self._dirty.pop(queue, None)
+            self._world.disk.rmdir(queue.row.directory)
+            self._pool.named(queue.row.directory)
+        for kind in (QUEUE_DIR, BATCH_DIR):
+            directory = f"{self._config.root}/{kind}/{topic}"
+            if self._world.disk.exists(directory) and not self._world.disk.listdir(directory):
+                self._world.disk.rmdir(directory)
+                self._pool.named(directory)
+        return len(doomed)
