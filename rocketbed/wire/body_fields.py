@@ -1,0 +1,164 @@
+"""How a body class turns into JSON and back (wire.md 1.11, 2.7).
+
+A body is a dataclass with our names; the name in JSON is the same in camel case unless the field
+says otherwise. Members are written in alphabetical order and None is left out, as Java does.
+Missing members, null and unknown members are all fine: defaults apply. What fastjson coerces
+(`"4"` for 4) is coerced here too; anything else of the wrong type is a `BodyError`.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from rocketbed.wire.json_dialect import BodyError, ObjectKey, dumps, loads
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    attribute: str
+    name: str
+    read: Convert
+    write: Convert
+
+
+class Body:
+    """Base of all body classes."""
+
+    __slots__ = ()
+    _members: ClassVar[dict[type, tuple[_Member, ...]]] = {}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """From a parsed value. Raises `BodyError`."""
+        if value is None:
+            value = {}
+        if isinstance(value, ObjectKey):
+            value = value.as_dict()
+        if not isinstance(value, dict):
+            raise BodyError(f"{cls.__name__} has to be an object, not {value!r:.60}")
+        arguments = {}
+        for member in _members_of(cls):
+            item = value.get(member.name)
+            if item is not None:
+                try:
+                    arguments[member.attribute] = member.read(item)
+                except (TypeError, ValueError) as exc:
+                    raise BodyError(f"{cls.__name__}.{member.name}: {exc}") from exc
+        try:
+            return cls(**arguments)
+        except TypeError as exc:
+            raise BodyError(f"{cls.__name__} lacks a member: {exc}") from exc
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """From the bytes of a body; no bytes read as `{}`. Raises `BodyError`."""
+        return cls.from_json(loads(data) if data else {})
+
+    def to_json(self) -> dict[str, Any]:
+        """As a value for `json_dialect.dumps`."""
+        result = {}
+        for member in _members_of(type(self)):
+            value = getattr(self, member.attribute)
+            if value is not None:
+                result[member.name] = member.write(value)
+        return result
+
+    def encode(self) -> bytes:
+        """As the bytes of a body."""
+        return dumps(self.to_json())
+
+
+def _members_of(cls: type) -> tuple[_Member, ...]:
+    found = Body._members.get(cls)
+    if found is None:
+        hints = typing.get_type_hints(cls)
+        rows = [
+            _Member(
+                item.name,
+                item.metadata.get("name", _camel(item.name)),
+                _reader(hints[item.name]),
+                _writer(hints[item.name]),
+            )
+            for item in dataclasses.fields(cls)
+        ]
+        found = Body._members[cls] = tuple(sorted(rows, key=lambda row: row.name))
+    return found
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _plain(hint: Any) -> Any:
+    """The type without `| None`."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
+    return hint
+
+
+def _reader(hint: Any) -> Convert:
+    hint = _plain(hint)
+    origin = typing.get_origin(hint)
+    if origin is list:
+        read = _reader(typing.get_args(hint)[0])
+        return lambda value: [read(item) for item in _a(list, value)]
+    if origin is dict:
+        key, item = (_reader(part) for part in typing.get_args(hint))
+        return lambda value: {
+            key(name): item(each) for name, each in _a(dict, value).items() if each is not None
+        }
+    if isinstance(hint, type) and issubclass(hint, Body):
+        return hint.from_json
+    simple: dict[Any, Convert] = {int: _int, bool: _bool, float: float, str: _text}
+    return simple.get(hint, lambda value: value)
+
+
+def _writer(hint: Any) -> Convert:
+    hint = _plain(hint)
+    origin = typing.get_origin(hint)
+    if origin is list:
+        write = _writer(typing.get_args(hint)[0])
+        return lambda value: [write(item) for item in value]
+    if origin is dict:
+        key_type = typing.get_args(hint)[0]
+        write = _writer(typing.get_args(hint)[1])
+        if isinstance(key_type, type) and issubclass(key_type, Body):
+            return lambda value: {
+                ObjectKey.of(key.to_json()): write(item) for key, item in value.items()
+            }
+        return lambda value: {key: write(item) for key, item in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Body):
+        return lambda value: value.to_json()
+    return lambda value: value
+
+
+def _a(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, not {value!r:.60}")
+    return value
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool | float | list | dict):
+        raise TypeError(f"expected a number, not {value!r:.60}")
+    return int(value)
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() == "true"
+    if not isinstance(value, int):
+        raise TypeError(f"expected true or false, not {value!r:.60}")
+    return bool(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict | list):
+        raise TypeError(f"expected a text, not {value!r:.60}")
+    return value if isinstance(value, str) else dumps(value).decode()
