@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Milliseconds since the epoch; may jump either way."""
         ...
 
+    def utc_offset_ms(self) -> int:
+        """What local time is ahead of UTC now, milliseconds."""
+        ...
+
     def monotonic(self) -> float:
         """Seconds since the machine booted, for leases only; never goes back."""
         ...

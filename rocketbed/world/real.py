@@ -89,6 +89,10 @@ class RealClock:
         """Milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
+    def utc_offset_ms(self) -> int:
+        """What local time is ahead of UTC now, milliseconds."""
+        return time.localtime().tm_gmtoff * 1000
+
     def monotonic(self) -> float:
         """Seconds since the machine booted (`CLOCK_BOOTTIME`)."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
