@@ -1,0 +1,188 @@
+"""The index: a row of index files, the last one being filled (store.md 4)."""
+
+import datetime
+from collections.abc import Callable
+
+from node.store.config import StoreConfig
+from node.store.entry import Entry
+from node.store.files import FilePool
+from node.store.indexfile import HEADER, Header, IndexFile
+from rocketbed.wire.javahash import index_hash, key_state
+from rocketbed.world.api import World
+
+INDEX_DIR = "index"
+
+
+class Index:
+    """Puts, queries and expiry over all index files."""
+
+    def __init__(self, world: World, pool: FilePool, config: StoreConfig, staging: str) -> None:
+        self._world = world
+        self._pool = pool
+        self._config = config
+        self._staging = staging
+        self.directory = f"{config.root}/{INDEX_DIR}"
+        self.files: list[IndexFile] = []
+        """Oldest first; only the last one takes entries."""
+        self.filled_ms = 0
+        """End time of the last file that became full and is durable (RocketMQ's checkpoint)."""
+
+    def load(self) -> None:
+        """Open the index files that are there; other names are reported and left alone."""
+        for name in self._world.disk.listdir(self.directory):
+            if not name.isdigit():
+                self._world.log.warning("store.stray", path=f"{self.directory}/{name}")
+                continue
+            file = self._file(name)
+            file.load()
+            self.files.append(file)
+
+    def _file(self, name: str) -> IndexFile:
+        config = self._config
+        return IndexFile(
+            self._pool,
+            f"{self.directory}/{name}",
+            slots=config.index_slots,
+            entries=config.index_entries,
+        )
+
+    def put_all(self, entries: list[Entry]) -> None:
+        """Index the keys of records. Raises `OSError` when a new file cannot be made."""
+        if not self._config.index_enabled:
+            return
+        file = self.files[-1] if self.files else None
+        for entry in entries:
+            topic, offset, store_ms = entry.topic, entry.physical_offset, entry.store_ms
+            for key in entry.keys:
+                if file is None or file.full:
+                    file = self._next_file()
+                file.put(index_hash(key_state(topic, key)), offset, store_ms)
+        if file is not None:
+            file.flush_buffer()
+
+    def _next_file(self) -> IndexFile:
+        """A new file; it begins with the end values of the one before (store.md 4.2)."""
+        before = self.files[-1] if self.files else None
+        file = self._file(self._new_name())
+        self._pool.create(file.path, file.size, staging=self._staging, allocate=False)
+        if before is not None:
+            before.write()
+            end = before.header
+            file.header = Header(end.end_ms, end.end_ms, end.end_offset, end.end_offset)
+        self.files.append(file)
+        return file
+
+    def _new_name(self) -> str:
+        """Local time as 17 digits, later than every name there is."""
+        clock = self._world.clock
+        local_ms = clock.wall_ms() + clock.utc_offset_ms()
+        while True:
+            seconds, ms = divmod(local_ms, 1000)
+            moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+            name = f"{moment:%Y%m%d%H%M%S}{ms:03d}"
+            if not self.files or name > self.files[-1].path.rpartition("/")[2]:
+                return name
+            last = self.files[-1].path.rpartition("/")[2]
+            parsed = datetime.datetime.strptime(last[:14], "%Y%m%d%H%M%S")
+            local_ms = int(parsed.replace(tzinfo=datetime.UTC).timestamp()) * 1000
+            local_ms += int(last[14:]) + 1
+
+    def write(self) -> None:
+        """Write everything buffered. Raises `OSError`."""
+        for file in self.files:
+            file.write()
+
+    async def sync(self) -> None:
+        """fsync every file that changed."""
+        for file in self.files:
+            await file.sync()
+            if file is not self.files[-1]:
+                file.release()
+        filled = [file.end_ms for file in self.files if file.full]
+        self.filled_ms = max([self.filled_ms, *filled])
+
+    def mark(self) -> tuple[str, Header] | None:
+        """Name and header of the newest file, for the durable mark."""
+        if not self.files:
+            return None
+        return self.files[-1].path.rpartition("/")[2], self.files[-1].header
+
+    def restore(self, mark: tuple[str, Header] | None) -> None:
+        """Go back to a durable mark: younger files go, the marked one is mended (8.6, Index)."""
+        keep = mark[0] if mark else ""
+        while self.files and self.files[-1].path.rpartition("/")[2] > keep:
+            self._pool.remove(self.files.pop().path)
+        if mark and self.files and self.files[-1].path.rpartition("/")[2] == keep:
+            self.files[-1].restore(mark[1])
+
+    def has_marked(self, mark: tuple[str, Header] | None) -> bool:
+        """Whether the file that a mark names is there."""
+        return mark is None or any(file.path.endswith("/" + mark[0]) for file in self.files)
+
+    def keep_filled_until(self, filled_ms: int) -> int:
+        """Delete files that may be unfinished, as a foreign crash leaves them (store.md 4.5).
+
+        Returns the physical offset up to which the files that stay have been filled.
+        """
+        while self.files and self.files[-1].end_ms > filled_ms:
+            self._pool.remove(self.files.pop().path)
+        return self.files[-1].end_offset if self.files else 0
+
+    def cut(self, offset: int, store_ms_at: Callable[[int], int]) -> None:
+        """Remove the entries of records at or above `offset`.
+
+        `store_ms_at` gives the store time of the record at a physical offset.
+        """
+        while self.files and self.files[-1].begin_offset >= offset:
+            self._pool.remove(self.files.pop().path)
+        if not self.files or self.files[-1].end_offset < offset:
+            return
+        file = self.files[-1]
+        file.write()
+        low, high = 1, file.next_entry
+        while low < high:
+            middle = (low + high) // 2
+            if file.entry(middle)[1] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 1:
+            self._pool.remove(self.files.pop().path)
+            return
+        end_offset = file.entry(low - 1)[1]
+        header = file.header._replace(
+            end_ms=store_ms_at(end_offset), end_offset=end_offset, next_entry=low
+        )
+        file.restore(header)
+
+    def query(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records that may have `key`, newest file first (store.md 4.4)."""
+        key_hash = index_hash(key_state(topic, key))
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                found += file.query(key_hash, begin_ms, end_ms, count - len(found))
+            if file.begin_ms < begin_ms or len(found) >= count:
+                break
+        return found
+
+    def delete_before(self, log_min: int) -> int:
+        """Unlink files whose records are all below `log_min`, never the last; how many."""
+        removed = 0
+        while len(self.files) > 1 and self.files[0].end_offset < log_min:
+            self._pool.remove(self.files.pop(0).path)
+            removed += 1
+        return removed
+
+
+def pack_header(header: Header) -> str:
+    """A header as the durable mark stores it: hex of its 40 bytes."""
+    return HEADER.pack(*header).hex()
+
+
+def unpack_header(text: str) -> Header:
+    """The opposite. Raises `ValueError`."""
+    data = bytes.fromhex(text)
+    if len(data) != HEADER.size:
+        raise ValueError(f"an index header has {HEADER.size} bytes, not {len(data)}")
+    return Header(*HEADER.unpack(data))

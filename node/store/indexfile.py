@@ -1,0 +1,240 @@
+"""One index file: from a key to the records that carry it (store.md 4).
+
+Header, slot table, entries; a slot holds the number of its newest entry, an entry the number of
+the one before it in its slot. Puts go into memory: new entries to a buffer, slots to cached pages.
+`write` brings both to the file, which only happens when the durable mark rises, when the file is
+full, and at a clean stop; a query reads through the same buffers.
+"""
+
+import struct
+import sys
+from array import array
+from typing import NamedTuple
+
+from node.store.files import FilePool
+from rocketbed.world.api import File
+
+HEADER = struct.Struct(">4q2i")
+"""Begin and end time, begin and end physical offset, used slots, next entry number."""
+ENTRY = struct.Struct(">iqii")
+"""Key hash, physical offset, seconds since begin, previous entry number: 20 bytes."""
+PAGE_SLOTS = 1024
+TIME_DIFF_MAX = 2**31 - 1
+_SWAP = sys.byteorder == "little"
+_BUFFER_MAX = 1 << 20
+
+
+class Header(NamedTuple):
+    """The header's fields, in their order on disk. Times in ms, offsets in bytes."""
+
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    used_slots: int = 0
+    next_entry: int = 1
+    """Number of the next entry; the first is 1, so this is entries + 1."""
+
+
+class IndexFile:
+    """An open index file.
+
+    Invariant: entries 1 to `next_entry - 1` exist, those from `_written_entries` on in memory.
+    """
+
+    def __init__(self, pool: FilePool, path: str, *, slots: int, entries: int) -> None:
+        self._pool = pool
+        self.path = path
+        self.slots = slots
+        self.entries = entries
+        self.size = HEADER.size + 4 * slots + 20 * entries
+        """Length of the file, bytes."""
+        self._entries_at = HEADER.size + 4 * slots
+        self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.used_slots = 0
+        self.next_entry = 1
+        self._buffer = bytearray()
+        self._written_entries = 1
+        self._pages: dict[int, array[int]] = {}
+        self._dirty_pages: dict[int, None] = {}
+        self.dirty = False
+        """Whether the file has anything that was not fsynced."""
+
+    @property
+    def file(self) -> File:
+        """The open file."""
+        return self._pool.get(self.path)
+
+    @property
+    def full(self) -> bool:
+        """Whether no further entry fits."""
+        return self.next_entry >= self.entries
+
+    @property
+    def header(self) -> Header:
+        """The header as it stands in memory."""
+        return Header(
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.next_entry,
+        )
+
+    @header.setter
+    def header(self, header: Header) -> None:
+        (
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.next_entry,
+        ) = header
+
+    def load(self) -> None:
+        """Read the header; an empty one counts as a new file. A short file is extended."""
+        if self.file.size() < self.size:
+            self.file.truncate(self.size)
+        header = Header(*HEADER.unpack(self.file.read_at(0, HEADER.size)))
+        if header.next_entry <= 0:
+            header = header._replace(next_entry=1)
+        self.header = header._replace(next_entry=min(header.next_entry, self.entries))
+        self._written_entries = self.next_entry
+
+    def put(self, key_hash: int, physical_offset: int, store_ms: int) -> None:
+        """Add an entry; the file must not be full."""
+        slot = key_hash % self.slots
+        page = self._pages.get(slot >> 10)
+        if page is None:
+            page = self._load_page(slot >> 10)
+        number = self.next_entry
+        previous = page[slot & 1023]
+        if not 0 < previous <= number:
+            previous = 0
+        seconds = 0
+        if self.begin_ms > 0:
+            seconds = min(max((store_ms - self.begin_ms) // 1000, 0), TIME_DIFF_MAX)
+        self._buffer += ENTRY.pack(key_hash, physical_offset, seconds, previous)
+        page[slot & 1023] = number
+        self._dirty_pages[slot >> 10] = None
+        if number <= 1:
+            self.begin_offset = physical_offset
+            self.begin_ms = store_ms
+        if not previous:
+            self.used_slots += 1
+        self.next_entry = number + 1
+        self.end_offset = physical_offset
+        self.end_ms = store_ms
+
+    def _load_page(self, number: int) -> "array[int]":
+        """Slots of one page, from the file."""
+        first = number * PAGE_SLOTS
+        count = min(PAGE_SLOTS, self.slots - first)
+        page = array("i", self.file.read_at(HEADER.size + 4 * first, 4 * count))
+        if _SWAP:
+            page.byteswap()
+        self._pages[number] = page
+        return page
+
+    def flush_buffer(self, *, force: bool = False) -> None:
+        """Write buffered entries once there are many (or any, with `force`). Raises `OSError`."""
+        if len(self._buffer) > (0 if force else _BUFFER_MAX):
+            self.file.write_at(self._entries_at + 20 * self._written_entries, self._buffer)
+            self._written_entries += len(self._buffer) // 20
+            self._buffer.clear()
+            self.dirty = True
+
+    def write(self) -> None:
+        """Write entries, changed slots and header. Raises `OSError`; a repeat writes the rest."""
+        if not self._dirty_pages and not self._buffer:
+            return
+        self.dirty = True
+        self.flush_buffer(force=True)
+        for number in list(self._dirty_pages):
+            page = array("i", self._pages[number])
+            if _SWAP:
+                page.byteswap()
+            self.file.write_at(HEADER.size + 4 * number * PAGE_SLOTS, page.tobytes())
+            del self._dirty_pages[number]
+        self.file.write_at(0, HEADER.pack(*self.header))
+
+    async def sync(self) -> None:
+        """fsync what was written."""
+        if self.dirty:
+            self.dirty = False
+            try:
+                await self._pool.sync(self.path)
+            except BaseException:
+                self.dirty = True
+                raise
+
+    def release(self) -> None:
+        """Forget cached slots; the file is full and written."""
+        if not self._dirty_pages:
+            self._pages.clear()
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Hash, physical offset, seconds and previous number of an entry."""
+        behind = number - self._written_entries
+        if behind >= 0:
+            return ENTRY.unpack_from(self._buffer, 20 * behind)
+        return ENTRY.unpack(self.file.read_at(self._entries_at + 20 * number, 20))
+
+    def query(self, key_hash: int, begin_ms: int, end_ms: int, room: int) -> list[int]:
+        """Physical offsets of entries with this hash, newest first, at most `room` (store.md 4.4).
+
+        Hash collisions are among them; the caller looks at the records.
+        """
+        slot = key_hash % self.slots
+        page = self._pages.get(slot >> 10)
+        if page is None:
+            page = self._load_page(slot >> 10)
+        number = page[slot & 1023]
+        found: list[int] = []
+        while 0 < number < self.next_entry and len(found) < room:
+            entry_hash, physical_offset, seconds, previous = self.entry(number)
+            if seconds < 0:
+                break
+            at_ms = self.begin_ms + seconds * 1000
+            if entry_hash == key_hash and begin_ms <= at_ms <= end_ms:
+                found.append(physical_offset)
+            if previous == number or at_ms < begin_ms:
+                break
+            number = previous
+        return found
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file's time range meets [begin_ms, end_ms]."""
+        return self.begin_ms <= end_ms and begin_ms <= self.end_ms
+
+    def restore(self, header: Header) -> None:
+        """Bring the file back to the state that `header` describes (store.md 8.6, Index).
+
+        Entries up to it are durable and never change; slots are rebuilt from them, what is
+        behind becomes zero.
+        """
+        self._buffer.clear()
+        self._pages.clear()
+        self._dirty_pages.clear()
+        self.header = header
+        slots = array("i", bytes(4 * self.slots))
+        used = 0
+        number = 1
+        step = 1 << 16
+        while number < header.next_entry:
+            count = min(step, header.next_entry - number)
+            data = self.file.read_at(self._entries_at + 20 * number, 20 * count)
+            for key_hash, _, _, _ in ENTRY.iter_unpack(data):
+                slot = key_hash % self.slots
+                used += not slots[slot]
+                slots[slot] = number
+                number += 1
+        if _SWAP:
+            slots.byteswap()
+        self.used_slots = used
+        self.file.write_at(0, HEADER.pack(*self.header) + slots.tobytes())
+        behind = self._entries_at + 20 * header.next_entry
+        self.file.zero(behind, self.size - behind)
+        self._written_entries = header.next_entry
+        self.dirty = True

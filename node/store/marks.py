@@ -1,0 +1,166 @@
+"""What is known to be durable: the marks W and F, and what goes with them (store.md 8.6).
+
+RocketMQ infers from timestamps where recovery has to begin; that loses messages after a power
+loss (T1). Two files in the root, which RocketMQ ignores, hold proof instead:
+
+`rocketbed.ckpt`     W and its companions: replaced by temp file, fsync, rename, directory fsync
+`rocketbed.flushed`  F: 16 bytes, overwritten without fsync after each log fsync; whatever value is
+                     found there is true, because it was true when it was written
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import crcmod.predefined
+import orjson
+
+from node.store.index import pack_header, unpack_header
+from node.store.indexfile import Header
+from rocketbed.world.api import World
+
+CKPT_NAME = "rocketbed.ckpt"
+FLUSHED_NAME = "rocketbed.flushed"
+_FIRST_LINE = b"rocketbed-ckpt 1"
+_FLUSHED = struct.Struct(">qQ")
+_crc32c: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The durable mark and its companions.
+
+    Invariant: the log, every queue unit and every index entry of records below `offset` are
+    fsynced; `offset` is the end of the record at `record_start`, or the log's beginning.
+    """
+
+    store_id: str
+    """Random, one per directory; the abort file repeats it."""
+    offset: int
+    """W: end of a record, physical offset."""
+    record_start: int = -1
+    """Start of the record that ends at W, -1 when W is the beginning of the log."""
+    queue_count: int = 0
+    queue_total: int = 0
+    """Number of queues, and sum of their next offsets, at W."""
+    index: tuple[str, Header] | None = None
+    """Newest index file and its header at W."""
+    index_filled_ms: int = 0
+    """End time of the last full index file."""
+    physic_ms: int = 0
+    """Store time of a record that was known flushed when a foreign directory was taken over."""
+    cut_to: int | None = None
+    """Target of an unfinished cut."""
+    clean: str | None = None
+    """Hex of the checkpoint's first 40 bytes, after a clean stop."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Deleted topics, each with the end of the log at that moment (T14)."""
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """Three lines: kind and version, JSON, CRC-32C of the JSON."""
+    document = {
+        "id": mark.store_id,
+        "w": mark.offset,
+        "record": mark.record_start,
+        "units": [mark.queue_count, mark.queue_total],
+        "index": [mark.index[0], pack_header(mark.index[1])] if mark.index else None,
+        "index_filled_ms": mark.index_filled_ms,
+        "physic_ms": mark.physic_ms,
+        "cut": mark.cut_to,
+        "clean": mark.clean,
+        "deleted": mark.deleted,
+    }
+    text = orjson.dumps(document)
+    return b"%s\n%s\n%08x\n" % (_FIRST_LINE, text, _crc32c(text))
+
+
+def decode_mark(data: bytes) -> Mark | None:
+    """The opposite; None for anything that is not a whole, valid mark."""
+    lines = data.split(b"\n")
+    if len(lines) != 4 or lines[0] != _FIRST_LINE or b"%08x" % _crc32c(lines[1]) != lines[2]:
+        return None
+    document = orjson.loads(lines[1])
+    index = document["index"]
+    return Mark(
+        store_id=document["id"],
+        offset=document["w"],
+        record_start=document["record"],
+        queue_count=document["units"][0],
+        queue_total=document["units"][1],
+        index=(index[0], unpack_header(index[1])) if index else None,
+        index_filled_ms=document["index_filled_ms"],
+        physic_ms=document["physic_ms"],
+        cut_to=document["cut"],
+        clean=document["clean"],
+        deleted=document["deleted"],
+    )
+
+
+class Marks:
+    """Reads and writes both files of one store directory."""
+
+    def __init__(self, world: World, root: str, staging: str) -> None:
+        self._world = world
+        self._root = root
+        self._staging = staging
+        self._path = f"{root}/{CKPT_NAME}"
+        self._flushed_path = f"{root}/{FLUSHED_NAME}"
+        self.mark = Mark(store_id="", offset=0)
+        """The mark as it is on disk."""
+
+    def load(self) -> Mark | None:
+        """The stored mark, None if there is none that is whole."""
+        found = decode_mark(self._read(self._path))
+        if found is not None:
+            self.mark = found
+        return found
+
+    def _read(self, path: str) -> bytes:
+        if not self._world.disk.exists(path):
+            return b""
+        file = self._world.disk.open(path, writable=False)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
+    async def store(self, mark: Mark) -> None:
+        """Replace the mark, durably."""
+        disk = self._world.disk
+        temporary = f"{self._staging}/{CKPT_NAME}.new"
+        disk.makedirs(self._staging)
+        if disk.exists(temporary):
+            disk.unlink(temporary)
+        file = disk.open(temporary, create=True)
+        try:
+            file.write_at(0, encode_mark(mark))
+            await file.sync()
+        finally:
+            file.close()
+        disk.rename(temporary, self._path)
+        await disk.sync_dir(self._root)
+        self.mark = mark
+
+    async def update(self, **changes: object) -> None:
+        """Replace some fields of the mark, durably."""
+        await self.store(replace(self.mark, **changes))  # type: ignore[arg-type]
+
+    def load_flushed(self) -> int | None:
+        """F, or None when it is not known."""
+        data = self._read(self._flushed_path)
+        if len(data) != _FLUSHED.size:
+            return None
+        value, check = _FLUSHED.unpack(data)
+        return value if check == _crc32c(data[:8]) and value >= 0 else None
+
+    async def store_flushed(self, value: int | None, *, durable: bool = False) -> None:
+        """Write F after an fsync of the log has shown it; None makes it unknown."""
+        packed = struct.pack(">q", -1 if value is None else value)
+        file = self._world.disk.open(self._flushed_path, create=True)
+        try:
+            file.write_at(0, packed + struct.pack(">Q", _crc32c(packed)))
+            if durable:
+                await file.sync()
+        finally:
+            file.close()
