@@ -1,0 +1,78 @@
+"""Java's properties text: `broker.conf`, and the bodies of 25, 26, 318 and 319.
+
+One `key=value` a line (`:` or white space separate too), `#` and `!` begin comments, a backslash
+escapes and joins lines. Java: `java.util.Properties.load`.
+"""
+
+from collections.abc import Iterator, Mapping
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_SPACES = " \t\f"
+
+
+def parse_properties(text: str) -> list[tuple[int, str, str]]:
+    """Line number (from 1), key and value of each entry. Raises `ValueError` for a bad escape."""
+    return [(number, *_entry(line, number)) for number, line in _logical_lines(text)]
+
+
+def render_properties(values: Mapping[str, object]) -> str:
+    """A line for each value, as Java brokers answer 26: no escapes but for line ends."""
+    return "".join(f"{key}={_flat(str(value))}\n" for key, value in values.items())
+
+
+def _flat(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    held = ""
+    start = 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.lstrip(_SPACES)
+        if not held:
+            start = number
+            if not line or line[0] in "#!":
+                continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            held += line[:-1]
+            continue
+        yield start, held + line
+        held = ""
+    if held:
+        yield start, held
+
+
+def _entry(line: str, number: int) -> tuple[str, str]:
+    position = 0
+    while position < len(line) and line[position] not in "=:" + _SPACES:
+        position += 2 if line[position] == "\\" else 1
+    key = line[:position]
+    rest = line[position:].lstrip(_SPACES)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_SPACES)
+    return _unescape(key, number), _unescape(rest, number)
+
+
+def _unescape(text: str, number: int) -> str:
+    if "\\" not in text:
+        return text
+    result: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character == "\\" and position < len(text):
+            character = text[position]
+            position += 1
+            if character == "u":
+                digits = text[position : position + 4]
+                try:
+                    character = chr(int(digits, 16))
+                except ValueError:
+                    raise ValueError(f"line {number}: bad escape \\u{digits}") from None
+                position += 4
+            else:
+                character = _ESCAPES.get(character, character)
+        result.append(character)
+    return "".join(result)
