@@ -1,0 +1,139 @@
+"""Virtual time: one timeline for the simulation, one drifting clock for each host.
+
+Time is integer nanoseconds and moves only from one event to the next. Events of one moment run in
+the order they were put there. Chance comes in streams with names, each seeded from the
+simulation's seed, so that drawing more from one does not change the others. All that happens goes
+into a digest: two runs are the same run when their digests are.
+"""
+
+import hashlib
+import heapq
+import math
+from collections.abc import Callable
+from random import Random
+
+import trio
+
+SECOND = 1_000_000_000
+MILLISECOND = 1_000_000
+MICROSECOND = 1_000
+
+EPOCH_MS = 1_700_000_000_000
+"""Wall time at which every simulation begins, milliseconds (November 2023)."""
+
+
+class Timeline:
+    """What is going to happen, and the record of what did."""
+
+    def __init__(self, seed: int | str, *, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.now = 0
+        """Nanoseconds since the beginning."""
+        self.trace: list[tuple[object, ...]] | None = [] if keep_trace else None
+        self._queue: list[tuple[int, int, Callable[..., object], tuple[object, ...]]] = []
+        self._sequence = 0
+        self._streams: dict[str, Random] = {}
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def stream(self, name: str) -> Random:
+        """The stream of chance of this name."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = Random(f"{self.seed}/{name}")
+        return stream
+
+    def at(self, moment: int, callback: Callable[..., object], *arguments: object) -> None:
+        """Call back at a moment (nanoseconds), or now if it has passed."""
+        self._sequence += 1
+        heapq.heappush(self._queue, (moment, self._sequence, callback, arguments))
+
+    def next_moment(self) -> int | None:
+        """When the next event is due."""
+        return self._queue[0][0] if self._queue else None
+
+    def advance(self) -> None:
+        """Run the next event."""
+        moment, _, callback, arguments = heapq.heappop(self._queue)
+        if moment > self.now:
+            self.now = moment
+        callback(*arguments)
+
+    def record(self, *fields: object) -> None:
+        """Add to the digest, and to the trace if it is kept."""
+        entry = (self.now, *fields)
+        self._digest.update(repr(entry).encode())
+        if self.trace is not None:
+            self.trace.append(entry)
+
+    def digest(self) -> str:
+        """Fingerprint of all that was recorded so far."""
+        return self._digest.hexdigest()
+
+    def clear(self) -> None:
+        """Forget what was going to happen."""
+        self._queue.clear()
+
+
+class HostClock(trio.abc.Clock):
+    """The clock of one host: trio's own, and what `World.clock` reads.
+
+    Monotonic time runs at `rate` against the timeline; wall time is offset from it and may jump.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._rate = 1.0
+        self._anchor = 0
+        self._anchor_local = 0
+        self._boot_local = 0
+        self.wall_offset_ms = 0
+        self.zone_offset_ms = 0
+
+    def local(self) -> int:
+        """Nanoseconds by this clock."""
+        elapsed = self._timeline.now - self._anchor
+        if self._rate == 1.0:
+            return self._anchor_local + elapsed
+        return self._anchor_local + int(elapsed * self._rate)
+
+    @property
+    def rate(self) -> float:
+        """Seconds of this clock in one of the timeline."""
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._anchor_local = self.local()
+        self._anchor = self._timeline.now
+        self._rate = rate
+
+    def until(self, seconds: float) -> int:
+        """The moment of the timeline that is `seconds` of this clock away, rounded up."""
+        return self._timeline.now + max(1, math.ceil(seconds * SECOND / self._rate))
+
+    def boot(self) -> None:
+        """The host has booted: boot time begins again."""
+        self._boot_local = self.local()
+
+    def start_clock(self) -> None:
+        """Nothing to start."""
+
+    def current_time(self) -> float:
+        """Seconds, for trio."""
+        return self.local() / SECOND
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Seconds until a deadline."""
+        return deadline - self.current_time()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return EPOCH_MS + self.local() // MILLISECOND + self.wall_offset_ms
+
+    def utc_offset_ms(self) -> int:
+        """Local time minus UTC: UTC unless a test says otherwise."""
+        return self.zone_offset_ms
+
+    def monotonic(self) -> float:
+        """Seconds since the host booted."""
+        return (self.local() - self._boot_local) / SECOND

@@ -1,0 +1,412 @@
+"""A network in memory, with TCP's semantics rather than packets.
+
+Bytes of one direction stay in order. Each send is delivered after the link's latency and a drawn
+jitter, and now and then in two pieces, so that nobody may count on frame boundaries. A receiver's
+window holds 256 KiB, beyond which the sender waits. A cut link holds bytes back and delivers them
+in order once it is healed, as retransmission would. A killed process resets its connections; a
+powerless host says nothing, so its peers stay half open until they send to its next incarnation.
+A paused process still accepts: the kernel shakes hands, not the process.
+"""
+
+import errno
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from chaos.sim.clock import MICROSECOND, Timeline
+from chaos.sim.parking import Parking
+from rocketbed.world.api import Address, File, Listener, Stream
+
+if TYPE_CHECKING:
+    from chaos.sim.process import Process
+
+WINDOW = 256 * 1024
+"""Bytes sent and not yet read by the peer's process."""
+SPLIT_SHARE = 0.2
+"""Share of sends that arrive in two pieces."""
+RETRY_NS = 200_000_000
+"""Pause of a dialling host between two attempts (TCP's SYN retransmission, shortened)."""
+FIRST_EPHEMERAL_PORT = 32_768
+RECEIVE_SIZE = 65_536
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """One direction between two hosts."""
+
+    latency_ns: int = 100 * MICROSECOND
+    jitter_ns: int = 100 * MICROSECOND
+    cut: bool = False
+
+
+class Network:
+    """All links, listeners and connections of a simulation."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.addresses: dict[str, str] = {}
+        """Host name -> IP address."""
+        self.listeners: dict[Address, SimListener] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._ends: dict[SimStream, None] = {}
+        self._random = timeline.stream("network")
+        self._next_port = FIRST_EPHEMERAL_PORT
+
+    def add_host(self, name: str) -> str:
+        """Give a host its address."""
+        address = f"10.0.{len(self.addresses) // 250}.{len(self.addresses) % 250 + 1}"
+        self.addresses[name] = address
+        return address
+
+    def link(self, source: str, target: str) -> Link:
+        """The link from one address to another; may be changed."""
+        return self._links.setdefault((source, target), Link())
+
+    def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
+        """Cut hosts (by name) from each other."""
+        a, b = self.addresses[one], self.addresses[other]
+        self.link(a, b).cut = True
+        if both_ways:
+            self.link(b, a).cut = True
+        self.timeline.record("cut", one, other, both_ways)
+
+    def heal(self) -> None:
+        """Mend all links; what was held back arrives now."""
+        for link in self._links.values():
+            link.cut = False
+        self.timeline.record("heal")
+        for end in list(self._ends):
+            end.pump()
+
+    def delay(self, source: str, target: str) -> int:
+        """Draw the time one transmission takes, nanoseconds."""
+        link = self.link(source, target)
+        return link.latency_ns + int(self._random.random() * link.jitter_ns)
+
+    def split_point(self, size: int) -> int:
+        """Where to split a send of `size` bytes; `size` for not at all."""
+        if size > 1 and self._random.random() < SPLIT_SHARE:
+            return self._random.randrange(1, size)
+        return size
+
+    def free_port(self, host: str) -> int:
+        """A port nobody listens on."""
+        self._next_port += 1
+        while (host, self._next_port) in self.listeners:
+            self._next_port += 1
+        return self._next_port
+
+    def add(self, end: "SimStream") -> None:
+        """Know an end of a connection."""
+        self._ends[end] = None
+
+    def forget(self, end: "SimStream") -> None:
+        """Forget an end whose process is done with it."""
+        self._ends.pop(end, None)
+
+    def drop_process(self, process: "Process", cause: str) -> None:
+        """The process is gone: its listeners close; a killed one resets its peers, one that ended
+        closes its streams, one without power says nothing."""
+        for listener in list(self.listeners.values()):
+            if listener.process is process:
+                listener.drop()
+        for end in list(self._ends):
+            if end.process is process:
+                end.abandon(cause)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._ends.clear()
+        self.listeners.clear()
+
+
+class SimStream(trio.abc.HalfCloseableStream):
+    """One end of a connection."""
+
+    def __init__(self, network: Network, process: "Process", local: Address, peer: Address) -> None:
+        self.process = process
+        self.local = local
+        self.remote = peer
+        self.peer: SimStream | None = None
+        self._network = network
+        self._received = bytearray()
+        self._ended = False
+        self._reset = False
+        self._closed = False
+        self._sent_eof = False
+        self._in_flight = 0
+        self._last_arrival = 0
+        self._outgoing: deque[tuple[str, bytes]] = deque()
+        self._returned: list[tuple[str, bytes]] = []
+        self._reader = Parking(process)
+        self._writer = Parking(process)
+        network.add(self)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send; waits while the peer's window is full."""
+        await self._enter(self._writer)
+        self._check_writable()
+        view = memoryview(bytes(data))
+        while view:
+            while self._in_flight >= WINDOW:
+                await self._writer.park()
+                self._check_writable()
+            size = self._network.split_point(min(len(view), WINDOW - self._in_flight))
+            self._in_flight += size
+            self._transmit("data", bytes(view[:size]))
+            view = view[size:]
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the window has room."""
+        await self._enter(self._writer)
+        self._check_writable()
+        while self._in_flight >= WINDOW:
+            await self._writer.park()
+            self._check_writable()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What has arrived; nothing at the peer's end of file."""
+        await self._enter(self._reader)
+        while not self._received:
+            self._check()
+            if self._ended:
+                return b""
+            await self._reader.park()
+        self.process.fate.check()
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed")
+        size = RECEIVE_SIZE if max_bytes is None else max_bytes
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        if self.peer is not None:
+            self.peer.acknowledge(len(data))
+        return data
+
+    async def send_eof(self) -> None:
+        """Close our direction."""
+        await self._enter(self._writer)
+        if not self._sent_eof:
+            self._check_writable()
+            self._sent_eof = True
+            self._transmit("eof", b"")
+
+    async def aclose(self) -> None:
+        """Close both directions; bytes that arrived and were not read make it a reset."""
+        self.process.fate.check()
+        if not self._closed:
+            self._closed = True
+            if not self._reset:
+                self._transmit("reset" if self._received else "eof", b"")
+            self._reader.wake()
+            self._writer.wake()
+        await trio.lowlevel.checkpoint()
+
+    # What the network does.
+
+    def acknowledge(self, size: int) -> None:
+        """The peer's process has read this much."""
+        self._in_flight -= size
+        if self._in_flight < WINDOW:
+            self._writer.wake()
+
+    def abandon(self, cause: str) -> None:
+        """Our process died."""
+        if cause == "power":
+            self._outgoing.clear()
+        elif not self._closed and not self._reset:
+            self._transmit("eof" if cause == "end" and not self._received else "reset", b"")
+        self._closed = True
+
+    def pump(self) -> None:
+        """Put on the wire what waits, unless the link is cut."""
+        timeline = self._network.timeline
+        peer = self.peer
+        if peer is None or self._network.link(self.local[0], self.remote[0]).cut:
+            return
+        if self._returned:
+            self._outgoing.extendleft(reversed(self._returned))
+            self._returned.clear()
+        while self._outgoing:
+            kind, data = self._outgoing.popleft()
+            moment = timeline.now + self._network.delay(self.local[0], self.remote[0])
+            self._last_arrival = max(moment, self._last_arrival + 1)
+            timeline.at(self._last_arrival, peer.arrive, kind, data)
+
+    def arrive(self, kind: str, data: bytes) -> None:
+        """Something came off the wire."""
+        peer = self.peer
+        assert peer is not None
+        if self._network.link(peer.local[0], self.local[0]).cut:
+            peer.hold(kind, data)
+            return
+        if self._closed:
+            self._answer_for_the_dead(kind)
+            return
+        self._network.timeline.record(kind, self.remote, self.local, len(data))
+        if kind == "data":
+            self._received += data
+        elif kind == "eof":
+            self._ended = True
+        else:
+            self._reset = True
+            self._received.clear()
+            self._writer.wake()
+            self._network.forget(self)
+        self._reader.wake()
+
+    def hold(self, kind: str, data: bytes) -> None:
+        """Keep what was lost on a cut link, in order."""
+        self._returned.append((kind, data))
+
+    def _answer_for_the_dead(self, kind: str) -> None:
+        """Data for a closed end is answered with a reset, if the host has power."""
+        if kind == "data" and self.process.host.has_power:
+            self._transmit("reset", b"")
+        elif kind in ("eof", "reset"):
+            self._network.forget(self)
+
+    def _transmit(self, kind: str, data: bytes) -> None:
+        self._outgoing.append((kind, data))
+        self.pump()
+
+    async def _enter(self, parking: Parking) -> None:
+        self.process.fate.check()
+        if parking.taken:
+            raise trio.BusyResourceError("another task is using this direction of the stream")
+        await trio.lowlevel.checkpoint()
+        self._check()
+
+    def _check(self) -> None:
+        self.process.fate.check()
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed")
+        if self._reset:
+            raise trio.BrokenResourceError("connection reset by peer")
+
+    def _check_writable(self) -> None:
+        self._check()
+        if self._sent_eof:
+            raise trio.ClosedResourceError("this direction of the stream was closed")
+
+
+class SimListener:
+    """A listening socket."""
+
+    def __init__(self, network: Network, process: "Process", address: Address) -> None:
+        self.process = process
+        self.address = address
+        self._network = network
+        self._waiting: deque[SimStream] = deque()
+        self._acceptor = Parking(process)
+        self._closed = False
+        network.listeners[address] = self
+
+    async def accept(self) -> Stream:
+        """The next connection."""
+        self.process.fate.check()
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            self.process.fate.check()
+            if self._closed:
+                raise trio.ClosedResourceError(f"listener {self.address} is closed")
+            await self._acceptor.park()
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        """Stop listening; connections nobody accepted are reset."""
+        self.process.fate.check()
+        self.drop()
+        for stream in self._waiting:
+            stream.abandon("kill")
+        self._acceptor.wake()
+        await trio.lowlevel.checkpoint()
+
+    def offer(self, stream: SimStream) -> None:
+        """A connection was made."""
+        self._waiting.append(stream)
+        self._acceptor.wake()
+
+    def drop(self) -> None:
+        """Take the listener off the network."""
+        self._closed = True
+        if self._network.listeners.get(self.address) is self:
+            del self._network.listeners[self.address]
+
+
+class HostNetwork:
+    """`World.network` of one process."""
+
+    def __init__(self, network: Network, process: "Process") -> None:
+        self._network = network
+        self._process = process
+
+    async def listen(self, host: str, port: int) -> Listener:
+        """Listen on the host's one address, whatever `host` says."""
+        self._process.fate.check()
+        await trio.lowlevel.checkpoint()
+        own = self._process.host.address
+        address = (own, port or self._network.free_port(own))
+        if address in self._network.listeners:
+            raise OSError(errno.EADDRINUSE, f"{own}:{address[1]} is already in use")
+        return SimListener(self._network, self._process, address)
+
+    async def connect(self, host: str, port: int) -> Stream:
+        """Dial; hangs while the way is cut or the host has no power."""
+        target = (await self.resolve(host))[0]
+        own = self._process.host.address
+        network = self._network
+        while not self._process.host.simulation.reachable(own, target):
+            await trio.sleep(RETRY_NS / 1e9)
+            self._process.fate.check()
+        await trio.sleep((network.delay(own, target) + network.delay(target, own)) / 1e9)
+        self._process.fate.check()
+        listener = network.listeners.get((target, port))
+        if listener is None:
+            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED), f"{target}:{port}")
+        local = (own, network.free_port(own))
+        ours = SimStream(network, self._process, local, (target, port))
+        theirs = SimStream(network, listener.process, (target, port), local)
+        ours.peer, theirs.peer = theirs, ours
+        network.timeline.record("connected", local, (target, port))
+        listener.offer(theirs)
+        return ours
+
+    async def resolve(self, host: str) -> list[str]:
+        """The address of a host of this simulation."""
+        self._process.fate.check()
+        await trio.lowlevel.checkpoint()
+        if host in ("localhost", "127.0.0.1"):
+            return [self._process.host.address]
+        addresses = self._network.addresses
+        if host in addresses:
+            return [addresses[host]]
+        if host in addresses.values():
+            return [host]
+        raise OSError(errno.ENOENT, f"no host is called {host!r}")
+
+    def local_address(self, stream: Stream) -> Address:
+        """Our end."""
+        return _end(stream).local
+
+    def peer_address(self, stream: Stream) -> Address:
+        """The other end."""
+        return _end(stream).remote
+
+    async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
+        """Send a range of a file."""
+        data = file.read_at(offset, size)
+        if len(data) != size:
+            raise OSError(errno.EIO, f"{file.path} ends at {offset + len(data)}")
+        await stream.send_all(data)
+
+
+def _end(stream: Stream) -> SimStream:
+    while not isinstance(stream, SimStream):
+        inner = getattr(stream, "transport_stream", None)
+        if inner is None:
+            raise TypeError(f"{stream!r} is no stream of this network")
+        stream = inner
+    return stream

@@ -1,0 +1,202 @@
+"""A host of the simulation, and one incarnation of the process that runs on it."""
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+import trio
+from outcome import Error
+
+from chaos.sim.clock import MICROSECOND, SECOND, HostClock
+from chaos.sim.disk import SimDisk
+from chaos.sim.engine import NodeLoop
+from chaos.sim.fate import Fate, SimKilled, SimulationError
+from chaos.sim.image import DiskImage
+from chaos.sim.network import HostNetwork
+from chaos.sim.world import SimProcess, build_world
+from rocketbed.world.api import World
+
+if TYPE_CHECKING:
+    from chaos.sim.simulation import Simulation
+
+STEP_COST_NS = (2 * MICROSECOND, 40 * MICROSECOND)
+"""Processor time of one step of a loop, drawn evenly, before `Host.slowness`."""
+SYNC_SECONDS = (0.0002, 0.002)
+"""Duration of a sync: a common SSD."""
+SPINNING_STEPS = 200_000
+"""Steps of one loop without a pause, after which it is taken to spin."""
+
+Main = Callable[..., Awaitable[object]]
+
+
+class Host:
+    """A machine: its name, address, clock and, while nothing runs on it, its disk at rest."""
+
+    def __init__(self, simulation: "Simulation", name: str, address: str) -> None:
+        self.simulation = simulation
+        self.name = name
+        self.address = address
+        self.clock = HostClock(simulation.timeline)
+        self.image = DiskImage()
+        self.process: Process | None = None
+        self.has_power = True
+        self.boots = 1
+        self.incarnations = 0
+        self.slowness = 1.0
+        """Factor on the processor time of its steps."""
+
+    @property
+    def running(self) -> bool:
+        """Whether a process lives here."""
+        return self.process is not None and self.process.state != "dead"
+
+    @property
+    def boot_id(self) -> str:
+        """Another one after each power cut."""
+        return f"{self.name}-boot-{self.boots}"
+
+    def boot(self) -> None:
+        """Come back with power."""
+        self.has_power = True
+        self.boots += 1
+        self.clock.boot()
+
+
+class Process:
+    """One incarnation: a loop, a world, and a fate they share."""
+
+    def __init__(self, host: Host, main: Main, arguments: tuple[object, ...]) -> None:
+        simulation = host.simulation
+        host.incarnations += 1
+        self.host = host
+        self.name = f"{host.name}.{host.incarnations}"
+        self.fate = Fate()
+        self.state = "running"
+        """running, paused or dead."""
+        self.exit_code: int | None = None
+        self._timeline = simulation.timeline
+        self._scheduling = simulation.timeline.stream("steps")
+        self._wake_at: int | None = None
+        self._burnt_ns = 0
+        self._steps_without_pause = 0
+        self.disk = SimDisk(
+            host.image,
+            random=Random(f"{simulation.seed}/disk/{self.name}"),
+            fate=self.fate,
+            wall_ms=host.clock.wall_ms,
+            sync_seconds=SYNC_SECONDS,
+        )
+        self.disk.observer = self._saw_disk
+        self.disk.burn = self.burn
+        self.system = SimProcess(self.fate, host.boot_id, 1000 + host.incarnations)
+        self.world: World = build_world(self, HostNetwork(simulation.network, self))
+        self._loop = NodeLoop(host.clock, main, (self.world, *arguments))
+        self._kick(0)
+
+    @property
+    def done(self) -> bool:
+        """Whether it runs no more, for whatever reason."""
+        return self.state == "dead"
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its `main` let an error out by itself."""
+        return self.fate.cause == "end" and isinstance(self._loop.outcome, Error)
+
+    def value(self) -> object:
+        """What `main` returned; raises what it raised, `SimulationError` if it never ended."""
+        if self._loop.outcome is None or self.fate.cause != "end":
+            raise SimulationError(f"{self.name} did not end: {self.fate.cause or self.state}")
+        return self._loop.outcome.unwrap()
+
+    def request_stop(self) -> None:
+        """SIGTERM."""
+        if not self.done:
+            self._timeline.record("stop", self.name)
+            self._loop.inside(self.system.stop_requested.set)
+            self._kick()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.state == "running":
+            self._timeline.record("pause", self.name)
+            self.state = "paused"
+
+    def resume(self) -> None:
+        """SIGCONT; timers that ran out meanwhile fire at once."""
+        if self.state == "paused":
+            self._timeline.record("resume", self.name)
+            self.state = "running"
+            self._kick(0)
+
+    def wake(self, task: trio.lowlevel.Task) -> None:
+        """Wake a parked task of this process."""
+        if not self.fate.dead:
+            self._loop.wake(task)
+            self._kick()
+
+    def burn(self, seconds: float) -> None:
+        """Let the step under way take longer."""
+        self._burnt_ns += int(seconds * SECOND)
+
+    def exit(self, code: int) -> SimKilled:
+        """End without any clean-up. Returns what to raise."""
+        self.exit_code = code
+        self.fate.die("exit")
+        return SimKilled(f"exit {code}")
+
+    def bury(self) -> None:
+        """End what is left of its coroutines."""
+        self.fate.die("end")
+        self._loop.bury()
+
+    def end(self) -> None:
+        """Stop for ever, the fate being sealed; the disk comes to rest."""
+        if self.state == "dead":
+            return
+        self.state = "dead"
+        self.host.image = self.disk.image()
+        self._loop.let_go()
+        self._timeline.record("dead", self.name, self.fate.cause, self.disk.events)
+        self.host.simulation.process_ended(self)
+
+    def _kick(self, delay_ns: int | None = None) -> None:
+        """Step the loop soon; an earlier appointment stands."""
+        if delay_ns is None:
+            least, most = STEP_COST_NS
+            delay_ns = int(
+                (least + self._scheduling.random() * (most - least)) * self.host.slowness
+            )
+        moment = self._timeline.now + delay_ns + self._burnt_ns
+        self._burnt_ns = 0
+        self._appoint(moment)
+
+    def _appoint(self, moment: int) -> None:
+        if self._wake_at is None or moment < self._wake_at:
+            self._wake_at = moment
+            self._timeline.at(moment, self._step, moment)
+
+    def _step(self, moment: int) -> None:
+        if moment != self._wake_at:
+            return
+        self._wake_at = None
+        if self.state != "running":
+            return
+        timeout = self._loop.step()
+        if self.fate.dead:
+            self.end()
+        elif self._loop.outcome is not None:
+            self.fate.die("end")
+            self.end()
+        elif timeout == 0.0:
+            self._steps_without_pause += 1
+            if self._steps_without_pause > SPINNING_STEPS:
+                raise SimulationError(f"{self.name} spins: {'; '.join(self._loop.stacks())}")
+            self._kick()
+        else:
+            self._steps_without_pause = 0
+            if timeout is not None:
+                self._appoint(self.host.clock.until(timeout) + self._burnt_ns)
+
+    def _saw_disk(self, kind: str, path: str, offset: int, size: int) -> None:
+        self._timeline.record("disk", self.host.name, kind, path, offset, size)

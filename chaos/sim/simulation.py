@@ -1,0 +1,219 @@
+"""Several nodes in one process, on one timeline, from one seed.
+
+    with Simulation(seed=7) as simulation:
+        broker = simulation.start("broker", run_node, config)
+        simulation.run(seconds=3)
+        simulation.power_cut("broker")
+        simulation.start("broker", run_node, config)
+        simulation.run(seconds=3)
+
+`main` of a process is an async function that gets a World, then its own arguments. The same seed
+gives the same run, to the last event, which `digest` proves.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple
+
+from chaos.sim.clock import SECOND, Timeline
+from chaos.sim.disk import SimDisk
+from chaos.sim.engine import seeded_scheduling
+from chaos.sim.fate import SimKilled, SimulationError
+from chaos.sim.image import DiskImage
+from chaos.sim.network import Network
+from chaos.sim.process import Host, Main, Process
+
+
+class LogLine(NamedTuple):
+    """One event that a node logged."""
+
+    moment: int
+    """Nanoseconds since the beginning."""
+    node: str
+    level: str
+    event: str
+    fields: dict[str, object]
+
+
+class Simulation:
+    """A world of hosts. A context manager; leaving it ends everything."""
+
+    def __init__(self, seed: int | str = 0, *, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.timeline = Timeline(seed, keep_trace=keep_trace)
+        self.network = Network(self.timeline)
+        self.hosts: dict[str, Host] = {}
+        self.log: list[LogLine] = []
+        self.marks: Counter[tuple[str, str]] = Counter()
+        """How often each node reached each mark."""
+        self.tolerate_crashes = False
+        """Whether a process may end with an error of its own without ending the run."""
+        self._buried: list[Process] = []
+        self._crash_at_mark: dict[tuple[str, str], tuple[int, str, str]] = {}
+        self._crashes: list[Process] = []
+
+    def __enter__(self) -> "Simulation":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def host(self, name: str) -> Host:
+        """The host of this name, made if new."""
+        host = self.hosts.get(name)
+        if host is None:
+            host = self.hosts[name] = Host(self, name, self.network.add_host(name))
+        return host
+
+    def start(self, name: str, main: Main, *arguments: object) -> Process:
+        """Start a process on a host that has none running; boots the host if it has no power."""
+        host = self.host(name)
+        if host.running:
+            raise SimulationError(f"{name} is already running: kill it first")
+        if not host.has_power:
+            host.boot()
+        self.timeline.record("start", name)
+        host.process = Process(host, main, arguments)
+        return host.process
+
+    def process(self, name: str) -> Process:
+        """The latest process of a host."""
+        process = self.host(name).process
+        if process is None:
+            raise SimulationError(f"nothing was ever started on {name}")
+        return process
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        process = self.process(name)
+        if not process.done:
+            process.disk.kill()
+            process.end()
+
+    def power_cut(self, name: str, mode: str = "random") -> None:
+        """Cut a host's power, running or not."""
+        host = self.host(name)
+        process = host.process
+        host.has_power = False
+        if process is not None and not process.done:
+            process.disk.power_cut(mode)
+            process.end()
+        else:
+            host.image = _powerless(host.image, self.timeline, name, mode)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        self.process(name).pause()
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self.process(name).resume()
+
+    def stop(self, name: str) -> None:
+        """SIGTERM."""
+        self.process(name).request_stop()
+
+    def crash_at_mark(self, name: str, mark: str, *, nth: int = 1, kind: str = "kill") -> None:
+        """Kill a host's process, or cut its power, when it reaches a mark for the nth time."""
+        self._crash_at_mark[name, mark] = (nth, kind, "random")
+
+    def run(self, seconds: float | None = None, *, until: Callable[[], bool] | None = None) -> None:
+        """Go on for a time, or until a condition holds, or until nothing is due any more.
+
+        With both, raises `SimulationError` when the time ran out first. Raises the error of a
+        process that crashed, unless crashes are tolerated.
+        """
+        timeline = self.timeline
+        end = None if seconds is None else timeline.now + int(seconds * SECOND)
+        with seeded_scheduling(timeline.stream("trio")):
+            while until is None or not until():
+                moment = timeline.next_moment()
+                if moment is None or (end is not None and moment > end):
+                    break
+                timeline.advance()
+                if self._crashes and not self.tolerate_crashes:
+                    process = self._crashes.pop(0)
+                    process.value()
+        if until is not None and not until():
+            raise SimulationError(f"not reached by {timeline.now / SECOND:.3f} s: {until}")
+        if end is not None and until is None and end > timeline.now:
+            timeline.now = end
+
+    def run_process(self, process: Process, seconds: float = 3600.0) -> object:
+        """Go on until a process has ended. Returns what it returned, raises what it raised."""
+        tolerated, self.tolerate_crashes = self.tolerate_crashes, True
+        try:
+            self.run(seconds, until=lambda: process.done)
+        finally:
+            self.tolerate_crashes = tolerated
+        if process in self._crashes:
+            self._crashes.remove(process)
+        return process.value()
+
+    def digest(self) -> str:
+        """Fingerprint of the run so far."""
+        return self.timeline.digest()
+
+    def close(self) -> None:
+        """End all processes and free what they hold; their coroutines unwind without effect."""
+        self.timeline.clear()
+        for host in self.hosts.values():
+            process = host.process
+            if process is not None and not process.done:
+                process.fate.die("closed")
+                process.end()
+        for process in self._buried:
+            process.bury()
+        self._buried.clear()
+        self.network.clear()
+
+    # What hosts and processes tell.
+
+    def reachable(self, source: str, target: str) -> bool:
+        """Whether packets pass between two addresses both ways, and the target has power."""
+        cut = self.network.link(source, target).cut or self.network.link(target, source).cut
+        return not cut and any(
+            host.address == target and host.has_power for host in self.hosts.values()
+        )
+
+    def process_ended(self, process: Process) -> None:
+        """A process died or ended."""
+        cause = process.fate.cause
+        self.network.drop_process(process, cause)
+        if cause == "power":
+            process.host.has_power = False
+        self._buried.append(process)
+        if process.crashed:
+            self._crashes.append(process)
+
+    def reached(self, process: Process, mark: str) -> None:
+        """A node reached a mark; dies there if it was told to."""
+        process.fate.check()
+        name = process.host.name
+        self.marks[name, mark] += 1
+        self.timeline.record("mark", name, mark)
+        wanted = self._crash_at_mark.get((name, mark))
+        if wanted is not None and wanted[0] == self.marks[name, mark]:
+            if wanted[1] == "power":
+                process.disk.power_cut(wanted[2])
+            else:
+                process.disk.kill()
+            raise SimKilled(f"mark {mark}")
+
+    def logged(self, process: Process, level: str, event: str, fields: dict[str, object]) -> None:
+        """A node logged something."""
+        self.log.append(LogLine(self.timeline.now, process.host.name, level, event, fields))
+        self.timeline.record("log", process.host.name, level, event, fields)
+
+
+def _powerless(image: DiskImage, timeline: Timeline, name: str, mode: str) -> DiskImage:
+    """What a power cut leaves of a disk whose process had ended before."""
+    disk = SimDisk(image, random=timeline.stream(f"power/{name}"))
+    disk.power_cut(mode)
+    return disk.image()
