@@ -120,8 +120,8 @@ class Witnesses:
         text = f"{process.pid}\nuuid={store_id}\nboot_id={process.boot_id}\n".encode()
         file = self._world.disk.open(self._abort, create=True)
         try:
-            file.truncate(len(text))
             file.write_at(0, text)
+            file.truncate(len(text))
             await file.sync()
         finally:
             file.close()

@@ -17,7 +17,8 @@ BATCH_UNIT = struct.Struct(">qiqqqhii")
 BLANK_UNIT_SIZE = 0x7FFFFFFF
 """Record size in a pre-blank unit, which stands for no message (T6)."""
 PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
-_FILL_UNITS = 4096
+GAP_MAX = 1 << 22
+"""Units a gap may have; beyond, the queue offset of the record is taken as damaged."""
 
 
 class UnitQueue:
@@ -77,16 +78,26 @@ class UnitQueue:
         """Number of the first unit that still has a segment."""
         return self.row.starts[0] // self.unit.size if self.row.starts else self.end_unit
 
-    def keep_below(self, offset: int, *, thorough: bool) -> None:
-        """Keep the longest prefix of units of records that end at or below `offset`; zero the rest.
+    def find_end(self, offset: int, *, thorough: bool) -> int:
+        """Length of the longest prefix of units whose records end at or below `offset`.
 
-        A unit above the mark is never kept because it is there (store.md 8.6). `thorough` looks
-        at every unit; else the boundary is found by halving, which trusts the units below it.
+        `thorough` looks at every unit; else the boundary is found by halving, which trusts the
+        units below it. Nothing is changed.
         """
-        end = self._boundary(offset) if not thorough else self._walk(offset)
+        return self._walk(offset) if thorough else self._halve(offset)
+
+    def offset_after(self, end_unit: int) -> int:
+        """The queue's next offset if it ended before unit `end_unit`."""
+        return end_unit
+
+    def cut_units(self, end_unit: int) -> None:
+        """Keep the units before `end_unit`, zero the rest of their segment, drop later ones.
+
+        A unit above the mark is never kept because it is there (store.md 8.6).
+        """
         self._pending.clear()
-        self.end_unit = end
-        position = end * self.unit.size
+        self.end_unit = end_unit
+        position = end_unit * self.unit.size
         self.row.drop_from(position if position % self.row.size == 0 else position + 1)
         if self.row.has(position):
             self.row.zero(position, self.row.start_of(position) + self.row.size)
@@ -112,7 +123,7 @@ class UnitQueue:
                 number += 1
         return end
 
-    def _boundary(self, offset: int) -> int:
+    def _halve(self, offset: int) -> int:
         """The same by halving: valid units are a prefix, as the mark says."""
         low, high = self.first_unit, self.row.end // self.unit.size
         base = low
@@ -187,6 +198,8 @@ class ConsumeQueue(UnitQueue):
         if queue_offset != self.end_unit:
             if queue_offset < self.end_unit:
                 return f"queue offset {queue_offset} is taken, the next is {self.end_unit}"
+            if queue_offset - self.end_unit > GAP_MAX and (self.end_unit or self.row.starts):
+                return f"queue offset {queue_offset} is impossible, the next is {self.end_unit}"
             if self.end_unit or self.row.starts:
                 problem = f"queue offsets {self.end_unit} to {queue_offset - 1} have no record"
                 self._fill(queue_offset - self.end_unit)
@@ -200,13 +213,8 @@ class ConsumeQueue(UnitQueue):
         return problem
 
     def _fill(self, count: int) -> None:
-        while count > 0:
-            step = min(count, _FILL_UNITS)
-            self._pending += PRE_BLANK * step
-            self.end_unit += step
-            count -= step
-            if len(self._pending) > 1 << 20:
-                self.write_pending()
+        self._pending += PRE_BLANK * count
+        self.end_unit += count
 
     def correct_min(self, log_min: int) -> None:
         """Set `min_offset` to the first unit of a record at or above `log_min` (T6, T15)."""
@@ -247,11 +255,16 @@ class BatchConsumeQueue(UnitQueue):
     def _valid(self, unit: tuple[int, ...], offset: int) -> bool:
         return super()._valid(unit, offset) and unit[4] >= 0 and unit[5] > 0
 
-    def keep_below(self, offset: int, *, thorough: bool) -> None:
+    def offset_after(self, end_unit: int) -> int:
+        """The queue offset behind the last message of unit `end_unit - 1`."""
+        unit = self.unit_at(end_unit - 1) if end_unit > self.first_unit else None
+        return unit[4] + unit[5] if unit else 0
+
+    def cut_units(self, end_unit: int) -> None:
         """As for every queue; the maximum follows from the last unit that is kept."""
-        super().keep_below(offset, thorough=thorough)
-        last = self.last_unit()
-        self.max_offset = last[4] + last[5] if last else 0
+        maximum = self.offset_after(end_unit)
+        super().cut_units(end_unit)
+        self.max_offset = maximum
 
     def put_batch(
         self, base: int, count: int, physical_offset: int, size: int, tag_code: int, store_ms: int

@@ -1,6 +1,7 @@
 """The index: a row of index files, the last one being filled (store.md 4)."""
 
 import datetime
+from collections import deque
 from collections.abc import Callable
 
 from node.store.config import StoreConfig
@@ -24,6 +25,7 @@ class Index:
         self.directory = f"{config.root}/{INDEX_DIR}"
         self.files: list[IndexFile] = []
         """Oldest first; only the last one takes entries."""
+        self._waiting: deque[tuple[str, str, int, int]] = deque()
         self.filled_ms = 0
         """End time of the last file that became full and is durable (RocketMQ's checkpoint)."""
 
@@ -47,16 +49,24 @@ class Index:
         )
 
     def put_all(self, entries: list[Entry]) -> None:
-        """Index the keys of records. Raises `OSError` when a new file cannot be made."""
-        if not self._config.index_enabled:
-            return
+        """Take the keys of records; `drain` puts them into files."""
+        if self._config.index_enabled:
+            self._waiting.extend(
+                (entry.topic, key, entry.physical_offset, entry.store_ms)
+                for entry in entries
+                for key in entry.keys
+            )
+
+    def drain(self) -> None:
+        """Put waiting keys. Raises `OSError` when a new file cannot be made; the rest waits."""
+        waiting = self._waiting
         file = self.files[-1] if self.files else None
-        for entry in entries:
-            topic, offset, store_ms = entry.topic, entry.physical_offset, entry.store_ms
-            for key in entry.keys:
-                if file is None or file.full:
-                    file = self._next_file()
-                file.put(index_hash(key_state(topic, key)), offset, store_ms)
+        while waiting:
+            if file is None or file.full:
+                file = self._next_file()
+            topic, key, offset, store_ms = waiting[0]
+            file.put(index_hash(key_state(topic, key)), offset, store_ms)
+            waiting.popleft()
         if file is not None:
             file.flush_buffer()
 
@@ -128,32 +138,27 @@ class Index:
             self._pool.remove(self.files.pop().path)
         return self.files[-1].end_offset if self.files else 0
 
-    def cut(self, offset: int, store_ms_at: Callable[[int], int]) -> None:
-        """Remove the entries of records at or above `offset`.
+    def mark_at(self, offset: int, store_ms_at: Callable[[int], int]) -> tuple[str, Header] | None:
+        """What `mark` would be if the log ended at `offset`; nothing is changed.
 
-        `store_ms_at` gives the store time of the record at a physical offset.
+        `store_ms_at` gives the store time of the record at a physical offset. The count of used
+        slots is left to `restore`.
         """
-        while self.files and self.files[-1].begin_offset >= offset:
-            self._pool.remove(self.files.pop().path)
-        if not self.files or self.files[-1].end_offset < offset:
-            return
-        file = self.files[-1]
-        file.write()
-        low, high = 1, file.next_entry
-        while low < high:
-            middle = (low + high) // 2
-            if file.entry(middle)[1] < offset:
-                low = middle + 1
-            else:
-                high = middle
-        if low == 1:
-            self._pool.remove(self.files.pop().path)
-            return
-        end_offset = file.entry(low - 1)[1]
-        header = file.header._replace(
-            end_ms=store_ms_at(end_offset), end_offset=end_offset, next_entry=low
-        )
-        file.restore(header)
+        for file in reversed(self.files):
+            low, high = 1, file.next_entry
+            while low < high:
+                middle = (low + high) // 2
+                if file.entry(middle)[1] < offset:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low > 1:
+                end_offset = file.entry(low - 1)[1]
+                header = file.header._replace(
+                    end_ms=store_ms_at(end_offset), end_offset=end_offset, next_entry=low
+                )
+                return file.path.rpartition("/")[2], header
+        return None
 
     def query(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets of records that may have `key`, newest file first (store.md 4.4)."""

@@ -145,15 +145,35 @@ class Queues:
         finally:
             self._dirty.update(dirty)
 
-    def mark_dirty(self, queue: AnyQueue) -> None:
-        """Note that recovery or a cut changed a queue's files."""
-        self._dirty[queue] = None
+    def find_ends(
+        self, offset: int, *, thorough: bool, deleted: dict[str, int]
+    ) -> dict[AnyQueue, int]:
+        """For each queue, the number of units to keep if the log ended at `offset`.
 
-    def keep_below(self, offset: int, *, thorough: bool) -> None:
-        """Cut every queue to the records that end at or below `offset`."""
-        self._touched.clear()
+        Queues of a topic in `deleted` that still begin before its deletion keep nothing.
+        """
+        ends = {}
         for queue in self.all():
-            queue.keep_below(offset, thorough=thorough)
+            first = queue.unit_at(queue.first_unit) if queue.row.starts else None
+            if first is not None and first[0] < deleted.get(queue.topic, -1):
+                ends[queue] = 0
+            else:
+                ends[queue] = queue.find_end(offset, thorough=thorough)
+        return ends
+
+    def totals(self, ends: dict[AnyQueue, int]) -> tuple[int, int]:
+        """`count` and `total` as they would be with these ends."""
+        nexts = [queue.offset_after(end) for queue, end in ends.items()]
+        return sum(1 for value in nexts if value), sum(nexts)
+
+    def cut_units(self, ends: dict[AnyQueue, int]) -> None:
+        """Cut every queue to its end."""
+        self._touched.clear()
+        for queue, end in ends.items():
+            if end == 0:
+                queue.destroy()
+            else:
+                queue.cut_units(end)
             self._dirty[queue] = None
 
     def correct_min(self, log_min: int) -> None:

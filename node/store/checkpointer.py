@@ -1,0 +1,121 @@
+"""Raising the durable mark W: everything below it is on disk, log, queue units and index (8.6).
+
+About once a second while there is traffic. What is synced is as new as the mark or newer; nothing
+that the mark promises is ever behind it.
+"""
+
+import errno
+from dataclasses import replace
+
+import trio
+
+from node.store.checkpoint import Checkpoint
+from node.store.dispatch import Dispatcher
+from node.store.errors import StoreFailed
+from node.store.flush import Flusher
+from node.store.marks import Mark
+from node.store.parts import StoreParts
+
+_COST_FACTOR = 5
+"""Pause at least this many times the duration of a rise: with thousands of dirty queues it only
+costs boot time to be behind."""
+
+
+class Checkpointer:
+    """The only one that moves W and writes RocketMQ's checkpoint."""
+
+    def __init__(self, parts: StoreParts, flusher: Flusher, dispatcher: Dispatcher) -> None:
+        self._parts = parts
+        self._flusher = flusher
+        self._dispatcher = dispatcher
+        self._lock = trio.Lock()
+
+    async def run(self) -> None:
+        """Raise the mark until cancelled. Raises `StoreFailed`."""
+        pause_s = least_s = self._parts.config.mark_interval_ms / 1000
+        while True:
+            await trio.sleep(pause_s)
+            began = trio.current_time()
+            if self._parts.dispatched.value > self._parts.marks.mark.offset:
+                await self.raise_mark()
+            pause_s = max(least_s, _COST_FACTOR * (trio.current_time() - began))
+
+    async def raise_mark(self, *, without_topic: str = "") -> bool:
+        """Bring W up to what is dispatched now. False if the disk had no room to write it.
+
+        `without_topic` is about to be deleted: its queues are not counted, and the mark says that
+        what the log holds of it is not to be dispatched again. Raises `StoreFailed`.
+        """
+        async with self._lock:
+            parts = self._parts
+            end = parts.dispatched.value
+            mark = self._snapshot(end, without_topic)
+            try:
+                parts.index.write()
+                mark = replace(mark, index=parts.index.mark())
+                await self._flusher.flush()
+                await parts.queues.sync()
+                await parts.index.sync()
+                await parts.pool.sync_names()
+                await parts.marks.store_flushed(parts.log.flushed.value, durable=True)
+                await parts.marks.store(replace(mark, index_filled_ms=parts.index.filled_ms))
+                await self.store_checkpoint()
+            except OSError as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise StoreFailed(
+                        f"the durable mark of {parts.config.root} cannot be written:"
+                        f" {exc.strerror}; check the disk, then start the node again"
+                    ) from exc
+                parts.world.log.warning("store.mark_waits_for_space", offset=end)
+                return False
+            parts.world.mark("store.mark_raised")
+            return True
+
+    def _snapshot(self, end: int, without_topic: str) -> Mark:
+        """The mark for `end`, as far as it is known before anything is synced."""
+        parts = self._parts
+        last = self._dispatcher.last
+        old = parts.marks.mark
+        deleted = {name: at for name, at in old.deleted.items() if at > parts.log.min_offset}
+        if without_topic:
+            deleted[without_topic] = parts.log.written.value
+        counted = [queue for queue in parts.queues.all() if queue.topic != without_topic]
+        nexts = [queue.max_offset for queue in counted]
+        start = old.record_start if last is None else last.physical_offset
+        return replace(
+            old,
+            offset=end,
+            record_start=start,
+            queue_count=sum(1 for value in nexts if value),
+            queue_total=sum(nexts),
+            clean=None,
+            deleted=deleted,
+        )
+
+    async def store_checkpoint(self) -> None:
+        """RocketMQ's checkpoint for the mark as it is stored: never ahead of it."""
+        mark = self._parts.marks.mark
+        store_ms = self.record_store_ms(mark.record_start)
+        await self._parts.witnesses.store_checkpoint(
+            Checkpoint(
+                physic_ms=store_ms,
+                logics_ms=store_ms,
+                index_ms=mark.index_filled_ms,
+                confirm_offset=max(mark.record_start, 0),
+            )
+        )
+
+    def record_store_ms(self, record_start: int) -> int:
+        """Store time of the record that begins there; 0 without one."""
+        if record_start < self._parts.log.min_offset:
+            return 0
+        return store_ms_at(self._parts, record_start)
+
+
+def store_ms_at(parts: StoreParts, record_start: int) -> int:
+    """Store time of a record of the log, from its fixed fields."""
+    head = parts.log.segments.read(record_start, 96)
+    if len(head) < 76:
+        return 0
+    at = 68 if head[39] & 0x10 else 56
+    return int.from_bytes(head[at : at + 8], "big")

@@ -1,0 +1,104 @@
+"""Cutting the log at an offset so that what was cut cannot come back (store.md 8.6, Cut; T4).
+
+RocketMQ only moves its position back; the bytes stay, and a crash before they are overwritten
+finds them valid again. Here the cut is first put on record, then done, then taken off the record:
+a crash between any two steps repeats it.
+"""
+
+from dataclasses import replace
+
+from node.store.checkpoint import Checkpoint
+from node.store.checkpointer import store_ms_at
+from node.store.parts import CUT_DIR, StoreParts
+
+_CHUNK = 1 << 20
+
+
+async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
+    """Make `offset` the end of the log.
+
+    `record_start` is the start of the last record below it, -1 if there is none. Queues and index
+    must hold nothing of records at or above `offset` when W is above it: they are cut first.
+    """
+    log, marks = parts.log, parts.marks
+    mark = replace(marks.mark, cut_to=offset, clean=None)
+    if marks.mark.offset > offset:
+        await _lower_mark(parts, offset, record_start)
+        mark = replace(marks.mark, cut_to=offset)
+    await marks.store(mark)
+    start = log.segments.start_of(offset)
+    if log.segments.has(offset):
+        log.segments.zero(offset, start + log.segment_size)
+        await log.segments.sync(start)
+    last = offset if offset == start else start + log.segment_size
+    log.segments.drop_from(last)
+    await parts.pool.sync_names()
+    await marks.update(cut_to=None)
+    log.written.reset(offset)
+    log.flushed.reset(min(log.flushed.value, offset))
+
+
+async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None:
+    """Bring checkpoint, F and W down to `offset`, and only then queues and index."""
+    ends = parts.queues.find_ends(offset, thorough=False, deleted=parts.marks.mark.deleted)
+    count, total = parts.queues.totals(ends)
+    parts.index.write()
+    await parts.index.sync()
+    index = parts.index.mark_at(offset, lambda at: store_ms_at(parts, at))
+    await parts.witnesses.store_checkpoint(Checkpoint())
+    await parts.marks.store_flushed(min(offset, parts.log.flushed.value), durable=True)
+    await parts.marks.update(
+        offset=offset,
+        record_start=record_start,
+        queue_count=count,
+        queue_total=total,
+        index=index,
+        clean=None,
+        cut_to=offset,
+    )
+    parts.queues.cut_units(ends)
+    parts.index.restore(index)
+    await parts.queues.sync()
+    await parts.index.sync()
+
+
+def keep_cut_bytes(parts: StoreParts, offset: int) -> tuple[str, int]:
+    """Copy what stands behind `offset`, up to its last non-zero byte, to `rocketbed.cut`.
+
+    Returns the copy's path and its size; ("", 0) when there are only zeros.
+    """
+    log = parts.log
+    end = last_nonzero(parts, offset)
+    if end <= offset:
+        return "", 0
+    disk = parts.world.disk
+    directory = f"{parts.config.root}/{CUT_DIR}"
+    parts.pool.make_dir(directory)
+    path = f"{directory}/{offset:020d}"
+    if disk.exists(path):
+        path = f"{path}.{parts.world.clock.wall_ms()}"
+    file = disk.open(path, create=True)
+    parts.pool.named(path)
+    try:
+        position = offset
+        while position < end:
+            data = log.segments.read(position, min(_CHUNK, end - position))
+            file.write_at(position - offset, data)
+            position += len(data)
+    finally:
+        file.close()
+    return path, end - offset
+
+
+def last_nonzero(parts: StoreParts, offset: int) -> int:
+    """End of the last non-zero byte at or behind `offset`; `offset` if there is none."""
+    segments = parts.log.segments
+    end = offset
+    position = offset
+    while segments.has(position):
+        data = segments.read(position, _CHUNK)
+        stripped = data.rstrip(b"\0")
+        if stripped:
+            end = position + len(stripped)
+        position += len(data)
+    return end

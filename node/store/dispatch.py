@@ -1,0 +1,195 @@
+"""From the log to consume queues and index, in the log's order (store.md 7).
+
+The append hands over entries through a bounded ring, so that nothing is parsed twice; when the
+ring overflows, on a slave, and after a restart, the log is re-read instead. Both ways give equal
+bytes. Dispatch never jumps over bytes that it cannot read (T8): it stops and says so.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from node.store.entry import NO_UNIT, Entry
+from node.store.errors import CorruptRecord
+from node.store.parts import StoreParts
+from node.store.scan import Scanned, Stop
+
+SLICE = 2048
+"""Entries that are dispatched before the loop gets its turn (about 5 ms)."""
+READ_SIZE = 1 << 20
+WATERMARK = 0.8
+"""Share of the ring above which appends dispatch themselves before they answer (EQueue)."""
+_RETRY_S = 1.0
+
+Arrival = Callable[[str, int, int, int], None]
+
+
+class Dispatcher:
+    """Moves `parts.dispatched` towards the end of the log, or its flushed end in sync mode.
+
+    Invariant: the ring, when not lost, holds exactly the records from `dispatched` to `written`.
+    """
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._ring: deque[Entry] = deque()
+        self._lost = True
+        self.on_arrival: Arrival | None = None
+        """Called for each queued message: topic, queue id, next queue offset, tag code."""
+        self.last: Entry | None = None
+        """The record that ends at `dispatched` (before a blank one), once there is one."""
+        self._unfinished: list[Entry] = []
+        self.stuck: str = ""
+        """Why dispatch cannot go on, empty if it can."""
+        self._wake = trio.Event()
+        parts.log.on_appended = self.push
+        limit = parts.log.flushed if parts.config.sync_flush else parts.log.written
+        limit.subscribe(lambda _: self._wake.set())
+        self._limit = limit
+
+    @property
+    def lag(self) -> int:
+        """Bytes that may be dispatched and are not yet."""
+        return self._limit.value - self._parts.dispatched.value
+
+    @property
+    def backlog(self) -> int:
+        """Entries in the ring."""
+        return len(self._ring)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the ring is above its watermark: puts should be slowed down or refused."""
+        if self._lost:
+            return self.lag > READ_SIZE
+        return len(self._ring) > WATERMARK * self._parts.config.dispatch_ring
+
+    def push(self, entries: list[Entry]) -> None:
+        """Take the entries of a commit. Above the watermark dispatch some at once."""
+        if self._lost:
+            if self._parts.dispatched.value != entries[0].physical_offset:
+                return
+            self._lost = False
+        ring = self._ring
+        ring.extend(entries)
+        if len(ring) > WATERMARK * self._parts.config.dispatch_ring:
+            if not self.stuck:
+                self.step()
+            if len(ring) > self._parts.config.dispatch_ring:
+                ring.clear()
+                self._lost = True
+
+    async def run(self) -> None:
+        """Dispatch until cancelled."""
+        while True:
+            if not self.step():
+                if self.stuck:
+                    with trio.move_on_after(_RETRY_S):
+                        await trio.sleep_forever()
+                    continue
+                await self._wake.wait()
+                self._wake = trio.Event()
+            else:
+                await trio.lowlevel.checkpoint()
+
+    def step(self) -> int:
+        """Dispatch up to `SLICE` entries; how many it were. Never raises for the disk's sake."""
+        if self._unfinished:
+            return self._finish()
+        limit = self._limit.value
+        dispatched = self._parts.dispatched.value
+        if dispatched >= limit:
+            return 0
+        if self._ring and not self._lost:
+            entries = self._take(limit)
+        else:
+            try:
+                entries = self._read(dispatched, limit)
+            except CorruptRecord as exc:
+                return self._stop(str(exc))
+        if not entries:
+            return 0
+        self._parts.queues.put_all(entries)
+        self._parts.index.put_all(entries)
+        self._unfinished = entries
+        return self._finish()
+
+    def _finish(self) -> int:
+        """Write what was put; where the disk has no room, this is tried again later."""
+        entries = self._unfinished
+        try:
+            self._parts.queues.write_pending()
+            self._parts.index.drain()
+        except OSError as exc:
+            return self._stop(f"consume queues or index cannot be written: {exc.strerror}")
+        self._unfinished = []
+        self.stuck = ""
+        self.last = entries[-1]
+        self._parts.dispatched.advance(self.last.physical_offset + self.last.size)
+        if self.on_arrival is not None:
+            self._announce(entries, self.on_arrival)
+        return len(entries)
+
+    def _stop(self, reason: str) -> int:
+        if reason != self.stuck:
+            self.stuck = reason
+            self._parts.world.log.error(
+                "store.dispatch_stopped", offset=self._parts.dispatched.value, reason=reason
+            )
+        return 0
+
+    def _take(self, limit: int) -> list[Entry]:
+        ring = self._ring
+        if ring[-1].physical_offset + ring[-1].size <= limit and len(ring) <= SLICE:
+            entries = list(ring)
+            ring.clear()
+            return entries
+        entries = []
+        while ring and len(entries) < SLICE:
+            if ring[0].physical_offset + ring[0].size > limit:
+                break
+            entries.append(ring.popleft())
+        return entries
+
+    def _read(self, offset: int, limit: int) -> list[Entry]:
+        """Entries from the log itself. Raises `CorruptRecord`."""
+        log = self._parts.log
+        while True:
+            segment_end = offset - offset % log.segment_size + log.segment_size
+            size = min(READ_SIZE, limit - offset, segment_end - offset)
+            scanned = self._scan(offset, size, segment_end)
+            if not scanned.entries and scanned.stop is Stop.MORE and offset + size < limit:
+                size = min(log.record_max + 8, limit - offset, segment_end - offset)
+                scanned = self._scan(offset, size, segment_end)
+            if scanned.entries:
+                return scanned.entries[:SLICE]
+            if scanned.stop is Stop.BLANK and segment_end <= limit:
+                offset = segment_end
+                self._parts.dispatched.advance(offset)
+                if offset >= limit:
+                    return []
+                continue
+            if scanned.stop is Stop.BAD and offset + size < limit:
+                raise CorruptRecord(
+                    f"no record at offset {offset}: {scanned.reason}; run `rocketbed store fsck`",
+                    offset=offset,
+                )
+            return []
+
+    def _scan(self, offset: int, size: int, segment_end: int) -> Scanned:
+        data = self._parts.log.read(offset, size)
+        return self._parts.scanner.scan(data, offset, segment_end=segment_end)
+
+    def _announce(self, entries: list[Entry], arrival: Arrival) -> None:
+        for entry in entries:
+            if entry.units != NO_UNIT:
+                count = entry.units if entry.units > 0 else -entry.units
+                arrival(entry.topic, entry.queue_id, entry.queue_offset + count, entry.tag_code)
+
+    def restart(self) -> None:
+        """Forget the ring and re-read from `dispatched` (after recovery or a cut)."""
+        self._ring.clear()
+        self._lost = self._parts.dispatched.value != self._parts.log.written.value
+        self.stuck = ""
+        self._wake.set()

@@ -1,0 +1,99 @@
+"""Bringing the log to disk: group commit in sync mode, by interval in async mode (design.md 9).
+
+One fsync at a time. Each takes the end of the log as it is now, syncs the segments from the last
+flushed end up to it, in order, and publishes it; whoever waits for a lower offset is released. So
+one fsync serves every producer that queued up during the one before.
+"""
+
+import trio
+
+from node.store.errors import StoreFailed
+from node.store.parts import StoreParts
+
+PAGE = 4096
+
+
+class Flusher:
+    """Flushes the log of one store; the only one that moves `log.flushed`."""
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._wake = trio.Event()
+        self._lock = trio.Lock()
+        self.count = 0
+        """Fsync rounds so far."""
+        parts.log.written.subscribe(self._on_written)
+
+    def _on_written(self, end: int) -> None:
+        config = self._parts.config
+        if config.sync_flush or end - self._parts.log.flushed.value > config.dirty_max // 2:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Flush until cancelled. Raises `StoreFailed`: a failed fsync is never retried."""
+        config = self._parts.config
+        thorough_at = trio.current_time() + config.flush_thorough_interval_ms / 1000
+        while True:
+            await self._pause()
+            now = trio.current_time()
+            if config.sync_flush or self._dirty() >= self._least_dirty() or now >= thorough_at:
+                await self.flush()
+            if now >= thorough_at:
+                thorough_at = now + config.flush_thorough_interval_ms / 1000
+
+    async def _pause(self) -> None:
+        """Wait until woken, or in async mode at most one interval."""
+        log, config = self._parts.log, self._parts.config
+        if config.sync_flush:
+            if log.written.value > log.flushed.value:
+                return
+            await self._wake.wait()
+        else:
+            with trio.move_on_after(config.flush_interval_ms / 1000):
+                await self._wake.wait()
+        self._wake = trio.Event()
+
+    def _dirty(self) -> int:
+        return self._parts.log.written.value - self._parts.log.flushed.value
+
+    def _least_dirty(self) -> int:
+        pages = self._parts.config.flush_least_pages * PAGE
+        return 1 if self._dirty() > self._parts.config.dirty_max // 2 else max(pages, 1)
+
+    async def flush(self) -> int:
+        """Bring everything written so far to disk; its end. Raises `StoreFailed`."""
+        async with self._lock:
+            log = self._parts.log
+            end = log.written.value
+            if end <= log.flushed.value and not log.segments.dirty:
+                return end
+            self._check_names()
+            try:
+                for start in sorted(log.segments.dirty):
+                    await log.segments.sync(start)
+                await self._parts.pool.sync_names()
+            except OSError as exc:
+                raise StoreFailed(
+                    f"fsync in {log.segments.directory} failed: {exc.strerror}. What was written"
+                    f" above offset {log.flushed.value} may not be on disk, so this node stops and"
+                    " leaves its abort file; check the disk, then start again"
+                ) from exc
+            self.count += 1
+            await self._publish(end)
+            return end
+
+    def _check_names(self) -> None:
+        """A broker that lost the race for the lock may have deleted our files (store.md 1.4)."""
+        path = self._parts.pool.lost_name()
+        if path is not None:
+            raise StoreFailed(
+                f"{path} was deleted while this node has it open: another broker was started on"
+                " this directory; stop it, then start this node again"
+            )
+
+    async def _publish(self, end: int) -> None:
+        try:
+            await self._parts.marks.store_flushed(end)
+        except OSError as exc:
+            self._parts.world.log.warning("store.flushed_mark_not_written", error=exc.strerror)
+        self._parts.log.flushed.advance(end)

@@ -1,0 +1,88 @@
+"""The parts of one store, and what all of them need: made once, handed to each activity."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from node.store.checkpoint import Witnesses
+from node.store.commitlog import CommitLog
+from node.store.config import StoreConfig
+from node.store.files import FilePool
+from node.store.index import Index
+from node.store.marks import Marks
+from node.store.queues import Queues
+from node.store.scan import RecordScanner, parse_delay_levels
+from node.watermark import Watermark
+from rocketbed.world.api import World
+
+STAGING_DIR = "rocketbed.tmp"
+"""Where files are built before they get their name; RocketMQ ignores it."""
+CUT_DIR = "rocketbed.cut"
+"""Where bytes that recovery cuts off are kept."""
+
+
+class TopicSource(Protocol):
+    """What the store asks of the topic table."""
+
+    def exists(self, topic: str) -> bool | None:
+        """Whether the topic has a configuration; None when the table did not load cleanly."""
+        ...
+
+    def is_batch_queue(self, topic: str) -> bool:
+        """Whether its attribute `queue.type` is BatchCQ."""
+        ...
+
+
+class AllTopics:
+    """A topic source for a store without a broker: every topic exists."""
+
+    def exists(self, topic: str) -> bool | None:
+        """Not known."""
+        return None
+
+    def is_batch_queue(self, topic: str) -> bool:
+        """No."""
+        return False
+
+
+@dataclass(slots=True)
+class StoreParts:
+    """All parts; activities (flush, dispatch, recovery, retention) get this and the rest."""
+
+    world: World
+    config: StoreConfig
+    topics: TopicSource
+    pool: FilePool
+    log: CommitLog
+    queues: Queues
+    index: Index
+    marks: Marks
+    witnesses: Witnesses
+    scanner: RecordScanner
+    """For live dispatch: no CRC."""
+    dispatched: Watermark
+    """Below it every record is in queues and index (in memory or in files)."""
+
+    @property
+    def staging(self) -> str:
+        """Directory of files without a name yet."""
+        return f"{self.config.root}/{STAGING_DIR}"
+
+
+def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) -> StoreParts:
+    """Build the parts; nothing on disk is touched."""
+    staging = f"{config.root}/{STAGING_DIR}"
+    pool = FilePool(world)
+    delays_ms = parse_delay_levels(config.delay_levels)
+    return StoreParts(
+        world=world,
+        config=config,
+        topics=topics or AllTopics(),
+        pool=pool,
+        log=CommitLog(world, pool, config, staging),
+        queues=Queues(world, pool, config, staging),
+        index=Index(world, pool, config, staging),
+        marks=Marks(world, config.root, staging),
+        witnesses=Witnesses(world, config.root),
+        scanner=RecordScanner(check_crc=False, delays_ms=delays_ms),
+        dispatched=Watermark(),
+    )
