@@ -7,6 +7,7 @@ of a batch, swapped for a seeded one. The names are private and may change with 
 module is the only one that uses them, and looks for them when it is imported.
 """
 
+import math
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,7 +27,7 @@ T = TypeVar("T")
 NEEDED = ("setup_runner", "unrolled_run", "Runner", "_r", "_ALLOW_DETERMINISTIC_SCHEDULING")
 NEEDED_OF_RUNNER = ("reschedule", "close")
 LONGEST_SLEEP = 86_400.0
-"""Seconds; trio's own cap on a time-out means that nothing is due."""
+"""Seconds; trio caps a time-out here, also when nothing is due at all."""
 CLOSING_ROUNDS = 8
 """How often a buried coroutine that awaits in its clean-up is told again to end."""
 
@@ -99,7 +100,9 @@ class NodeLoop:
         entries = self._runner.entry_queue
         if self._runner.runq or entries.queue or entries.idempotent_queue:
             return 0.0
-        return None if timeout >= LONGEST_SLEEP else timeout
+        if timeout >= LONGEST_SLEEP and self._runner.deadlines.next_deadline() == math.inf:
+            return None
+        return timeout
 
     def inside(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a plain function as if from within this loop, for instance to set an event."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 from outcome import Error
@@ -103,7 +103,7 @@ class Process:
         """Whether its `main` let an error out by itself."""
         return self.fate.cause == "end" and isinstance(self._loop.outcome, Error)
 
-    def value(self) -> object:
+    def value(self) -> Any:
         """What `main` returned; raises what it raised, `SimulationError` if it never ended."""
         if self._loop.outcome is None or self.fate.cause != "end":
             raise SimulationError(f"{self.name} did not end: {self.fate.cause or self.state}")

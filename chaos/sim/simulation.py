@@ -14,7 +14,7 @@ gives the same run, to the last event, which `digest` proves.
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chaos.sim.clock import SECOND, Timeline
 from chaos.sim.disk import SimDisk
@@ -145,7 +145,7 @@ class Simulation:
         if end is not None and until is None and end > timeline.now:
             timeline.now = end
 
-    def run_process(self, process: Process, seconds: float = 3600.0) -> object:
+    def run_process(self, process: Process, seconds: float = 3600.0) -> Any:
         """Go on until a process has ended. Returns what it returned, raises what it raised."""
         tolerated, self.tolerate_crashes = self.tolerate_crashes, True
         try:

@@ -10,6 +10,7 @@ The seed is the same by default, so every run takes the same way to its crash po
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from chaos.sim.disk import SimDisk
 from chaos.sim.fate import SimulationError
@@ -26,7 +27,7 @@ class SoloRun:
 
     outcome: str
     """`ended`, `killed`, `power cut`, `exited` or `still running`."""
-    value: object
+    value: Any
     """What `main` returned; None unless it ended."""
     exit_code: int | None
     image: DiskImage
