@@ -1,0 +1,40 @@
+"""The independent reader of store directories: what RocketMQ, or rocketbed, left on disk.
+
+It imports nothing of this project and nothing beyond the standard library, so that the checks of
+the testbed, `rocketbed store` and the cross-check of the pipeline rest on a second reading of the
+format. It reads ordinary files, holds a bounded part of them in memory, and never writes unless
+`rebuild` is asked to.
+"""
+
+from rocketbed.inspect.check import Report, check_store
+from rocketbed.inspect.commitlog import CommitLog, Filler, Hole, LogEnd
+from rocketbed.inspect.config import Settings, SettingsError
+from rocketbed.inspect.directory import NotAStore, StoreDirectory, open_directory
+from rocketbed.inspect.findings import Finding, Severity
+from rocketbed.inspect.query import Filter, Message, messages
+from rocketbed.inspect.rebuild import RebuildReport, rebuild
+from rocketbed.inspect.record import Fault, Record, Scanned
+
+__all__ = [
+    "CommitLog",
+    "Fault",
+    "Filler",
+    "Filter",
+    "Finding",
+    "Hole",
+    "LogEnd",
+    "Message",
+    "NotAStore",
+    "RebuildReport",
+    "Record",
+    "Report",
+    "Scanned",
+    "Settings",
+    "SettingsError",
+    "Severity",
+    "StoreDirectory",
+    "check_store",
+    "messages",
+    "open_directory",
+    "rebuild",
+]

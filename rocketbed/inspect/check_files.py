@@ -1,0 +1,119 @@
+"""Are the files themselves as a broker expects them? Names, lengths, strays, gaps, kinds.
+
+RocketMQ refuses to start when a segment has another length than configured or a stray file lies
+beside it (store.md 1.2), so these matter even where every message can be read.
+"""
+
+import os
+
+from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
+from rocketbed.inspect.directory import StoreDirectory, queue_type
+from rocketbed.inspect.files import SegmentFile
+from rocketbed.inspect.findings import Findings, Severity
+from rocketbed.inspect.index import HEADER
+
+NAME_SIZE = 20
+_MOVE = "move the file out of this directory; RocketMQ refuses to start beside it"
+
+
+def check_files(directory: StoreDirectory, findings: Findings) -> None:
+    """Names and lengths of all segments, and what lies between them."""
+    if not directory.log.segments:
+        findings.add(
+            "S1",
+            Severity.DAMAGE if directory.queues else Severity.NOTE,
+            "commitlog",
+            "there is no commit log segment",
+            todo="take the log from a replica or a backup; without it no message can be read",
+        )
+    _check_row(directory, directory.log.segments, directory.sizes.segment, findings, log=True)
+    for queue in directory.queues.values():
+        size = directory.sizes.queue_segment
+        _check_row(directory, queue.segments, size, findings, unit=UNIT.size)
+    for batch_queue in directory.batch_queues.values():
+        size = directory.sizes.batch_queue_segment
+        _check_row(directory, batch_queue.segments, size, findings, unit=BATCH_UNIT.size)
+    for stray in directory.log_strays + directory.queue_strays:
+        what = "not a segment: its name is no offset"
+        findings.add("sizes", Severity.DAMAGE, directory.relative(stray), what, todo=_MOVE)
+    _check_index_files(directory, findings)
+    _check_kinds(directory, findings)
+
+
+def _check_row(
+    directory: StoreDirectory,
+    segments: tuple[SegmentFile, ...],
+    size: int,
+    findings: Findings,
+    *,
+    unit: int = 1,
+    log: bool = False,
+) -> None:
+    for number, segment in enumerate(segments):
+        file = directory.relative(segment.path)
+        if len(os.path.basename(segment.path)) != NAME_SIZE:
+            what = f"its name is {segment.start} in other than {NAME_SIZE} digits"
+            findings.add("S1", Severity.DAMAGE, file, what, todo=_MOVE)
+        _check_length(segment, size, file, findings, last=number + 1 == len(segments))
+        if segment.start % size or segment.start % unit:
+            what = f"a segment at {segment.start} does not stand on a multiple of {size} bytes"
+            todo = "check the configured segment size (--config or --set)"
+            findings.add("S1", Severity.DAMAGE, file, what, todo=todo)
+        if number and segments[number - 1].start + size < segment.start:
+            end = segments[number - 1].start + size
+            what = f"segments from {end} to {segment.start} are missing before it"
+            todo = "take the files from a replica or a backup" if log else "rebuild the queues"
+            findings.add("S1", Severity.DAMAGE, file, what, offset=end, todo=todo)
+
+
+def _check_length(
+    segment: SegmentFile, size: int, file: str, findings: Findings, *, last: bool
+) -> None:
+    if segment.size == size:
+        return
+    if segment.size == 0 and last:
+        what = "empty last segment; the broker deletes it when it starts (T12)"
+        findings.add("sizes", Severity.TAIL, file, what)
+        return
+    what = f"{segment.size} bytes long, segments here have {size}"
+    todo = (
+        f"a broker refuses to start: with it stopped, extend the file to {size} bytes (truncate -s)"
+        if segment.size < size
+        else "check the configured segment size (--config or --set)"
+    )
+    findings.add("sizes", Severity.DAMAGE, file, what, offset=segment.size, todo=todo)
+
+
+def _check_index_files(directory: StoreDirectory, findings: Findings) -> None:
+    for stray in directory.index_listing.strays:
+        what = "not an index file: its name is no time; brokers pass it over"
+        findings.add("sizes", Severity.NOTE, directory.relative(stray), what)
+    layout = directory.index_layout
+    if layout is None:
+        what = "the layout of the index cannot be read off its files, so it was not checked"
+        todo = "give --set maxHashSlotNum=N, or --config broker.conf"
+        findings.add("sizes", Severity.NOTE, "index", what, todo=todo)
+        return
+    for file in directory.index_listing.segments:
+        if file.size != layout.size:
+            what = f"{file.size} bytes long, index files here have {layout.size}"
+            severity = Severity.DAMAGE if file.size >= HEADER.size else Severity.TAIL
+            todo = "delete the file with the broker stopped, then rebuild"
+            findings.add("sizes", severity, directory.relative(file.path), what, todo=todo)
+
+
+def _check_kinds(directory: StoreDirectory, findings: Findings) -> None:
+    """A BatchCQ topic has its queues in batchconsumequeue, every other in consumequeue."""
+    topics = directory.topics() or {}
+    kinds = (
+        ("consumequeue", "SimpleCQ", directory.queues),
+        ("batchconsumequeue", "BatchCQ", directory.batch_queues),
+    )
+    for folder, kind, queues in kinds:
+        for topic in sorted({topic for topic, _ in queues}):
+            declared = queue_type(topics[topic]) if topic in topics else kind
+            if declared != kind:
+                what = f"queues of {topic} are in {folder}, its attribute queue.type is {declared}"
+                todo = "a broker refuses to start: remove the folder and rebuild"
+                path = os.path.join(folder, topic)
+                findings.add("topics", Severity.DAMAGE, path, what, todo=todo)

@@ -1,0 +1,293 @@
+"""Do the consume queues agree with the log? One pass, in the order of the log.
+
+Each queue has a cursor that waits for its next record. As the log is read, every queued record must
+find its unit at the slot of its QUEUEOFFSET, so no table of records is needed however long the log
+is. Rules S3 to S7 of chaos.md 2.7.
+"""
+
+from typing import NamedTuple
+
+from rocketbed.inspect.consumequeue import (
+    EMPTY,
+    EXTENSION_ADDRESS_MAX,
+    PRE_BLANK,
+    UNIT,
+    BatchConsumeQueue,
+    BatchUnit,
+    ConsumeQueue,
+    extension_tag,
+)
+from rocketbed.inspect.directory import StoreDirectory
+from rocketbed.inspect.files import SegmentRow
+from rocketbed.inspect.findings import Findings, Severity
+
+WINDOW_UNITS = 1024
+"""Units held of each queue: 20 KB, so that ten thousand queues need 200 MB at most."""
+REBUILD = "rebuild the queues from the log: rocketbed store rebuild"
+LOST = "the messages are not in this log; look for them on a replica"
+_pack = UNIT.pack
+
+
+class LogFacts(NamedTuple):
+    """What the queues are judged by, known when the log has been read."""
+
+    minimum: int
+    end: int
+    unclean: bool
+    """Whether the last stop left an abort file, or the store is in use."""
+
+
+class _Run:
+    """Neighbouring slots without their unit."""
+
+    __slots__ = ("count", "first_slot", "offset")
+
+    def __init__(self, slot: int, offset: int) -> None:
+        self.first_slot = slot
+        self.offset = offset
+        self.count = 1
+
+
+class QueueCursor:
+    """Where one queue stands while the log goes by."""
+
+    __slots__ = (
+        "_base",
+        "_findings",
+        "_window",
+        "extension",
+        "missing",
+        "name",
+        "next",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        queue: ConsumeQueue | None,
+        extension: SegmentRow | None,
+        findings: Findings,
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self.extension = extension
+        self.next = -1
+        """The slot that the queue's next record takes; -1 before its first."""
+        self.missing: _Run | None = None
+        self._base = 0
+        self._window = b""
+        self._findings = findings
+
+    def expect(self, slot: int, offset: int, size: int, tag_code: int) -> None:
+        """A record of this queue: its unit must be at its slot."""
+        if slot == self.next and self.missing is None:
+            at = (slot - self._base) * 20
+            if self._window[at : at + 20] == _pack(offset, size, tag_code):
+                self.next = slot + 1
+                return
+        self._expect_slowly(slot, offset, size, tag_code)
+
+    def finish(self, facts: LogFacts) -> None:
+        """The log has been read: what is missing, and what the queue holds beyond it."""
+        if self.missing is not None:
+            self._report_missing(behind=True, unclean=facts.unclean)
+        if self.queue is None:
+            return
+        first = max(self.next, 0)
+        if self.next < 0:
+            self._judge_expired(None, facts.minimum)
+            return
+        for unit in self.queue.units(first):
+            if unit.is_pre_blank:
+                continue
+            self._judge_beyond(unit.slot, unit.offset, unit.size, facts)
+
+    def begin(self, slot: int, log_minimum: int) -> None:
+        """The queue's first record in the log: what stands before it must be older."""
+        self.next = slot
+        if self.queue is not None and slot > 0:
+            self._judge_expired(slot, log_minimum)
+
+    def _expect_slowly(self, slot: int, offset: int, size: int, tag_code: int) -> None:
+        if slot < self.next:
+            what = f"queue offset {slot} of the record at {offset} was given out before"
+            todo = "the later message is found by id and key only; send it again"
+            self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=slot, todo=todo)
+            return
+        if slot > self.next:
+            self._gap(slot, offset)
+        expected = _pack(offset, size, tag_code)
+        found = self._unit(slot, expected)
+        self.next = slot + 1
+        if found == expected or self._is_extended(found, expected):
+            if self.missing is not None:
+                self._report_missing(behind=False, unclean=False)
+        elif found in (b"", EMPTY, PRE_BLANK):
+            if self.missing is None:
+                self.missing = _Run(slot, offset)
+            else:
+                self.missing.count += 1
+        else:
+            if self.missing is not None:
+                self._report_missing(behind=False, unclean=False)
+            self._judge_unit(slot, found, expected)
+
+    def _unit(self, slot: int, expected: bytes) -> bytes:
+        """The unit of a slot; read again from the file when the window has another than that."""
+        at = (slot - self._base) * 20
+        found = self._window[at : at + 20] if at >= 0 else b""
+        if found != expected and self.queue is not None:
+            self._window = self.queue.window(slot, WINDOW_UNITS)
+            self._base = slot
+            found = self._window[:20]
+        return found
+
+    def _is_extended(self, found: bytes, expected: bytes) -> bool:
+        if self.extension is None or found[:12] != expected[:12]:
+            return False
+        address = UNIT.unpack(found)[2]
+        if address > EXTENSION_ADDRESS_MAX:
+            return False
+        return extension_tag(self.extension, address) == int(UNIT.unpack(expected)[2])
+
+    def _gap(self, slot: int, offset: int) -> None:
+        """Queue offsets `next` to `slot` are in no record of the log."""
+        what = f"queue offsets {self.next} to {slot - 1} are missing in the log before {offset}"
+        self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=self.next, todo=LOST)
+        if self.queue is not None:
+            for unit in self.queue.units(self.next, slot):
+                if not unit.is_pre_blank:
+                    what = f"unit {unit.slot} points to {unit.offset}, where no such record is"
+                    self._findings.add(
+                        "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, todo=LOST
+                    )
+        self.next = slot
+
+    def _judge_unit(self, slot: int, found: bytes, expected: bytes) -> None:
+        """A unit that is not the record's: say what is wrong with it."""
+        offset, size, tag_code = UNIT.unpack(found)
+        want_offset, want_size, want_tag = UNIT.unpack(expected)
+        if offset != want_offset:
+            rule = "S6"
+            what = f"unit {slot} points to {offset}, its record is at {want_offset}"
+        elif size != want_size:
+            rule = "S4"
+            what = f"unit {slot} says {size} bytes, the record at {offset} has {want_size}"
+        else:
+            rule = "S7"
+            what = f"unit {slot} has tag code {tag_code}, its record's is {want_tag}"
+        self._findings.add(rule, Severity.DAMAGE, self.name, what, offset=slot, todo=REBUILD)
+
+    def _report_missing(self, *, behind: bool, unclean: bool) -> None:
+        run = self.missing
+        assert run is not None
+        last = run.first_slot + run.count - 1
+        what = f"no unit for queue offsets {run.first_slot} to {last} (log {run.offset} on)"
+        severity = Severity.DAMAGE
+        if behind and unclean:
+            what = f"{what}: not dispatched yet"
+            severity = Severity.TAIL
+        self._findings.add(
+            "S5", severity, self.name, what, offset=run.first_slot, todo=REBUILD, count=run.count
+        )
+        self.missing = None
+
+    def _judge_expired(self, slot: int | None, log_minimum: int) -> None:
+        """Units before the queue's first record must point below the log's start."""
+        assert self.queue is not None
+        for unit in self.queue.units(0, slot):
+            if not unit.is_pre_blank and unit.offset + unit.size > log_minimum:
+                what = f"unit {unit.slot} points to {unit.offset}, where no record of this queue is"
+                self._findings.add(
+                    "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, todo=REBUILD
+                )
+
+    def _judge_beyond(self, slot: int, offset: int, size: int, facts: LogFacts) -> None:
+        what = f"unit {slot} points to {offset} ({size} bytes), "
+        if offset + size > facts.end:
+            severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
+            what += f"the log ends at {facts.end}"
+            self._findings.add("S3", severity, self.name, what, offset=slot, todo=REBUILD)
+        else:
+            what += "where no record of this queue is"
+            self._findings.add("S4", Severity.DAMAGE, self.name, what, offset=slot, todo=REBUILD)
+
+
+class BatchCursor:
+    """The same for a batch queue, whose units follow each other without slots."""
+
+    __slots__ = ("_findings", "_seen_next", "_units", "name", "pending")
+
+    def __init__(self, name: str, queue: BatchConsumeQueue | None, findings: Findings) -> None:
+        self.name = name
+        self._units = iter(queue.units() if queue is not None else ())
+        self._findings = findings
+        self._seen_next: int | None = None
+        self.pending: BatchUnit | None = next(self._units, None)
+
+    def expect(self, expected: BatchUnit, *, unclean: bool) -> None:
+        """A record with several messages; `number` of the expected unit is not looked at."""
+        while self.pending is not None and self.pending.offset < expected.offset:
+            self._judge_extra(self.pending)
+        if self._seen_next is not None and expected.base != self._seen_next:
+            what = (
+                f"record at {expected.offset} begins with {expected.base}, {self._seen_next} is due"
+            )
+            self._findings.add(
+                "S6", Severity.DAMAGE, self.name, what, offset=expected.base, todo=LOST
+            )
+        self._seen_next = expected.base + expected.messages
+        found = self.pending
+        if found is None or found.offset != expected.offset:
+            severity = Severity.TAIL if found is None and unclean else Severity.DAMAGE
+            what = f"no unit for the batch at {expected.offset}"
+            self._findings.add("S5", severity, self.name, what, offset=expected.base, todo=REBUILD)
+            return
+        if found[1:] != expected[1:]:
+            what = f"unit {found.number} is {found[1:]}, its record gives {expected[1:]}"
+            rule = "S7" if found.tag_code != expected.tag_code else "S4"
+            self._findings.add(
+                rule, Severity.DAMAGE, self.name, what, offset=found.base, todo=REBUILD
+            )
+        self.pending = next(self._units, None)
+
+    def finish(self, facts: LogFacts) -> None:
+        """What the queue holds beyond the log."""
+        while self.pending is not None:
+            if self.pending.offset + self.pending.size > facts.end:
+                severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
+                what = f"unit {self.pending.number} points beyond the log's end {facts.end}"
+                self._findings.add(
+                    "S3", severity, self.name, what, offset=self.pending.base, todo=REBUILD
+                )
+                self.pending = next(self._units, None)
+            else:
+                self._judge_extra(self.pending, facts.minimum)
+
+    def _judge_extra(self, unit: BatchUnit, log_minimum: int | None = None) -> None:
+        if self._seen_next is not None or (log_minimum is not None and unit.offset >= log_minimum):
+            what = f"unit {unit.number} points to {unit.offset}, where no batch of this queue is"
+            self._findings.add(
+                "S4", Severity.DAMAGE, self.name, what, offset=unit.base, todo=REBUILD
+            )
+        self.pending = next(self._units, None)
+
+
+def check_empty_segments(directory: StoreDirectory, findings: Findings, *, unclean: bool) -> None:
+    """An all-zero segment of a queue, other than a single first one, misleads a broker (T3)."""
+    for (topic, queue_id), queue in sorted(directory.queues.items()):
+        for number, segment in enumerate(queue.segments):
+            if number == 0 and len(queue.segments) == 1:
+                continue
+            if directory.pool.first_data(segment.path, 0, segment.size) is None:
+                findings.add(
+                    "S6",
+                    Severity.TAIL
+                    if unclean and number + 1 == len(queue.segments)
+                    else Severity.DAMAGE,
+                    directory.relative(segment.path),
+                    f"no unit of {topic} queue {queue_id} in it; RocketMQ may refuse to start",
+                    offset=segment.start // UNIT.size,
+                    todo="delete the file while the broker is stopped, or rebuild",
+                )

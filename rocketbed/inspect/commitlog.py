@@ -1,0 +1,211 @@
+"""The commit log, scanned from one record to the next, across whatever lies between.
+
+A reader that stops at the first bad byte cannot tell a torn tail from damage. This one goes on: it
+looks for the next place, at any byte, where a message says of itself that it stands just there, and
+reports what lies between as a hole. Only when no such place is left has the log ended (store.md
+8.6).
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rocketbed.inspect.files import READ_SIZE, SegmentFile, SegmentRow
+from rocketbed.inspect.record import (
+    MAGIC_PREFIX,
+    RECORD_SIZE_MIN,
+    Fault,
+    Record,
+    Scanned,
+    blank_size,
+    dissect,
+    scan_record,
+)
+
+_SIZE = struct.Struct(">i")
+_PHYSICAL_OFFSET = struct.Struct(">q")
+_PROBE = 40
+"""Bytes from the start of a record that tell whether it claims to stand there."""
+
+
+class Filler(NamedTuple):
+    """A blank record: the rest of its segment is unused."""
+
+    offset: int
+    size: int
+
+
+class Hole(NamedTuple):
+    """Bytes that are no record, with a record behind them: damage."""
+
+    offset: int
+    end: int
+    fault: Fault
+
+
+class LogEnd(NamedTuple):
+    """The end of the log, and what stands there."""
+
+    offset: int
+    fault: Fault | None
+    """Why the bytes at the end are no record; None at the end of a full last segment."""
+    torn_at: int | None
+    """First byte behind the end that is not zero; None behind a tidy end."""
+
+
+Item = Scanned | Filler | Hole | LogEnd
+
+
+class CommitLog(SegmentRow):
+    """The log's segments as one row of bytes and records."""
+
+    @property
+    def min_offset(self) -> int:
+        """Start of the first segment; 0 for a log without segments."""
+        return self.segments[0].start if self.segments else 0
+
+    def scan(self, start: int | None = None) -> Iterator[Item]:
+        """Records from `start` (a record's start; None: the first), then one `LogEnd`.
+
+        Holds one window of a few MiB (or one record, if that is longer) in memory. Segments that
+        appear while scanning are not seen.
+        """
+        offset = self.min_offset if start is None else start
+        number = self.index_at(offset)
+        while number is not None:
+            segment = self.segments[number]
+            bad: Fault | None = None
+            for item in self._scan_segment(segment, offset):
+                if isinstance(item, Fault):
+                    bad = item
+                    break
+                offset = item.offset + item.size
+                yield item
+            if bad is None and number + 1 == len(self.segments):
+                yield LogEnd(segment.end, None, None)
+                return
+            if bad is None and self.segments[number + 1].start == segment.end:
+                number += 1
+                offset = segment.end
+                continue
+            if bad is None:
+                bad = Fault("log-gap", "the next segment file does not begin where this ends", -1)
+            following = self._next_claim(number, offset)
+            if following is None:
+                yield LogEnd(offset, bad, self._first_data(number, offset))
+                return
+            yield Hole(offset, following, bad)
+            offset = following
+            number = self.index_at(offset)
+        if start is None and not self.segments:
+            yield LogEnd(0, None, None)
+        elif number is None:
+            yield LogEnd(offset, None, None)
+
+    def record_at(self, offset: int, size: int | None = None) -> Record | Fault:
+        """The record at an offset, or why there is none. `size` saves a read when known."""
+        if size is None:
+            head = self.read(offset, _SIZE.size)
+            if len(head) < _SIZE.size:
+                return Fault("record-short", "outside of the log", -1)
+            (size,) = _SIZE.unpack(head)
+        if not RECORD_SIZE_MIN <= size <= self._left(offset):
+            what = f"length {size} with {self._left(offset)} bytes to the end of the segment"
+            return Fault("record-short", what, -1)
+        return dissect(self.read(offset, size), 0, offset)
+
+    def _left(self, offset: int) -> int:
+        number = self.index_at(offset)
+        return 0 if number is None else self.segments[number].end - offset
+
+    def _scan_segment(
+        self, segment: SegmentFile, offset: int
+    ) -> Iterator[Scanned | Filler | Fault]:
+        """Good records from `offset`, then a filler (end of the segment) or what is wrong."""
+        base = position = offset - segment.start
+        buffer = self.pool.read(segment.path, base, READ_SIZE)
+        view = memoryview(buffer)
+        while position < segment.size:
+            entry = scan_record(buffer, view, position - base, segment.start + position)
+            if entry is not None:
+                position += entry.size
+                yield entry
+                continue
+            if base + len(buffer) < segment.size:
+                size = self._window_size(buffer, position - base, segment.size - position)
+                if position > base or size > len(buffer):
+                    base = position
+                    buffer = self.pool.read(segment.path, base, size)
+                    view = memoryview(buffer)
+                    if buffer:
+                        continue
+            rest = segment.size - position
+            if blank_size(buffer, position - base) == rest:
+                yield Filler(segment.start + position, rest)
+            else:
+                yield self._fault(buffer, position - base, segment.start + position, rest)
+            return
+
+    @staticmethod
+    def _window_size(buffer: bytes, position: int, rest: int) -> int:
+        """How much to read at a record that the window cuts: all of it, if its length is sane."""
+        size = READ_SIZE
+        if len(buffer) - position >= _SIZE.size:
+            (claimed,) = _SIZE.unpack_from(buffer, position)
+            if READ_SIZE < claimed <= rest:
+                size = claimed
+        return size
+
+    @staticmethod
+    def _fault(buffer: bytes, position: int, offset: int, rest: int) -> Fault:
+        claimed = blank_size(buffer, position)
+        if claimed is not None:
+            what = f"a filler of {claimed} bytes with {rest} to the end of the segment"
+            return Fault("log-filler", what, -1)
+        found = dissect(buffer, position, offset)
+        if isinstance(found, Fault):
+            return found
+        return Fault("record-changed", "the record changed while it was read", -1)
+
+    def _next_claim(self, number: int, after: int) -> int | None:
+        """First offset behind `after` where a message says that it stands there."""
+        for segment in self.segments[number:]:
+            position = max(0, after + 1 - segment.start)
+            for first, last in self.pool.data_ranges(segment.path, position, segment.size):
+                found = self._claim_in(segment, max(position, first - _PROBE), last)
+                if found is not None:
+                    return found
+        return None
+
+    def _claim_in(self, segment: SegmentFile, first: int, last: int) -> int | None:
+        while first < last:
+            buffer = self.pool.read(segment.path, first, READ_SIZE)
+            at = buffer.find(MAGIC_PREFIX)
+            while at >= 0:
+                position = at - 4
+                if position >= 0 and claims(buffer, position, segment.start + first + position):
+                    return segment.start + first + position
+                at = buffer.find(MAGIC_PREFIX, at + 1)
+            if len(buffer) <= _PROBE:
+                return None
+            first += len(buffer) - _PROBE
+        return None
+
+    def _first_data(self, number: int, offset: int) -> int | None:
+        for segment in self.segments[number:]:
+            position = max(0, offset - segment.start)
+            found = self.pool.first_data(segment.path, position, segment.size)
+            if found is not None:
+                return segment.start + found
+        return None
+
+
+def claims(buffer: bytes, position: int, offset: int) -> bool:
+    """Whether the bytes say: a message, and it stands at `offset`."""
+    if len(buffer) - position < _PROBE:
+        return False
+    if buffer[position + 7] not in (0xA7, 0xAB) or buffer[position + 4 : position + 7] != (
+        MAGIC_PREFIX
+    ):
+        return False
+    return bool(_PHYSICAL_OFFSET.unpack_from(buffer, position + 28)[0] == offset)

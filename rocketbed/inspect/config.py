@@ -1,0 +1,113 @@
+"""Settings of the broker that wrote a directory, and its JSON files.
+
+Most sizes can be read off the files; what cannot is taken from `broker.conf` or given by hand,
+under RocketMQ's own names. The JSON is fastjson's: integer keys of maps stand without quotes, which
+Python's parser refuses (store.md 1.6).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocketbed.inspect.properties import DELAY_LEVELS_DEFAULT, delay_levels
+
+INDEX_SLOTS_DEFAULT = 5_000_000
+INDEX_ENTRIES_DEFAULT = 20_000_000
+SEGMENT_SIZE_DEFAULT = 1 << 30
+QUEUE_SEGMENT_SIZE_DEFAULT = 6_000_000
+BATCH_QUEUE_SEGMENT_SIZE_DEFAULT = 13_800_000
+
+_BARE_KEY = re.compile(r'"(?:\\.|[^"\\])*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+
+
+class SettingsError(Exception):
+    """A setting that cannot be read; the text names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the reader has to know of the broker. None: read it off the files."""
+
+    commitlog_paths: tuple[str, ...] = ()
+    """storePathCommitLog; empty: `commitlog` in the root."""
+    segment_size: int | None = None
+    """mappedFileSizeCommitLog, bytes."""
+    queue_segment_size: int | None = None
+    """mappedFileSizeConsumeQueue, bytes, rounded up to whole units."""
+    batch_queue_segment_size: int | None = None
+    """mapperFileSizeBatchConsumeQueue, bytes."""
+    index_slots: int | None = None
+    """maxHashSlotNum."""
+    index_entries: int | None = None
+    """maxIndexNum."""
+    delay_levels: Mapping[int, int] = field(
+        default_factory=lambda: delay_levels(DELAY_LEVELS_DEFAULT)
+    )
+    """messageDelayLevel: milliseconds by level."""
+    enable_lmq: bool = False
+    """enableLmq: multi-dispatch queues are built (store.md 3.6)."""
+    store_type: str = "default"
+    """storeType; queues of defaultRocksDB cannot be read."""
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> "Settings":
+        """Settings from RocketMQ's names; names that do not matter here are passed over.
+
+        Raises `SettingsError` for a value that cannot be read.
+        """
+        levels = properties.get("messageDelayLevel", DELAY_LEVELS_DEFAULT)
+        try:
+            known_levels = delay_levels(levels)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        paths = properties.get("storePathCommitLog", "")
+        queue_size = _number(properties, "mappedFileSizeConsumeQueue")
+        return cls(
+            commitlog_paths=tuple(path.strip() for path in paths.split(",") if path.strip()),
+            segment_size=_number(properties, "mappedFileSizeCommitLog"),
+            queue_segment_size=None if queue_size is None else -(-queue_size // 20) * 20,
+            batch_queue_segment_size=_number(properties, "mapperFileSizeBatchConsumeQueue"),
+            index_slots=_number(properties, "maxHashSlotNum"),
+            index_entries=_number(properties, "maxIndexNum"),
+            delay_levels=known_levels,
+            enable_lmq=properties.get("enableLmq", "false").strip().lower() == "true",
+            store_type=properties.get("storeType", "default").strip(),
+        )
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """A Java properties file: `name=value` or `name:value` lines, `#` and `!` comments."""
+    found: dict[str, str] = {}
+    for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, _, value = re.sub(r"[=:]", "=", stripped, count=1).partition("=")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def read_json(text: str) -> Any:
+    """A value in fastjson's dialect. Raises `ValueError` when it is not that either."""
+    return json.loads(_BARE_KEY.sub(_quote, text))
+
+
+def _quote(match: re.Match[str]) -> str:
+    if match.group(2) is None:
+        return match.group(0)
+    return f'{match.group(1)}"{match.group(2)}"{match.group(3)}'
+
+
+def _number(properties: Mapping[str, str], name: str) -> int | None:
+    text = properties.get(name)
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise SettingsError(f"{name}: {text!r} is not a number above 0")
+    return value

@@ -1,0 +1,295 @@
+"""A store directory as a whole: its parts, found and opened, never changed.
+
+`open_directory` takes what is there: missing parts are empty ones, foreign files are listed, sizes
+are read off the files where nobody gave them. It says what it could not find out, and leaves the
+judging to `check`.
+"""
+
+import fcntl
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rocketbed.inspect.commitlog import CommitLog
+from rocketbed.inspect.config import (
+    BATCH_QUEUE_SEGMENT_SIZE_DEFAULT,
+    INDEX_ENTRIES_DEFAULT,
+    INDEX_SLOTS_DEFAULT,
+    QUEUE_SEGMENT_SIZE_DEFAULT,
+    SEGMENT_SIZE_DEFAULT,
+    Settings,
+    read_json,
+)
+from rocketbed.inspect.consumequeue import BatchConsumeQueue, ConsumeQueue
+from rocketbed.inspect.files import FilePool, Listing, SegmentFile, SegmentRow, list_segments
+from rocketbed.inspect.index import IndexFile, IndexLayout, derive_layout
+
+_CHECKPOINT = struct.Struct(">6q")
+_FLOCK = struct.Struct("@hhqqi")
+"""`struct flock` of Linux on 64 bits: type, whence, start, length, pid."""
+
+QueueKey = tuple[str, int]
+
+
+class NotAStore(Exception):
+    """The directory is no store that can be read; the text says why."""
+
+
+class Checkpoint(NamedTuple):
+    """Times in milliseconds and offsets in bytes of the file `checkpoint` (store.md 1.5)."""
+
+    physic_ms: int
+    logics_ms: int
+    index_ms: int
+    master_flushed_offset: int
+    confirm_offset: int
+    logics_offset: int
+
+
+class Sizes(NamedTuple):
+    """Lengths that the broker gives new files, bytes; derived where nobody gave them."""
+
+    segment: int
+    queue_segment: int
+    batch_queue_segment: int
+
+
+@dataclass(frozen=True)
+class StoreDirectory:
+    """The parts of one store directory."""
+
+    root: str
+    settings: Settings
+    pool: FilePool
+    log: CommitLog
+    log_strays: tuple[str, ...]
+    queues: dict[QueueKey, ConsumeQueue]
+    batch_queues: dict[QueueKey, BatchConsumeQueue]
+    extensions: dict[QueueKey, SegmentRow]
+    queue_strays: tuple[str, ...]
+    index_listing: Listing
+    index_layout: IndexLayout | None
+    """None: there are files, and neither they nor the settings tell their layout."""
+    sizes: Sizes
+
+    @property
+    def index_files(self) -> list[IndexFile]:
+        """Index files by name (their time), oldest first; none when the layout is not known."""
+        if self.index_layout is None:
+            return []
+        return [
+            IndexFile(self.pool, file, self.index_layout) for file in self.index_listing.segments
+        ]
+
+    @property
+    def has_abort(self) -> bool:
+        """Whether the broker runs or was not stopped cleanly."""
+        return os.path.exists(self.path("abort"))
+
+    def path(self, *names: str) -> str:
+        """A path below the root."""
+        return os.path.join(self.root, *names)
+
+    def relative(self, path: str) -> str:
+        """A path as shown to people: relative to the root where it is below it."""
+        relative = os.path.relpath(path, self.root)
+        return path if relative.startswith("..") else relative
+
+    def abort_lines(self) -> list[str]:
+        """What `abort` holds; the first line is the broker's process id."""
+        return _read_text(self.path("abort")).splitlines()
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint's values; None when it is missing, zeros beyond a short file's end."""
+        try:
+            with open(self.path("checkpoint"), "rb") as file:
+                data = file.read(_CHECKPOINT.size)
+        except FileNotFoundError:
+            return None
+        return Checkpoint(*_CHECKPOINT.unpack(data.ljust(_CHECKPOINT.size, b"\0")))
+
+    def lock_holder(self) -> int | None:
+        """Process id of whoever holds the store's lock, None when it is free.
+
+        Asks the kernel and takes nothing. A lock of the asking process itself cannot be seen, and
+        asking from it would drop that lock (POSIX record locks go with the first close).
+        """
+        try:
+            descriptor = os.open(self.path("lock"), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)[: _FLOCK.size])
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
+
+    def config_files(self) -> list[str]:
+        """Names in `config`, sorted."""
+        try:
+            return sorted(os.listdir(self.path("config")))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def config(self, name: str) -> Any:
+        """A JSON file of `config`, from its `.bak` when it is missing, empty or unreadable.
+
+        None when neither can be read.
+        """
+        for candidate in (name, name + ".bak"):
+            text = _read_text(self.path("config", candidate))
+            try:
+                if text.strip():
+                    return read_json(text)
+            except ValueError:
+                continue
+        return None
+
+    def topics(self) -> dict[str, dict[str, Any]] | None:
+        """The topic table by topic; None when there is no readable one."""
+        value = self.config("topics.json")
+        table = value.get("topicConfigTable") if isinstance(value, dict) else None
+        if not isinstance(table, dict):
+            return None
+        return {name: row for name, row in table.items() if isinstance(row, dict)}
+
+    def batch_topics(self) -> set[str]:
+        """Topics whose queues are batch queues, by the topic table and by the directories."""
+        named = {
+            topic for topic, row in (self.topics() or {}).items() if queue_type(row) == "BatchCQ"
+        }
+        return named | {topic for topic, _ in self.batch_queues}
+
+    def close(self) -> None:
+        """Close the files that were opened for reading."""
+        self.pool.close()
+
+
+def queue_type(row: dict[str, Any]) -> str:
+    """The attribute queue.type of a row of the topic table."""
+    attributes = row.get("attributes")
+    found = attributes.get("queue.type") if isinstance(attributes, dict) else None
+    return str(found) if found else "SimpleCQ"
+
+
+def open_directory(
+    root: str | os.PathLike[str], settings: Settings | None = None
+) -> StoreDirectory:
+    """Find the parts of a store directory.
+
+    Raises `NotAStore` when there is nothing of a store, or its queues are in RocksDB.
+    """
+    root = os.fspath(root)
+    settings = settings or Settings()
+    if not os.path.isdir(root):
+        raise NotAStore(f"{root}: no such directory")
+    if settings.store_type == "defaultRocksDB":
+        raise NotAStore(f"{root}: its queues are in RocksDB (storeType), which is not supported")
+    log_paths = [path for path in settings.commitlog_paths if os.path.isdir(path)]
+    log_paths = log_paths or [os.path.join(root, "commitlog")]
+    if not any(os.path.isdir(path) for path in log_paths) and not any(
+        os.path.exists(os.path.join(root, name)) for name in ("consumequeue", "checkpoint")
+    ):
+        raise NotAStore(f"{root}: neither commitlog nor consumequeue nor checkpoint is in it")
+    pool = FilePool()
+    listings = [list_segments(path) for path in log_paths]
+    log_files = sorted(
+        (file for listing in listings for file in listing.segments), key=lambda file: file.start
+    )
+    queues, queue_strays = _queues(root, "consumequeue")
+    batches, batch_strays = _queues(root, "batchconsumequeue")
+    extensions, _ = _queues(root, "consumequeue_ext")
+    index_listing = list_segments(os.path.join(root, "index"))
+    return StoreDirectory(
+        root=root,
+        settings=settings,
+        pool=pool,
+        log=CommitLog(pool, tuple(log_files)),
+        log_strays=tuple(stray for listing in listings for stray in listing.strays),
+        queues={key: ConsumeQueue(pool, *key, files) for key, files in queues.items()},
+        batch_queues={key: BatchConsumeQueue(pool, *key, files) for key, files in batches.items()},
+        extensions={key: SegmentRow(pool, files) for key, files in extensions.items()},
+        queue_strays=queue_strays + batch_strays,
+        index_listing=index_listing,
+        index_layout=_index_layout(pool, index_listing, settings),
+        sizes=_sizes(settings, log_files, queues, batches),
+    )
+
+
+def _index_layout(pool: FilePool, listing: Listing, settings: Settings) -> IndexLayout | None:
+    if not listing.segments:
+        return IndexLayout(
+            settings.index_slots or INDEX_SLOTS_DEFAULT,
+            settings.index_entries or INDEX_ENTRIES_DEFAULT,
+        )
+    return derive_layout(
+        pool, listing.segments, slots=settings.index_slots, entries=settings.index_entries
+    )
+
+
+def _sizes(
+    settings: Settings,
+    log_files: list[SegmentFile],
+    queues: dict[QueueKey, tuple[SegmentFile, ...]],
+    batches: dict[QueueKey, tuple[SegmentFile, ...]],
+) -> Sizes:
+    return Sizes(
+        settings.segment_size or _usual_size(log_files) or SEGMENT_SIZE_DEFAULT,
+        settings.queue_segment_size
+        or _usual_size([file for files in queues.values() for file in files])
+        or QUEUE_SEGMENT_SIZE_DEFAULT,
+        settings.batch_queue_segment_size
+        or _usual_size([file for files in batches.values() for file in files])
+        or BATCH_QUEUE_SEGMENT_SIZE_DEFAULT,
+    )
+
+
+def _usual_size(files: list[SegmentFile]) -> int | None:
+    """The commonest length, the greatest of several as common ones; None without files."""
+    counted = Counter(file.size for file in files if file.size)
+    return max(counted, key=lambda size: (counted[size], size)) if counted else None
+
+
+def _queues(
+    root: str, kind: str
+) -> tuple[dict[QueueKey, tuple[SegmentFile, ...]], tuple[str, ...]]:
+    """Segments of each queue below `<root>/<kind>/<topic>/<queue id>`, and what is none."""
+    found: dict[QueueKey, tuple[SegmentFile, ...]] = {}
+    strays: list[str] = []
+    for topic_entry in _scan(os.path.join(root, kind)):
+        if not topic_entry.is_dir():
+            strays.append(topic_entry.path)
+            continue
+        for queue_entry in _scan(topic_entry.path):
+            if not queue_entry.is_dir() or not _is_number(queue_entry.name):
+                strays.append(queue_entry.path)
+                continue
+            listing = list_segments(queue_entry.path)
+            found[topic_entry.name, int(queue_entry.name)] = listing.segments
+            strays += listing.strays
+    return found, tuple(strays)
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _scan(directory: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        yield from sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _read_text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return ""

@@ -1,0 +1,136 @@
+"""Which queues and keys a record belongs to: what a broker's dispatch makes of it.
+
+Used by the check (what must be there) and by the rebuild (what to write), so that the two cannot
+disagree about the rules, only about the bytes. Sources: store.md 2.8, 3.1, 3.5, 3.6, 4.2.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from rocketbed.inspect.consumequeue import BatchUnit
+from rocketbed.inspect.directory import StoreDirectory
+from rocketbed.inspect.properties import (
+    SCHEDULE_TOPIC,
+    TopicHash,
+    Wanted,
+    find_value,
+    java_hash,
+    tag_code,
+)
+from rocketbed.inspect.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Scanned
+
+PLAIN: Final = "plain"
+BATCH: Final = "batch"
+_TAGS_REMEMBERED_MAX = 4096
+_LMQ_PREFIX = "%LMQ%"
+
+
+@dataclass(slots=True)
+class Topic:
+    """What is remembered of a topic while its records go by."""
+
+    name: str
+    is_batch: bool
+    hash: TopicHash
+    tag_codes: dict[bytes, int] = field(default_factory=dict)
+
+
+class Target(NamedTuple):
+    """One queue that a record enters. `slot` is a queue offset, in messages."""
+
+    kind: str
+    topic: str
+    queue_id: int
+    slot: int
+    tag_code: int
+    messages: int
+    """Messages in the record; 1 but for an inner batch."""
+
+    def batch_unit(self, entry: Scanned) -> BatchUnit:
+        """The unit of a batch queue; its own number is not known here (0)."""
+        return BatchUnit(
+            0, entry.offset, entry.size, self.tag_code, entry.store_ms, self.slot, self.messages
+        )
+
+
+class Dispatch(NamedTuple):
+    """Where one record goes."""
+
+    topic: Topic
+    targets: tuple[Target, ...]
+    keys: list[bytes]
+    """Keys to index, in order; none for a rolled back record."""
+    tags: bytes
+
+
+class Dispatcher:
+    """Works out the targets of one record after the other."""
+
+    def __init__(self, directory: StoreDirectory) -> None:
+        self._batch_topics = directory.batch_topics()
+        self._levels = directory.settings.delay_levels
+        self._lmq = directory.settings.enable_lmq or any(
+            topic.startswith(_LMQ_PREFIX) for topic, _ in directory.queues
+        )
+        self._topics: dict[bytes, Topic] = {}
+
+    def topic_names(self) -> set[str]:
+        """Topics seen so far; a hole that was closed (topic `!`) is none."""
+        return {topic.name for topic in self._topics.values()} - {"!"}
+
+    def dispatch(self, entry: Scanned) -> Dispatch:
+        """Queues and keys of a record."""
+        topic = self._topics.get(entry.topic)
+        if topic is None:
+            name = entry.topic.decode(errors="replace")
+            topic = Topic(name, name in self._batch_topics, TopicHash(name))
+            self._topics[entry.topic] = topic
+        wanted = Wanted(entry.properties)
+        transaction = entry.sys_flag & SYS_TRANSACTION
+        keys = [] if transaction == SYS_ROLLBACK else wanted.index_keys()
+        if transaction in (SYS_PREPARED, SYS_ROLLBACK):
+            return Dispatch(topic, (), keys, wanted.tags)
+        code = self._tag_code(topic, wanted.tags, entry)
+        if topic.is_batch:
+            targets = self._batch_targets(topic, entry, code)
+        else:
+            targets = (Target(PLAIN, topic.name, entry.queue_id, entry.queue_offset, code, 1),)
+        if self._lmq and b"INNER_MULTI_DISPATCH\x01" in entry.properties:
+            targets += self._lmq_targets(entry, code)
+        return Dispatch(topic, targets, keys, wanted.tags)
+
+    def _tag_code(self, topic: Topic, tags: bytes, entry: Scanned) -> int:
+        if topic.name == SCHEDULE_TOPIC:
+            return tag_code(topic.name, tags, entry.properties, entry.store_ms, self._levels)
+        if not tags:
+            return 0
+        code = topic.tag_codes.get(tags)
+        if code is None:
+            if len(topic.tag_codes) >= _TAGS_REMEMBERED_MAX:
+                topic.tag_codes.clear()
+            code = topic.tag_codes[tags] = java_hash(tags.decode(errors="replace"))
+        return code
+
+    @staticmethod
+    def _batch_targets(topic: Topic, entry: Scanned, code: int) -> tuple[Target, ...]:
+        """A batch queue takes records that say how many messages they hold; others it skips."""
+        padded = b"\x02" + entry.properties
+        count = find_value(padded, b"\x02INNER_NUM\x01")
+        base = find_value(padded, b"\x02INNER_BASE\x01")
+        if not (count.isdigit() and base.isdigit()):
+            return ()
+        return (Target(BATCH, topic.name, entry.queue_id, int(base), code, int(count)),)
+
+    @staticmethod
+    def _lmq_targets(entry: Scanned, code: int) -> tuple[Target, ...]:
+        """Queues that a multi-dispatch message enters besides its own."""
+        padded = b"\x02" + entry.properties
+        names = find_value(padded, b"\x02INNER_MULTI_DISPATCH\x01").split(b",")
+        offsets = find_value(padded, b"\x02INNER_MULTI_QUEUE_OFFSET\x01").split(b",")
+        if len(names) != len(offsets):
+            return ()
+        return tuple(
+            Target(PLAIN, name.decode(errors="replace"), 0, int(offset), code, 1)
+            for name, offset in zip(names, offsets, strict=True)
+            if name.startswith(_LMQ_PREFIX.encode()) and b"/" not in name and offset.isdigit()
+        )

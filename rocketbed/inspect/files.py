@@ -1,0 +1,163 @@
+"""Files of one kind, read by position.
+
+Directories of a broker can hold thousands of files and files of a gigabyte that are mostly holes,
+so descriptors are pooled, reads are positioned, and zeros are skipped where the file system knows
+them. A file may vanish between listing and reading (a live broker deletes old ones): it then reads
+as empty.
+"""
+
+import errno
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+READ_SIZE = 4 << 20
+_OPEN_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One segment: where it starts (bytes, from its name), its path, its length when listed."""
+
+    start: int
+    path: str
+    size: int
+
+    @property
+    def end(self) -> int:
+        """First offset behind the file."""
+        return self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a segment directory holds: segments by start, and paths that are none."""
+
+    segments: tuple[SegmentFile, ...]
+    strays: tuple[str, ...]
+
+
+class FilePool:
+    """Positioned reads over any number of files with a bounded number of descriptors."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, path: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file, none when it is gone.
+
+        Raises `OSError` when the disk refuses to give them.
+        """
+        descriptor = self._descriptor(path)
+        if descriptor is None:
+            return b""
+        data = os.pread(descriptor, size, position)
+        while data and len(data) < size:
+            more = os.pread(descriptor, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def data_ranges(self, path: str, position: int, end: int) -> Iterator[tuple[int, int]]:
+        """Ranges of the file that may hold something other than zeros, in order."""
+        while position < end:
+            descriptor = self._descriptor(path)
+            if descriptor is None:
+                return
+            try:
+                first = os.lseek(descriptor, position, os.SEEK_DATA)
+                last = min(os.lseek(descriptor, first, os.SEEK_HOLE), end)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                first, last = position, end
+            if first >= end:
+                return
+            yield max(first, position), last
+            position = last
+
+    def first_data(self, path: str, position: int, end: int) -> int | None:
+        """Position of the first byte that is not zero, or None."""
+        for first, last in self.data_ranges(path, position, end):
+            while first < last:
+                chunk = self.read(path, first, min(READ_SIZE, last - first))
+                if not chunk:
+                    break
+                stripped = len(chunk.lstrip(b"\0"))
+                if stripped:
+                    return first + len(chunk) - stripped
+                first += len(chunk)
+        return None
+
+    def close(self) -> None:
+        """Close every descriptor; the pool can be used again."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def _descriptor(self, path: str) -> int | None:
+        descriptor = self._open.get(path)
+        if descriptor is not None:
+            self._open.move_to_end(path)
+            return descriptor
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        self._open[path] = descriptor
+        if len(self._open) > _OPEN_MAX:
+            _, oldest = self._open.popitem(last=False)
+            os.close(oldest)
+        return descriptor
+
+
+class SegmentRow:
+    """Segments of one log or queue, addressed by offset in bytes."""
+
+    def __init__(self, pool: FilePool, segments: tuple[SegmentFile, ...]) -> None:
+        self.pool = pool
+        self.segments = segments
+        self._starts = [segment.start for segment in segments]
+
+    def index_at(self, offset: int) -> int | None:
+        """Number of the segment that holds an offset, or None."""
+        number = bisect_right(self._starts, offset) - 1
+        if number < 0 or offset >= self.segments[number].end:
+            return None
+        return number
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes at an offset, at most to the end of that segment."""
+        number = self.index_at(offset)
+        if number is None:
+            return b""
+        segment = self.segments[number]
+        return self.pool.read(segment.path, offset - segment.start, size)
+
+
+def list_segments(directory: str) -> Listing:
+    """The segments of a directory. A missing directory is an empty one."""
+    segments: list[SegmentFile] = []
+    strays: list[str] = []
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return Listing((), ())
+    for entry in entries:
+        try:
+            if not entry.is_file():
+                if not entry.is_dir():
+                    strays.append(entry.path)
+                continue
+            size = entry.stat().st_size
+        except FileNotFoundError:
+            continue
+        if entry.name.isascii() and entry.name.isdigit():
+            segments.append(SegmentFile(int(entry.name), entry.path, size))
+        else:
+            strays.append(entry.path)
+    segments.sort(key=lambda segment: segment.start)
+    return Listing(tuple(segments), tuple(strays))

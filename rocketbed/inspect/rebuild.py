@@ -1,0 +1,217 @@
+"""Consume queues and index files made anew from the log, as a broker would have written them.
+
+Everything but the log is derived from it, so a directory whose queues or index are wrong can be
+mended without a broker. The result goes to another directory, or in place under the store's lock:
+then it is made beside the old ones, flushed, and put in their stead at the end by renaming.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rocketbed.inspect.commitlog import Hole, LogEnd
+from rocketbed.inspect.directory import StoreDirectory, open_directory
+from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Target
+from rocketbed.inspect.record import Scanned
+from rocketbed.inspect.writers import BatchQueueWriter, IndexWriter, QueueWriter, SlotRefused
+
+PARTS = ("consumequeue", "batchconsumequeue", "index")
+_PROGRESS_BYTES = 16 << 20
+_PENDING = "rebuild.new"
+_REPLACED = "rebuild.old"
+
+
+class RebuildRefused(Exception):
+    """Nothing was changed; the text says why and what to do."""
+
+
+@dataclass(slots=True)
+class RebuildReport:
+    """What was written, and what of the log could not be used."""
+
+    records: int = 0
+    queues: int = 0
+    units: int = 0
+    index_files: int = 0
+    index_entries: int = 0
+    log_end: int = 0
+    holes: list[str] = field(default_factory=list)
+    """Damaged places of the log; their messages are in no queue."""
+    refused: list[str] = field(default_factory=list)
+    """Records whose queue offset cannot be: they are in the index only."""
+
+    def as_row(self) -> dict[str, object]:
+        """The report as JSON fields."""
+        return {
+            "records": self.records,
+            "queues": self.queues,
+            "units": self.units,
+            "indexFiles": self.index_files,
+            "indexEntries": self.index_entries,
+            "logEnd": self.log_end,
+            "holes": self.holes,
+            "refused": self.refused,
+        }
+
+
+def rebuild(
+    directory: StoreDirectory, out: str, progress: Callable[[int, int], None] | None = None
+) -> RebuildReport:
+    """Write `consumequeue`, `batchconsumequeue` and `index` of a store into the directory `out`.
+
+    `progress(done, total)` is called with bytes of the log. Raises `RebuildRefused` when one of
+    the three is in `out` already, or the layout of the index is neither known nor given.
+    """
+    for part in PARTS:
+        if os.path.exists(os.path.join(out, part)):
+            raise RebuildRefused(f"{os.path.join(out, part)} exists: give an empty directory")
+    layout = directory.index_layout
+    if layout is None:
+        raise RebuildRefused(
+            "the layout of the index cannot be read off its files: give --set maxHashSlotNum=N"
+            " and maxIndexNum=N, or --config broker.conf"
+        )
+    report = RebuildReport()
+    index = IndexWriter(os.path.join(out, "index"), layout)
+    queues = _Queues(directory, out, report)
+    dispatcher = Dispatcher(directory)
+    total = sum(segment.size for segment in directory.log.segments)
+    told = first = directory.log.min_offset
+    os.makedirs(out, exist_ok=True)
+    for item in directory.log.scan():
+        if type(item) is Scanned:
+            report.records += 1
+            dispatch = dispatcher.dispatch(item)
+            for target in dispatch.targets:
+                queues.put(target, item)
+            key_hash = dispatch.topic.hash.key_hash
+            for key in dispatch.keys:
+                index.put(key_hash(key), item.offset, item.store_ms)
+            if progress is not None and item.offset - told > _PROGRESS_BYTES:
+                told = item.offset
+                progress(told - first, total)
+        elif isinstance(item, Hole):
+            report.holes.append(f"{item.offset} to {item.end}: {item.fault.what}")
+        elif isinstance(item, LogEnd):
+            report.log_end = item.offset
+    queues.close()
+    index.close()
+    report.index_files = index.files
+    report.index_entries = index.total
+    return report
+
+
+def rebuild_in_place(
+    directory: StoreDirectory,
+    *,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> RebuildReport:
+    """Replace queues and index of a stopped store, holding its lock meanwhile.
+
+    The old ones are removed when the new ones have their names. A crash before that leaves the old
+    ones, or `rebuild.old` and `rebuild.new` beside which the next call starts afresh. Raises
+    `RebuildRefused` when a broker holds the lock, or the log has damage and `force` is not set.
+    """
+    pending, replaced = directory.path(_PENDING), directory.path(_REPLACED)
+    with _store_lock(directory):
+        _restore_interrupted(directory, replaced)
+        shutil.rmtree(pending, ignore_errors=True)
+        # Read again what is there: the store may have changed before the lock was ours.
+        fresh = open_directory(directory.root, directory.settings)
+        try:
+            report = rebuild(fresh, pending, progress)
+        finally:
+            fresh.close()
+        if report.holes and not force:
+            shutil.rmtree(pending)
+            raise RebuildRefused(
+                f"the log is damaged at {report.holes[0]}: mend it from a replica first, or"
+                " rebuild around the hole with --force"
+            )
+        os.sync()
+        os.mkdir(replaced)
+        for part in PARTS:
+            if os.path.exists(directory.path(part)):
+                os.rename(directory.path(part), os.path.join(replaced, part))
+            if os.path.exists(os.path.join(pending, part)):
+                os.rename(os.path.join(pending, part), directory.path(part))
+        os.sync()
+        shutil.rmtree(replaced)
+        shutil.rmtree(pending)
+    return report
+
+
+def _restore_interrupted(directory: StoreDirectory, replaced: str) -> None:
+    """Put back what an interrupted rebuild had moved aside, where nothing took its place."""
+    if not os.path.isdir(replaced):
+        return
+    for part in PARTS:
+        old = os.path.join(replaced, part)
+        if os.path.exists(old) and not os.path.exists(directory.path(part)):
+            os.rename(old, directory.path(part))
+    shutil.rmtree(replaced)
+
+
+@contextmanager
+def _store_lock(directory: StoreDirectory) -> Iterator[None]:
+    """The broker's own lock: POSIX, exclusive, byte 0 of `lock` (store.md 1.4)."""
+    descriptor = os.open(directory.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            raise RebuildRefused(
+                f"{directory.root} is in use: another process holds its lock. Stop the broker, or"
+                " rebuild into another directory with --out"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Queues:
+    """The writers of all queues, made when their first record comes."""
+
+    def __init__(self, directory: StoreDirectory, out: str, report: RebuildReport) -> None:
+        self._sizes = directory.sizes
+        self._out = out
+        self._report = report
+        self._plain: dict[tuple[str, int], QueueWriter] = {}
+        self._batch: dict[tuple[str, int], BatchQueueWriter] = {}
+
+    def put(self, target: Target, entry: Scanned) -> None:
+        key = target.topic, target.queue_id
+        if target.kind is not PLAIN:
+            batch = self._batch.get(key)
+            if batch is None:
+                path = self._path("batchconsumequeue", key)
+                batch = BatchQueueWriter(path, self._sizes.batch_queue_segment)
+                self._batch[key] = batch
+            batch.put(target.batch_unit(entry))
+            self._report.units += 1
+            return
+        writer = self._plain.get(key)
+        if writer is None:
+            path = self._path("consumequeue", key)
+            writer = self._plain[key] = QueueWriter(path, self._sizes.queue_segment)
+        try:
+            writer.put(target.slot, entry.offset, entry.size, target.tag_code)
+            self._report.units += 1
+        except SlotRefused as error:
+            self._report.refused.append(f"record at {entry.offset} of {key[0]}/{key[1]}: {error}")
+
+    def close(self) -> None:
+        for writer in (*self._plain.values(), *self._batch.values()):
+            writer.close()
+        self._report.queues = len(self._plain) + len(self._batch)
+
+    def _path(self, kind: str, key: tuple[str, int]) -> str:
+        topic, queue_id = key
+        name = topic.replace("/", "_").replace("\0", "_")
+        return os.path.join(
+            self._out, kind, name if name not in ("", ".", "..") else "_", str(queue_id)
+        )
