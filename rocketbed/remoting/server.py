@@ -62,7 +62,7 @@ class Server:
                     nursery.start_soon(self._serve, stream)
                 nursery.cancel_scope.cancel()
         finally:
-            with trio.CancelScope(shield=True):
+            with trio.move_on_after(1, shield=True):
                 await listener.aclose()
 
     async def _serve(self, stream: Stream) -> None:
