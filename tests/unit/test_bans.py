@@ -6,7 +6,6 @@ Each rule has a snippet that breaks it and the closest one that does not.
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeGuard
 
 import pytest
 
@@ -138,23 +137,15 @@ def set_order(tree: ast.Module) -> Found:
                 yield node, f"{node.func.id}() of a set: sort it, or use a dict"
             elif isinstance(node.func, ast.Attribute) and node.func.attr == "join":
                 yield node, "join() of a set: sort it, or use a dict"
-        elif _is_bare_pop(node) and is_set(node.func.value):
+        elif (popped := _popped(node)) is not None and is_set(popped):
             yield node, "pop() of a set: which one differs from run to run"
 
 
-def _is_bare_pop(node: ast.AST) -> TypeGuard["BarePop"]:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "pop"
-        and not node.args
-    )
-
-
-class BarePop(ast.Call):
-    """A call of `x.pop()`, for the type checker."""
-
-    func: ast.Attribute
+def _popped(node: ast.AST) -> ast.expr | None:
+    """What `x.pop()` is called on."""
+    if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
+        return node.func.value if node.func.attr == "pop" else None
+    return None
 
 
 def _set_names(tree: ast.Module) -> Iterator[str]:
