@@ -6,6 +6,7 @@ finishes a request never waits for a slow peer; instead reading from that peer p
 outbox or its number of open answers is above a limit.
 """
 
+import ipaddress
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -17,6 +18,7 @@ from rocketbed.remoting.handlers import ConnectionHook, Handlers, Spawned
 from rocketbed.wire.command import ONEWAY_BIT, Command, ResponseCode, answer
 from rocketbed.wire.errors import RemoteProtocolError, RocketbedError
 from rocketbed.wire.frame import FrameReader, encode
+from rocketbed.wire.message import pack_host
 from rocketbed.world.api import Address, Stream, World
 
 READ_SIZE: Final = 256 * 1024
@@ -33,6 +35,13 @@ FINISH_S: Final = 5.0
 """After the peer's last byte, time to write what is still in the outbox, seconds."""
 REQUEST_TIMEOUT_S: Final = 3.0
 """A client's default (wire.md 1.8)."""
+
+
+def _packed(address: Address) -> bytes:
+    host = ipaddress.ip_address(address[0])
+    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
+        host = host.ipv4_mapped
+    return pack_host(str(host), address[1])
 
 
 class _Pending:
@@ -55,6 +64,8 @@ class Connection:
         self.local: Address = world.network.local_address(stream)
         self.on_close: list[ConnectionHook] = []
         """Called once each, in order, when the connection has ended."""
+        self.remote_bytes = _packed(self.remote)
+        """The peer's address as records keep it: packed address, port as i32."""
         self.is_closed = False
         self.last_active = trio.current_time()
         """When a byte last came or went, on trio's clock."""
@@ -94,13 +105,13 @@ class Connection:
         if response is not None and not to.flag & ONEWAY_BIT:
             self.send(encode(response))
 
-    def open_wait(self) -> None:
-        """Count an answer that waits for something; reading pauses above `WAITING_MAX`."""
-        self._waiting += 1
+    def open_wait(self, count: int = 1) -> None:
+        """Count answers that wait for something; reading pauses above `WAITING_MAX`."""
+        self._waiting += count
 
-    def close_wait(self) -> None:
-        """The counterpart of `open_wait`, once for each."""
-        self._waiting -= 1
+    def close_wait(self, count: int = 1) -> None:
+        """The counterpart of `open_wait`."""
+        self._waiting -= count
         assert self._waiting >= 0
         self._resume()
 

@@ -1,0 +1,96 @@
+"""Where each consumer group stands in each queue: `consumerOffset.json` (wire.md 6.5).
+
+Offsets are saved by a timer, as RocketMQ does: after a crash consumers see some messages again,
+never fewer (store.md T21).
+"""
+
+from typing import Any
+
+import trio
+
+from node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from node.config import NodeConfig
+from rocketbed.wire.bodies import ConsumerOffsetTable, DataVersion
+from rocketbed.world.api import World
+
+NOT_STORED = -1
+
+
+class Offsets:
+    """The table: topic and group to queue to next offset."""
+
+    def __init__(self, world: World, config: NodeConfig) -> None:
+        self._world = world
+        self._period_s = config.flush_offsets_ms / 1000
+        self._file = ConfigFile(world, config.config_dir, "consumerOffset.json")
+        self._saved = SavedTable(world, self._file, self._render)
+        self._table: dict[str, dict[int, int]] = {}
+        self.version = DataVersion()
+
+    def load(self) -> None:
+        """Read the file. Raises `ConfigFileError`, `BodyError`."""
+        value = self._file.load()
+        if value is not None:
+            self.replace_all(ConsumerOffsetTable.from_json(value), is_new=False)
+
+    async def save(self) -> None:
+        """Make every commit durable. Raises `ConfigFileError`."""
+        if self._saved.is_dirty:
+            self.version = self.version.next(self._world.clock.wall_ms())
+        await self._saved.save()
+
+    async def run(self) -> None:
+        """Save what changed every `flushConsumerOffsetInterval`, until cancelled."""
+        while True:
+            await trio.sleep(self._period_s)
+            try:
+                await self.save()
+            except ConfigFileError as exc:
+                self._world.log.error("config.save_failed", error=str(exc))
+
+    def get(self, group: str, topic: str, queue_id: int) -> int:
+        """The next offset to consume, `NOT_STORED` when the group never committed."""
+        return self._table.get(f"{topic}@{group}", {}).get(queue_id, NOT_STORED)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset as given, even a lower one; a negative one is ignored."""
+        if offset < 0:
+            return
+        queues = self._table.setdefault(f"{topic}@{group}", {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._saved.touch()
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group's offsets."""
+        self._drop(lambda _, name: name == group)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic's offsets."""
+        self._drop(lambda name, _: name == topic)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have offsets in a topic."""
+        parts = (key.rpartition("@") for key in self._table)
+        return [group for name, _, group in parts if name == topic]
+
+    def body(self) -> ConsumerOffsetTable:
+        """The table as 43 carries it."""
+        return ConsumerOffsetTable(data_version=self.version, offset_table=self._table)
+
+    def replace_all(self, table: ConsumerOffsetTable, *, is_new: bool = True) -> None:
+        """Take a table over whole (the file's, or a master's by metadata sync)."""
+        self._table = {key: dict(queues) for key, queues in table.offset_table.items()}
+        self.version = table.data_version
+        if is_new:
+            self._saved.touch()
+
+    def _drop(self, matches: Any) -> None:
+        for key in list(self._table):
+            topic, _, group = key.rpartition("@")
+            if matches(topic, group):
+                del self._table[key]
+                self._saved.touch()
+
+    def _render(self) -> dict[str, Any]:
+        return self.body().to_json()

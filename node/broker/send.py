@@ -1,0 +1,349 @@
+"""Sends: 10, 310 and 320 (wire.md 4). The hot path of a broker.
+
+Sends of one read make one run, written at once at its end; nothing is awaited in between, so
+there is never more than one run. A plain message to a known topic is handled here with as few
+steps as we know; everything else is decided in `send_checks` first and then added the same way.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from node.broker.config_file import ConfigFileError
+from node.broker.groups import Groups
+from node.broker.put_codes import PUT_CODES, REJECTED
+from node.broker.send_checks import Decision, Refused, SendChecks
+from node.broker.topics import Topics
+from node.config import NodeConfig
+from node.release import ReleaseQueue
+from node.store.errors import MessageRejected, PutFailed
+from node.store.run import Run
+from node.store.status import PutStatus
+from node.store.store import MessageStore
+from rocketbed.remoting.connection import Connection
+from rocketbed.wire.command import LANGUAGE, VERSION, Command, Encoding, ResponseCode, answer
+from rocketbed.wire.frame import encode
+from rocketbed.wire.properties import KEYS, TAGS, UNIQUE_KEY, WAIT, decode_properties, index_keys
+from rocketbed.world.api import World
+
+SLOW_SYS_FLAGS = 0xFC
+"""Transaction, host family and inner batch bits: none is set in a plain message."""
+SLOW_PROPERTIES = frozenset(
+    {
+        "DELAY",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_DEL_UNIQKEY",
+        "TRAN_MSG",
+        "POP_CK",
+        "INNER_NUM",
+        WAIT,
+    }
+)
+"""Properties that may change how a message is taken; WAIT=true, the usual, is told apart."""
+
+_HEAD = (
+    '{"code":0,"extFields":{"msgId":"%s%016X","queueId":"%d","queueOffset":"%d",'
+    '"transactionId":"%s","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,'
+    f'"language":"{LANGUAGE}","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+)
+
+
+class Sent(NamedTuple):
+    """One message of a run, as its answer needs it. Offsets as in the log."""
+
+    connection: Connection
+    command: Command
+    queue_id: int
+    queue_offset: int
+    offsets: Sequence[int]
+    """Physical offsets; several for a batch."""
+    unique_key: str
+    waits: bool
+    """False: `WAIT=false`, answered as soon as it is written."""
+    batch_key: str | None = None
+    """Unique key of an inner batch, told back to the producer."""
+
+
+class Sender:
+    """Takes messages into the log and answers when they are as safe as the settings say."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        releases: ReleaseQueue,
+    ) -> None:
+        self._world = world
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._releases = releases
+        self._checks = SendChecks(world, config, topics, groups)
+        self._sendable = topics.sendable
+        self._run: Run | None = None
+        self._sent: list[Sent] = []
+        self._host_hex = store.store_host_bytes.hex().upper()
+        self._suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster_name}\x02"
+        self.accepted = 0
+        """Messages taken since the start."""
+        self.accepted_bytes = 0
+        """Bytes of the log they took."""
+        self.failed = 0
+        """Messages refused by the store since the start."""
+
+    def handle(self, command: Command, connection: Connection) -> Command | None:
+        """Add a message to the run; the answer comes from `end_of_run` unless it is refused."""
+        run = self._run
+        if run is None:
+            refusal = self._refusal(command)
+            if refusal is not None:
+                return refusal
+            run = self._run = self._store.begin()
+        raw = command.raw_fields
+        try:
+            topic = raw["b"]
+            queues = self._sendable[topic]  # type: ignore[index]
+            queue_id = int(raw["e"])  # type: ignore[call-overload]
+            sys_flag = int(raw["f"])  # type: ignore[call-overload]
+            born_ms = int(raw["g"])  # type: ignore[call-overload]
+            flag = int(raw["h"])  # type: ignore[call-overload]
+            properties = raw["i"]
+            found = decode_properties(properties)  # type: ignore[arg-type]
+            unique_key = found[UNIQUE_KEY]
+        except (KeyError, ValueError, TypeError, AttributeError):
+            return self._slow(run, command, connection)
+        if (
+            not 0 <= queue_id < queues
+            or raw.get("m", "false") != "false"
+            or raw.get("j", "0") != "0"
+            or sys_flag & SLOW_SYS_FLAGS
+            or not -0x80000000 <= flag <= 0x7FFFFFFF
+            or not 0 <= sys_flag <= 0x7FFFFFFF
+            or not 0 <= born_ms <= 0x7FFFFFFFFFFFFFFF
+            or (not SLOW_PROPERTIES.isdisjoint(found) and not _is_plain(found))
+            or properties[-1] != "\x02"  # type: ignore[index]
+            or not command.body
+        ):
+            return self._slow(run, command, connection)
+        try:
+            offset, queue_offset = run.add(
+                topic,  # type: ignore[arg-type]
+                queue_id,
+                command.body,
+                (properties + self._suffix).encode(),  # type: ignore[operator]
+                flag=flag,
+                sys_flag=sys_flag,
+                born_ms=born_ms,
+                born_host=connection.remote_bytes,
+                tag=found.get(TAGS),
+                keys=index_keys(unique_key, found.get(KEYS)),
+            )
+        except MessageRejected as exc:
+            return answer(command, PUT_CODES[exc.status], str(exc))
+        self._sent.append(
+            Sent(connection, command, queue_id, queue_offset, (offset,), unique_key, True)
+        )
+        return None
+
+    def end_of_run(self, connection: Connection) -> None:
+        """Write the run; answer its messages, now or when they are safe enough."""
+        run, self._run = self._run, None
+        sent, self._sent = self._sent, []
+        if run is None or not sent:
+            return
+        try:
+            self._store.commit(run)
+        except PutFailed as exc:
+            self.failed += len(sent)
+            for item in sent:
+                failure = answer(item.command, PUT_CODES[exc.status], str(exc))
+                item.connection.reply(item.command, failure)
+            return
+        self.accepted += len(sent)
+        self.accepted_bytes += run.end - run.start
+        if self._releases.waits:
+            waiting = [item for item in sent if item.waits]
+            self._answer([item for item in sent if not item.waits], PutStatus.PUT_OK)
+            if waiting:
+                self._wait(run.end, waiting)
+        else:
+            self._answer(sent, PutStatus.PUT_OK)
+
+    # --- refusing at the door
+
+    def _refusal(self, command: Command) -> Command | None:
+        """Why no message at all is taken now."""
+        if self._config.is_slave:
+            return answer(command, ResponseCode.SYSTEM_BUSY, f"{REJECTED} (this is a slave)")
+        status = self._store.refusal()
+        if status is None:
+            return None
+        self.failed += 1
+        remark = self._store.refusal_remark()
+        if status is PutStatus.OS_PAGE_CACHE_BUSY:
+            remark = f"{REJECTED} ({remark})"
+        return answer(command, PUT_CODES[status], remark)
+
+    # --- everything that is not the plain case
+
+    def _slow(self, run: Run, command: Command, connection: Connection) -> Command | None:
+        try:
+            decision = self._checks.decide(command)
+        except Refused as exc:
+            return answer(command, exc.code, str(exc))
+        topic = decision.topic
+        if not self._topics.is_durable(topic):
+            self._hold(topic, command, connection)
+            return None
+        try:
+            self._add(run, decision, command, connection)
+        except MessageRejected as exc:
+            return answer(command, PUT_CODES[exc.status], str(exc))
+        return None
+
+    def _add(self, run: Run, decision: Decision, command: Command, connection: Connection) -> None:
+        header = decision.header
+        suffix = self._suffix.encode()
+        batch_key = None
+        if decision.inner_batch:
+            batch_key = decision.unique_key
+            added = [
+                run.add_inner_batch(
+                    decision.topic,
+                    decision.queue_id,
+                    command.body,
+                    decision.properties + suffix,
+                    count=decision.inner_batch,
+                    flag=header.flag,
+                    sys_flag=decision.sys_flag,
+                    born_ms=header.bornTimestamp,
+                    born_host=connection.remote_bytes,
+                    unique_key=batch_key,
+                )
+            ]
+        elif decision.items is not None:
+            added = run.add_batch(
+                decision.topic,
+                decision.queue_id,
+                decision.items,
+                sys_flag=decision.sys_flag,
+                born_ms=header.bornTimestamp,
+                born_host=connection.remote_bytes,
+                reconsume_times=header.reconsumeTimes or 0,
+            )
+        else:
+            added = [
+                run.add(
+                    decision.topic,
+                    decision.queue_id,
+                    command.body,
+                    decision.properties + suffix,
+                    flag=header.flag,
+                    sys_flag=decision.sys_flag,
+                    born_ms=header.bornTimestamp,
+                    born_host=connection.remote_bytes,
+                    reconsume_times=header.reconsumeTimes or 0,
+                    tag=decision.tag,
+                    keys=index_keys(decision.unique_key, decision.keys),
+                )
+            ]
+        self._sent.append(
+            Sent(
+                connection,
+                command,
+                decision.queue_id,
+                added[0][1],
+                [offset for offset, _ in added],
+                decision.unique_key,
+                decision.waits,
+                batch_key,
+            )
+        )
+
+    def _hold(self, topic: str, command: Command, connection: Connection) -> None:
+        """Take the message again once its new topic is in the file (see `topics`)."""
+        connection.open_wait()
+
+        def go_on(failure: ConfigFileError | None) -> None:
+            connection.close_wait()
+            if failure is not None:
+                refused = answer(command, ResponseCode.SYSTEM_ERROR, str(failure))
+                connection.reply(command, refused)
+                return
+            connection.reply(command, self.handle(command, connection))
+            self.end_of_run(connection)
+
+        self._topics.when_durable(topic, go_on)
+
+    # --- answering
+
+    def _wait(self, end: int, waiting: list[Sent]) -> None:
+        for item in waiting:
+            item.connection.open_wait()
+
+        def release(status: PutStatus) -> None:
+            for item in waiting:
+                item.connection.close_wait()
+            self._answer(waiting, status)
+
+        self._releases.add(end, release)
+
+    def _answer(self, sent: list[Sent], status: PutStatus) -> None:
+        """Send the answers of messages that are in the log, one outbox entry a connection."""
+        parts: list[bytes] = []
+        connection: Connection | None = None
+        for item in sent:
+            command = item.command
+            if command.flag & 2:
+                continue
+            if item.connection is not connection:
+                if connection is not None:
+                    connection.send(b"".join(parts))
+                    parts = []
+                connection = item.connection
+            key = item.unique_key
+            if (
+                status is PutStatus.PUT_OK
+                and command.encoding is Encoding.JSON
+                and len(item.offsets) == 1
+                and item.batch_key is None
+                and key.isalnum()
+                and key.isascii()
+            ):
+                header = _HEAD % (
+                    self._host_hex,
+                    item.offsets[0],
+                    item.queue_id,
+                    item.queue_offset,
+                    key,
+                    command.opaque,
+                )
+                length = len(header)
+                parts.append((length + 4).to_bytes(4, "big") + length.to_bytes(4, "big"))
+                parts.append(header.encode())
+            else:
+                parts.append(encode(self._response(item, status)))
+        if connection is not None:
+            connection.send(b"".join(parts))
+
+    def _response(self, item: Sent, status: PutStatus) -> Command:
+        fields = {
+            "msgId": ",".join(f"{self._host_hex}{offset:016X}" for offset in item.offsets),
+            "queueId": str(item.queue_id),
+            "queueOffset": str(item.queue_offset),
+            "transactionId": item.unique_key,
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+        if item.batch_key is not None:
+            fields["batchUniqId"] = item.batch_key
+        return answer(item.command, PUT_CODES[status], None, fields)
+
+
+def _is_plain(found: dict[str, str]) -> bool:
+    """Whether WAIT=true is the only special property."""
+    return found.get(WAIT) == "true" and len(SLOW_PROPERTIES & found.keys()) == 1

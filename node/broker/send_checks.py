@@ -1,0 +1,263 @@
+"""What a broker checks before it takes a message, in RocketMQ's order (wire.md 4.2, 4.7).
+
+Deciding only: nothing is written here but new topics. What this node does not do yet (delays,
+timers, transactions, dead letters) is refused with a remark that names it; such a message is
+never stored as a plain one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from node.broker.groups import Groups
+from node.broker.topics import (
+    NOT_SENDABLE,
+    RETRY_PREFIX,
+    Topics,
+    topic_name_problem,
+)
+from node.config import NodeConfig
+from rocketbed.wire.bodies import PERM_WRITE, TopicConfig
+from rocketbed.wire.command import Command, RequestCode, ResponseCode
+from rocketbed.wire.errors import RemoteProtocolError, RocketbedError
+from rocketbed.wire.headers import SendMessageRequest, SendMessageV2Request
+from rocketbed.wire.message import (
+    INNER_BATCH,
+    MULTI_TAGS,
+    NEEDS_UNWRAP,
+    TRANSACTION_MASK,
+    BatchItem,
+    decode_batch,
+)
+from rocketbed.wire.properties import (
+    DELAY,
+    INNER_NUM,
+    KEYS,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
+    decode_properties,
+    encode_properties,
+)
+from rocketbed.world.api import World
+
+TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY")
+POP_RECEIPT = "POP_CK"
+PREPARED = "TRAN_MSG"
+MAX_RECONSUME_VERSION = 121
+"""Peers from this release on may set `maxReconsumeTimes` (3.4.9)."""
+INT_MAX = 2**31 - 1
+
+
+class Refused(RocketbedError):
+    """A message that is not taken; the remark says why."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A message that is taken, ready to be added to a run."""
+
+    header: SendMessageRequest
+    topic: str
+    queue_id: int
+    sys_flag: int
+    properties: bytes
+    """The property string, ended, without what the broker adds."""
+    unique_key: str
+    keys: str | None
+    tag: str | None
+    waits: bool
+    items: list[BatchItem] | None = None
+    """The messages of a batch."""
+    inner_batch: int = 0
+    """Number of messages when the batch becomes one record."""
+
+
+class SendChecks:
+    """Decides about one send at a time."""
+
+    def __init__(self, world: World, config: NodeConfig, topics: Topics, groups: Groups) -> None:
+        self._world = world
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+
+    def decide(self, command: Command) -> Decision:
+        """What to do with a send. Raises `Refused`, `HeaderError`."""
+        header = _header(command)
+        topic_config = self._checked_topic(header)
+        properties = decode_properties(header.properties or "")
+        self._check_retry(header, command.version)
+        self._check_features(header, properties)
+        if not command.body:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message has no body")
+        is_batch_queue = self._topics.is_batch_queue(header.topic)
+        unique_key = properties.get(UNIQUE_KEY)
+        text = header.properties or ""
+        if POP_RECEIPT in properties or (text and not text.endswith("\x02")):
+            properties.pop(POP_RECEIPT, None)
+            text = encode_properties(properties)
+        if unique_key is None:
+            unique_key = f"{self._world.random.getrandbits(128):032X}"
+            text += f"{UNIQUE_KEY}\x01{unique_key}\x02"
+        items = self._batch_items(header, command.body) if header.batch else None
+        if is_batch_queue and items is None:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"topic[{header.topic}] has batch queues (queue.type=BatchCQ):"
+                " only batches can be sent to it",
+            )
+        sys_flag = header.sysFlag & ~0x30
+        if topic_config.topic_filter_type == "MULTI_TAG":
+            sys_flag |= MULTI_TAGS
+        return Decision(
+            header=header,
+            topic=header.topic,
+            queue_id=self._queue(header, topic_config),
+            sys_flag=sys_flag,
+            properties=text.encode(),
+            unique_key=unique_key,
+            keys=properties.get(KEYS),
+            tag=properties.get(TAGS),
+            waits=properties.get(WAIT, "true").lower() == "true",
+            items=items,
+            inner_batch=len(items) if items is not None and is_batch_queue else 0,
+        )
+
+    def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
+        """The topic, made if need be."""
+        config, topic = self._config, header.topic
+        if self._world.clock.wall_ms() < config.start_accept_sends_ms:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {config.start_accept_sends_ms}"
+                " (startAcceptSendRequestTimeStamp, ms)",
+            )
+        found = self._topics.get(topic)
+        if not config.broker_permission & PERM_WRITE and found is not None and found.order:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.ip1}] sending message is forbidden",
+            )
+        problem = topic_name_problem(topic)
+        if problem is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+        if topic in NOT_SENDABLE:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        if found is None:
+            found = self._topics.create_for_send(
+                topic, header.defaultTopic, header.defaultTopicQueueNums
+            )
+        if found is None and topic.startswith(RETRY_PREFIX):
+            self._topics.create_retry(topic.removeprefix(RETRY_PREFIX), 1)
+            found = self._topics.get(topic)
+        if found is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            )
+        queues = max(found.read_queue_nums, found.write_queue_nums)
+        if header.queueId >= queues:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queueId}] is illegal, topic[{topic}] has {queues}",
+            )
+        return found
+
+    def _queue(self, header: SendMessageRequest, topic: TopicConfig) -> int:
+        if header.queueId >= 0:
+            return header.queueId
+        if topic.write_queue_nums < 1:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"topic[{header.topic}] has no queue to write to"
+            )
+        return self._world.random.randrange(topic.write_queue_nums)
+
+    def _check_retry(self, header: SendMessageRequest, version: int) -> None:
+        """Sends to a retry topic: consumers that put back what they could not handle."""
+        if not header.topic.startswith(RETRY_PREFIX):
+            return
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find_or_create(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
+            )
+        limit = group.retry_max_times
+        if version >= MAX_RECONSUME_VERSION and header.maxReconsumeTimes is not None:
+            limit = header.maxReconsumeTimes
+        if (header.reconsumeTimes or 0) > limit:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"consumed {header.reconsumeTimes} times of at most {limit}:"
+                " dead letter queues are not supported",
+            )
+
+    def _check_features(self, header: SendMessageRequest, found: Mapping[str, str]) -> None:
+        """Refuse what would need a feature that this node does not have."""
+        prepared = found.get(PREPARED, "false").lower() == "true"
+        if header.sysFlag & TRANSACTION_MASK or prepared:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.ip1}] sending transaction message is forbidden:"
+                " transactions are not supported",
+            )
+        if any(name in found for name in TIMERS):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false:"
+                " timer messages are not supported",
+            )
+        if _delay_level(found.get(DELAY)):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL, "delayed messages (DELAY) are not supported"
+            )
+        if INNER_NUM in found or header.sysFlag & (INNER_BATCH | NEEDS_UNWRAP):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message claims to be an inner batch; send a batch (320) to a topic with"
+                " queue.type=BatchCQ instead",
+            )
+
+    def _batch_items(self, header: SendMessageRequest, body: bytes) -> list[BatchItem]:
+        """The messages of a batch request, each checked for what a batch may not hold."""
+        if header.topic.startswith(RETRY_PREFIX):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
+        if len(body) > self._config.store.max_message_size:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch takes {len(body)} bytes, maxMessageSize is"
+                f" {self._config.store.max_message_size}",
+            )
+        try:
+            items = decode_batch(body)
+            for item in items:
+                found = decode_properties(item.properties.decode())
+                self._check_features(header, found)
+        except (RemoteProtocolError, UnicodeDecodeError) as exc:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch body cannot be read: {exc}"
+            ) from exc
+        if not items:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        return items
+
+
+def _header(command: Command) -> SendMessageRequest:
+    if command.code == RequestCode.SEND_MESSAGE:
+        return SendMessageRequest.decode(command.fields)
+    return SendMessageV2Request.decode(command.fields).plain()
+
+
+def _delay_level(text: str | None) -> bool:
+    """Whether a DELAY property asks for a delay; what is no number is refused as one."""
+    if text is None:
+        return False
+    try:
+        return int(text) > 0
+    except ValueError:
+        return True

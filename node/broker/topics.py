@@ -1,0 +1,298 @@
+"""The topics of a broker: `topics.json`, the built-in ones, creation on first use (wire.md 4.7).
+
+A topic takes sends only once it stands in the file: recovery leaves out records of topics that
+are not in a cleanly loaded table (trap T14), so a message acknowledged before its topic was
+durable could be lost to its readers.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from node.broker.config_file import AfterSave, ConfigFile, ConfigFileError, SavedTable
+from node.config import NodeConfig
+from rocketbed.wire.bodies import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicConfigTable,
+)
+from rocketbed.world.api import World
+
+DEFAULT_TOPIC = "TBW102"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+
+NOT_SENDABLE = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        TIMER_TOPIC,
+    }
+)
+"""Topics that clients may not send to: RocketMQ's list and the timer's own topic."""
+
+TOPIC_LENGTH_MAX = 127
+RETRY_TOPIC_LENGTH_MAX = 255
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_COPIED = "rbCopied"
+"""Member of our `topics.json` on a slave: the table may lag behind the log (see `exists`)."""
+
+QUEUE_TYPE = "queue.type"
+BATCH_QUEUE = "BatchCQ"
+
+
+def topic_name_problem(topic: str) -> str | None:
+    """Why a topic cannot have this name, or None (RocketMQ: `TopicValidator`)."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _NAME.fullmatch(topic):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    long = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    limit = RETRY_TOPIC_LENGTH_MAX if long else TOPIC_LENGTH_MAX
+    if len(topic) > limit:
+        return f"The specified topic is longer than topic max length {limit}."
+    return None
+
+
+class Topics:
+    """The table. Reading it is a dictionary look-up; every change is written to the file."""
+
+    def __init__(self, world: World, config: NodeConfig) -> None:
+        self._world = world
+        self._config = config
+        self._file = ConfigFile(world, config.config_dir, "topics.json")
+        self._saved = SavedTable(world, self._file, self._render)
+        self._table: dict[str, TopicConfig] = {}
+        self.version = DataVersion()
+        self.sendable: dict[str, int] = {}
+        """Topics whose sends need no more checks: durable, open to clients, of plain queues; with
+        the number of their queues."""
+        self.on_change: list[Callable[[list[str]], None]] = []
+        """Called with the names of topics made or changed (a deleted one too)."""
+        self._held: dict[str, list[AfterSave]] = {}
+        self._durable: set[str] = set()
+        self._being_saved: list[str] = []
+        self._is_complete = False
+        self.system_topics = self._built_in()
+
+    # --- start and stop
+
+    def load(self) -> None:
+        """Read the file and add the built-in topics. Raises `ConfigFileError`, `BodyError`."""
+        value = self._file.load()
+        if value is not None:
+            table = TopicConfigTable.from_json(value)
+            self._table = table.topic_config_table
+            self.version = table.data_version
+        copied = value is not None and bool(value.get(_COPIED))
+        self._is_complete = self._file.is_clean and not copied and not self._config.is_slave
+        missing = {
+            name: item for name, item in self.system_topics.items() if name not in self._table
+        }
+        if missing:
+            self._table.update(missing)
+            self._bump()
+        elif copied and not self._config.is_slave:
+            self._saved.touch()
+        for name in self._table:
+            self._refresh(name)
+
+    async def save(self) -> None:
+        """Make every change durable. Raises `ConfigFileError`."""
+        await self._saved.save()
+        self._after_save(None)
+
+    async def run(self) -> None:
+        """Write changes as they come, until cancelled."""
+        await self._saved.run(self._after_save)
+
+    # --- reading
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """A topic's configuration."""
+        return self._table.get(topic)
+
+    def exists(self, topic: str) -> bool | None:
+        """Whether records of a topic belong into queues: what recovery and dispatch ask.
+
+        None when that is not known for sure: the table was not loaded whole, or is a slave's
+        copy, which may lag behind the log.
+        """
+        if topic in self._table:
+            return True
+        return False if self._is_complete else None
+
+    def is_batch_queue(self, topic: str) -> bool:
+        """Whether a topic's queues are batch consume queues (store.md 3.5)."""
+        config = self._table.get(topic)
+        return config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
+
+    def names(self) -> list[str]:
+        """All topics, oldest first."""
+        return list(self._table)
+
+    def body(self, names: list[str] | None = None) -> TopicConfigTable:
+        """The table as 21 and 103 carry it: all of it, or some topics."""
+        chosen = (
+            self._table
+            if names is None
+            else {name: self._table[name] for name in names if name in self._table}
+        )
+        return TopicConfigTable(data_version=self.version, topic_config_table=dict(chosen))
+
+    # --- changing
+
+    def put(self, config: TopicConfig) -> None:
+        """Make or change a topic; durable after `save`. Equal to what is there: nothing."""
+        if self._table.get(config.topic_name) == config:
+            return
+        self._table[config.topic_name] = config
+        self._changed([config.topic_name])
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; durable after `save`. False when there is none."""
+        if self._table.pop(topic, None) is None:
+            return False
+        self._changed([topic])
+        return True
+
+    def replace_all(self, table: TopicConfigTable) -> None:
+        """Take a master's table over whole (a slave's metadata sync)."""
+        self._table = dict(table.topic_config_table)
+        self.version = table.data_version
+        self.sendable.clear()
+        self._durable.intersection_update(self._table)
+        self._saved.touch()
+        for callback in self.on_change:
+            callback(list(self._table))
+
+    def create_for_send(self, topic: str, default_topic: str, queues: int) -> TopicConfig | None:
+        """Make an unknown topic on the pattern of the default one, or None when that is not
+        allowed (RocketMQ: `createTopicInSendMessageMethod`)."""
+        pattern = self._table.get(default_topic)
+        if pattern is None or not pattern.perm & PERM_INHERIT:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self._config.auto_create_topic:
+            return None
+        count = max(min(queues, pattern.write_queue_nums), 0)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=count,
+            write_queue_nums=count,
+            perm=pattern.perm & ~PERM_INHERIT,
+            topic_sys_flag=pattern.topic_sys_flag,
+            topic_filter_type=pattern.topic_filter_type,
+        )
+        self.put(config)
+        return config
+
+    def create_retry(self, group: str, queues: int) -> None:
+        """Make `%RETRY%group` if it is absent and the group wants retries."""
+        name = RETRY_PREFIX + group
+        if queues > 0 and name not in self._table:
+            self.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
+
+    def when_durable(self, topic: str, callback: Callable[[ConfigFileError | None], None]) -> None:
+        """Call back, in order of the calls, once a topic just made stands in the file."""
+        self._held.setdefault(topic, []).append(callback)
+        self._saved.touch()
+
+    # --- inside
+
+    def _changed(self, names: list[str]) -> None:
+        self._bump()
+        for name in names:
+            self.sendable.pop(name, None)
+            if name not in self._table:
+                self._durable.discard(name)
+        for callback in self.on_change:
+            callback(names)
+
+    def _bump(self) -> None:
+        self.version = self.version.next(self._world.clock.wall_ms())
+        self._saved.touch()
+
+    def _after_save(self, failure: ConfigFileError | None) -> None:
+        if failure is None:
+            for name in self._being_saved:
+                if name in self._table:
+                    self._durable.add(name)
+                    self._refresh(name)
+        for name in [name for name in self._held if failure or name in self._durable]:
+            for callback in self._held.pop(name):
+                callback(failure)
+
+    def _refresh(self, name: str) -> None:
+        if name in NOT_SENDABLE or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return
+        config = self._table[name]
+        if config.attributes.get(QUEUE_TYPE) != BATCH_QUEUE and topic_name_problem(name) is None:
+            self.sendable[name] = max(config.read_queue_nums, config.write_queue_nums)
+
+    def _render(self) -> dict[str, Any]:
+        self._being_saved = list(self._table)
+        value = self.body().to_json()
+        for member in list(value):
+            if member not in ("dataVersion", "topicConfigTable"):
+                del value[member]
+        if self._config.is_slave:
+            value[_COPIED] = True
+        return value
+
+    def _built_in(self) -> dict[str, TopicConfig]:
+        """What every broker has from the start (wire.md 4.7)."""
+        config = self._config
+        cluster, broker = config.cluster_name, config.broker_name
+        template = PERM_READ | PERM_WRITE | PERM_INHERIT
+        rows: list[tuple[str, int, int]] = [
+            ("SELF_TEST_TOPIC", 1, PERM_READ | PERM_WRITE),
+            ("BenchmarkTest", 1024, PERM_READ | PERM_WRITE),
+            (cluster, 16, template),
+            (broker, 1, template),
+            ("OFFSET_MOVED_EVENT", 1, PERM_READ | PERM_WRITE),
+            (SCHEDULE_TOPIC, 18, PERM_READ | PERM_WRITE),
+            (f"{cluster}_REPLY_TOPIC", 1, PERM_READ | PERM_WRITE),
+            (f"rmq_sys_REVIVE_LOG_{cluster}", 8, PERM_READ | PERM_WRITE),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+            (HALF_TOPIC, 1, PERM_READ | PERM_WRITE),
+            (OP_HALF_TOPIC, 1, PERM_READ | PERM_WRITE),
+            (TIMER_TOPIC, 1, PERM_READ | PERM_WRITE),
+        ]
+        if config.auto_create_topic:
+            rows.append((DEFAULT_TOPIC, config.default_topic_queues, template))
+        if config.trace_topic:
+            rows.append(("RMQ_SYS_TRACE_TOPIC", 1, PERM_READ | PERM_WRITE))
+        return {
+            name: TopicConfig(
+                topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+            )
+            for name, queues, perm in rows
+        }
+
+
+def with_attributes(config: TopicConfig, changes: str | None) -> TopicConfig:
+    """Apply a request's `+key=value,-key` to a topic's attributes. Raises `ValueError`."""
+    attributes = dict(config.attributes)
+    for change in (changes or "").split(","):
+        if not change.strip():
+            continue
+        key, equals, value = change.strip()[1:].partition("=")
+        if change.strip()[0] == "+" and key and equals:
+            attributes[key] = value
+        elif change.strip()[0] == "-" and key and not equals:
+            attributes.pop(key, None)
+        else:
+            raise ValueError(f"attribute {change!r} is neither +key=value nor -key")
+    return replace(config, attributes=attributes)

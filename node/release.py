@@ -1,0 +1,120 @@
+"""Answers that wait until the log is flushed, or held by enough slaves (design.md 6).
+
+They wait as records, not as tasks. Both conditions are watermarks over the same log and all
+deadlines are equally long, so what was written first is released first: one queue, whose head is
+looked at when a watermark rises, and one timer at that head.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from node.store.status import PutStatus
+from node.watermark import Watermark
+
+Release = Callable[[PutStatus], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    end: int
+    """Offset that the watermarks have to reach, bytes."""
+    flush_deadline: float
+    slave_deadline: float
+    release: Release
+
+
+class ReleaseQueue:
+    """First in, first out by end offset. Invariant: ends and deadlines never fall along it."""
+
+    def __init__(
+        self,
+        *,
+        flushed: Watermark | None,
+        confirmed: Watermark | None,
+        flush_timeout_s: float,
+        slave_timeout_s: float,
+    ) -> None:
+        """A watermark that is None is not waited for; with neither there is nothing to wait."""
+        self._flushed = flushed
+        self._confirmed = confirmed
+        self._flush_timeout_s = flush_timeout_s
+        self._slave_timeout_s = slave_timeout_s
+        self._queue: deque[_Waiting] = deque()
+        self._filled = trio.Event()
+        for watermark in (flushed, confirmed):
+            if watermark is not None:
+                watermark.subscribe(self._rise)
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything has to be waited for at all."""
+        return self._flushed is not None or self._confirmed is not None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, end: int, release: Release) -> None:
+        """Call `release` with the outcome once the log is safe up to `end`, or its time is over.
+
+        Calls it at once when nothing is left to wait for.
+        """
+        if not self._queue and self._is_safe(end):
+            release(PutStatus.PUT_OK)
+            return
+        assert not self._queue or end >= self._queue[-1].end
+        now = trio.current_time()
+        self._queue.append(
+            _Waiting(end, now + self._flush_timeout_s, now + self._slave_timeout_s, release)
+        )
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Give up what waits too long, until cancelled."""
+        while True:
+            if not self._queue:
+                self._filled = trio.Event()
+                await self._filled.wait()
+            if self._queue:
+                await trio.sleep_until(self._give_up_at(self._queue[0]))
+                self._expire()
+
+    def _is_safe(self, end: int) -> bool:
+        return (self._flushed is None or self._flushed.value >= end) and (
+            self._confirmed is None or self._confirmed.value >= end
+        )
+
+    def _rise(self, _value: int) -> None:
+        queue = self._queue
+        while queue and self._is_safe(queue[0].end):
+            queue.popleft().release(PutStatus.PUT_OK)
+        self._expire()
+
+    def _give_up_at(self, head: _Waiting) -> float:
+        """When the last of the conditions that do not hold yet runs out of time."""
+        deadline = 0.0
+        if self._flushed is not None and self._flushed.value < head.end:
+            deadline = head.flush_deadline
+        if self._confirmed is not None and self._confirmed.value < head.end:
+            deadline = max(deadline, head.slave_deadline)
+        return deadline
+
+    def _expire(self) -> None:
+        """Release from the head on what has run out of time for all that it lacks.
+
+        As RocketMQ combines the two: the slaves' outcome stands over the flush's.
+        """
+        now = trio.current_time()
+        while self._queue:
+            head = self._queue[0]
+            if self._give_up_at(head) > now:
+                return
+            self._queue.popleft()
+            if self._confirmed is not None and self._confirmed.value < head.end:
+                head.release(PutStatus.FLUSH_SLAVE_TIMEOUT)
+            elif self._flushed is not None and self._flushed.value < head.end:
+                head.release(PutStatus.FLUSH_DISK_TIMEOUT)
+            else:
+                head.release(PutStatus.PUT_OK)
