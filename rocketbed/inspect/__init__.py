@@ -12,7 +12,12 @@ from rocketbed.inspect.config import Settings, SettingsError
 from rocketbed.inspect.directory import NotAStore, StoreDirectory, open_directory
 from rocketbed.inspect.findings import Finding, Severity
 from rocketbed.inspect.query import Filter, Message, messages
-from rocketbed.inspect.rebuild import RebuildReport, rebuild
+from rocketbed.inspect.rebuild import (
+    RebuildRefused,
+    RebuildReport,
+    rebuild,
+    rebuild_in_place,
+)
 from rocketbed.inspect.record import Fault, Record, Scanned
 
 __all__ = [
@@ -25,6 +30,7 @@ __all__ = [
     "LogEnd",
     "Message",
     "NotAStore",
+    "RebuildRefused",
     "RebuildReport",
     "Record",
     "Report",
@@ -37,4 +43,5 @@ __all__ = [
     "messages",
     "open_directory",
     "rebuild",
+    "rebuild_in_place",
 ]

@@ -1,0 +1,262 @@
+"""`rocketbed store`: look into store directories, RocketMQ's or ours, and mend what is derived.
+
+Everything but `rebuild` only reads, also beside a running broker. `fsck` ends with 0 when all is
+good, 1 for a torn tail only, 2 for damage, 3 when the directory is no store; the others end with 0,
+or 3. The work is `rocketbed.inspect`; here are only options and output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from rocketbed.inspect import Report, StoreDirectory
+
+EXIT_NOT_A_STORE = 3
+EXIT_USAGE = 64
+
+
+class _Moment(click.ParamType[int]):
+    """Milliseconds since the epoch, or a date and time (local, unless it names its zone)."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The time in milliseconds."""
+        if isinstance(value, int):
+            return value
+        if value.isdigit():
+            return int(value)
+        try:
+            return round(datetime.fromisoformat(value).timestamp() * 1000)
+        except ValueError:
+            self.fail(f"{value!r} is neither milliseconds nor a date and time", param, ctx)
+
+
+Command = Callable[..., None]
+
+
+def _store_options(command: Command) -> Command:
+    """The directory and how to read it: common to all commands."""
+    for decorate in (
+        click.option("--json", "as_json", is_flag=True, help="JSON instead of a table."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="One setting by RocketMQ's name, e.g. mappedFileSizeCommitLog.",
+        ),
+        click.option(
+            "--config",
+            "config",
+            type=click.Path(exists=True, dir_okay=False),
+            help="The broker's broker.conf, for what the files do not tell.",
+        ),
+        click.argument("directory", metavar="DIR", type=click.Path()),
+    ):
+        command = decorate(command)
+    return command
+
+
+@click.group("store", help="Look into, check and rebuild store directories.")
+def store() -> None:
+    """The group of all store commands."""
+
+
+@store.command("ls")
+@_store_options
+def list_command(
+    directory: str, config: str | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """List files, offsets and queues."""
+    from rocketbed.inspect.listing import describe, table
+
+    opened = _open(directory, config, overrides)
+    row = describe(opened)
+    if as_json:
+        click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        _print(table(row))
+
+
+@store.command("dump")
+@_store_options
+@click.option("--topic", help="Only this topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")
+@click.option("--offset", type=click.IntRange(min=0), help="From this queue offset on.")
+@click.option("--key", help="Only messages with this key or unique id.")
+@click.option("--begin", "begin_ms", type=_Moment(), help="Stored at or after this time.")
+@click.option("--end", "end_ms", type=_Moment(), help="Stored at or before this time.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="At most so many messages; 0 for all.",
+)
+@click.option("--scan", is_flag=True, help="Read the log, trust neither queues nor index.")
+def dump_command(
+    directory: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    limit: int,
+    **wanted: Any,
+) -> None:
+    """Show messages: by topic, queue, offset, key, time."""
+    from rocketbed.inspect import Filter, messages
+
+    opened = _open(directory, config, overrides)
+    found = messages(opened, Filter(**wanted))
+    rows = (message.as_row() for message in (islice(found, limit) if limit else found))
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        _print(_message_table(rows))
+
+
+@store.command("fsck")
+@_store_options
+def fsck_command(
+    directory: str, config: str | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Check every rule of the format; ends with 0 good, 1 torn tail, 2 damage, 3 no store."""
+    from rocketbed.inspect import check_store
+
+    opened = _open(directory, config, overrides)
+    try:
+        report = check_store(opened, _progress())
+    except OSError as error:
+        _stop(f"{directory}: cannot be read: {error}", 2)
+    if as_json:
+        click.echo(json.dumps(report.as_row(), ensure_ascii=False))
+    else:
+        _print(_report_lines(report))
+    sys.exit(int(report.worst))
+
+
+@store.command("rebuild")
+@_store_options
+@click.option("--out", type=click.Path(), help="Write queues and index below this directory.")
+@click.option("--in-place", is_flag=True, help="Replace them, holding the store's lock.")
+@click.option("--force", is_flag=True, help="In place even around damage of the log.")
+def rebuild_command(
+    directory: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    out: str | None,
+    in_place: bool,
+    force: bool,
+) -> None:
+    """Make consume queues and index anew from the log."""
+    from rocketbed.inspect import rebuild, rebuild_in_place
+    from rocketbed.inspect.rebuild import RebuildRefused
+
+    if (out is None) == (not in_place):
+        _stop("give either --out DIR or --in-place", EXIT_USAGE)
+    opened = _open(directory, config, overrides)
+    try:
+        if out is not None:
+            report = rebuild(opened, out, _progress())
+        else:
+            report = rebuild_in_place(opened, force=force, progress=_progress())
+    except RebuildRefused as error:
+        _stop(str(error), 1)
+    if as_json:
+        click.echo(json.dumps(report.as_row(), ensure_ascii=False))
+        return
+    click.echo(
+        f"{report.records} records: {report.units} units in {report.queues} queues,"
+        f" {report.index_entries} keys in {report.index_files} index files"
+    )
+    for hole in report.holes:
+        click.echo(f"damage in the log, its messages are in no queue: {hole}")
+    for refused in report.refused:
+        click.echo(f"not in its queue: {refused}")
+
+
+def _open(directory: str, config: str | None, overrides: tuple[str, ...]) -> StoreDirectory:
+    """Open a directory with settings from a file and from the command line."""
+    from rocketbed.inspect import NotAStore, Settings, SettingsError, open_directory
+    from rocketbed.inspect.config import read_properties
+
+    properties: dict[str, str] = {}
+    if config is not None:
+        with open(config, encoding="utf-8", errors="replace") as file:
+            properties.update(read_properties(file.read()))
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals or not name.strip():
+            _stop(f"--set {override}: must be KEY=VALUE", EXIT_USAGE)
+        properties[name.strip()] = value.strip()
+    try:
+        return open_directory(directory, Settings.from_properties(properties))
+    except SettingsError as error:
+        _stop(str(error), EXIT_USAGE)
+    except NotAStore as error:
+        _stop(f"not a store: {error}", EXIT_NOT_A_STORE)
+
+
+def _stop(message: str, status: int) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(status)
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    """Shows how far a long read has come, on a terminal only."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        percent = 100 * done // total if total else 100
+        click.echo(f"\r{percent:3d} % of {total >> 20} MiB", nl=False, err=True)
+
+    return show
+
+
+def _message_table(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """One line a message; the table grows with its rows, so columns have fixed widths."""
+    head = f"{'offset':>12} {'size':>8} {'queue offset':>12}  {'stored':<23}"
+    yield f"{head}  topic/queue  tags  keys  id"
+    for row in rows:
+        moment = datetime.fromtimestamp(row["storeTimestamp"] / 1000)
+        stored = moment.isoformat(sep=" ", timespec="milliseconds")
+        properties = row["properties"]
+        yield (
+            f"{row['commitLogOffset']:>12} {row['storeSize']:>8} {row['queueOffset']:>12}"
+            f"  {stored:<23}  {row['topic']}/{row['queueId']}"
+            f"  {properties.get('TAGS', '-')}  {properties.get('KEYS', '-')}  {row['msgId']}"
+        )
+
+
+def _report_lines(report: Report) -> Iterator[str]:
+    from rocketbed.inspect.findings import RULES
+
+    for finding in report.findings:
+        where = finding.file if finding.offset is None else f"{finding.file} @ {finding.offset}"
+        times = f" ({finding.count} times)" if finding.count > 1 else ""
+        yield f"{finding.severity.name.lower():<7} {finding.rule:<6} {where}: {finding.what}{times}"
+        if finding.severity:
+            yield f"{'':14} broken: {RULES[finding.rule]}"
+        if finding.todo:
+            yield f"{'':14} to do: {finding.todo}"
+    live = " (live: a broker holds it)" if report.live else ""
+    yield (
+        f"{report.verdict}{live}: log {report.log_min} to {report.log_end},"
+        f" {report.records} records, {report.queues} queues, {report.index_files} index files"
+    )
