@@ -57,7 +57,8 @@ class Checkpointer:
                 await parts.queues.sync()
                 await parts.index.sync()
                 await parts.pool.sync_names()
-                await parts.marks.store_flushed(parts.log.flushed.value, durable=True)
+                flushed = self._flusher.known(parts.log.flushed.value)
+                await parts.marks.store_flushed(flushed, durable=True)
                 await parts.marks.store(replace(mark, index_filled_ms=parts.index.filled_ms))
                 await self.store_checkpoint()
             except OSError as exc:

@@ -131,6 +131,14 @@ class Dispatcher:
             self._announce(entries, self.on_arrival)
         return len(entries)
 
+    def put(self, entries: list[Entry]) -> None:
+        """Put and write entries in the order of the log (recovery). Raises `OSError`."""
+        self._parts.queues.put_all(entries)
+        self._parts.index.put_all(entries)
+        self._parts.queues.write_pending()
+        self._parts.index.drain()
+        self.last = entries[-1]
+
     def _stop(self, reason: str) -> int:
         if reason != self.stuck:
             self.stuck = reason

@@ -136,7 +136,7 @@ def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRoc
         queue_offset = queue.offset_after(queue.end_unit)
         if last is None:
             continue
-        entry = _record(parts, last[0])
+        entry = _record(parts, last[0], last[1])
         if entry is None or entry.size != last[1]:
             return None
         after = entry.queue_offset + (entry.units if entry.units > 0 else -entry.units)
@@ -146,7 +146,7 @@ def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRoc
     if largest is None:
         return None
     record_start, end = largest[0], largest[0] + largest[1]
-    entry = _record(parts, record_start)
+    entry = _record(parts, record_start, largest[1])
     if entry is None or entry.store_ms != checkpoint.physic_ms or _record(parts, end) is not None:
         return None
     return ClosedByRocketMQ(
@@ -157,16 +157,17 @@ def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRoc
     )
 
 
-def _record(parts: StoreParts, offset: int) -> Entry | None:
+def _record(parts: StoreParts, offset: int, size: int = 0) -> Entry | None:
     """The good record that begins at `offset`, if there is one."""
     if not parts.log.segments.has(offset):
         return None
-    scanned = _scan_at(parts, offset)
+    scanned = _scan_at(parts, offset, size)
     return scanned.entries[0] if scanned.entries else None
 
 
-def _scan_at(parts: StoreParts, offset: int) -> Scanned:
+def _scan_at(parts: StoreParts, offset: int, size: int = 0) -> Scanned:
+    """Scan from `offset`: `size` bytes, or as many as the longest record and a blank one take."""
     scanner = RecordScanner(check_crc=True, delays_ms=parse_delay_levels(parts.config.delay_levels))
     segment_end = parts.log.segments.start_of(offset) + parts.log.segment_size
-    data = parts.log.segments.read(offset, parts.log.record_max + 8)
+    data = parts.log.segments.read(offset, size or parts.log.record_max + 8)
     return scanner.scan(data, offset, segment_end=segment_end)

@@ -21,6 +21,8 @@ class FilePool:
         self._limit = limit
         self._open: OrderedDict[str, File] = OrderedDict()
         self._pins: Counter[str] = Counter()
+        self._orphans: dict[str, File] = {}
+        """Removed files that somebody still reads; closed when the last pin goes."""
         self.new_names: dict[str, None] = {}
         """Directories in which a name was made or removed since their last sync."""
 
@@ -53,6 +55,9 @@ class FilePool:
         self._pins[path] -= 1
         if not self._pins[path]:
             del self._pins[path]
+            orphan = self._orphans.pop(path, None)
+            if orphan is not None:
+                orphan.close()
 
     def pinned(self, path: str) -> bool:
         """Whether anybody reads or syncs the file now."""
@@ -122,7 +127,9 @@ class FilePool:
             self.new_names.update(dict.fromkeys(directories))
 
     def remove(self, path: str) -> None:
-        """Close and unlink a file."""
+        """Unlink a file, and close it as soon as nobody reads it."""
+        if self._pins[path] and path in self._open:
+            self._orphans[path] = self._open.pop(path)
         self.forget(path)
         self._world.disk.unlink(path)
         self.named(path)
@@ -139,6 +146,7 @@ class FilePool:
 
     def close(self) -> None:
         """Close everything."""
-        for file in self._open.values():
+        for file in (*self._open.values(), *self._orphans.values()):
             file.close()
         self._open.clear()
+        self._orphans.clear()

@@ -22,6 +22,8 @@ class Flusher:
         self._lock = trio.Lock()
         self.count = 0
         """Fsync rounds so far."""
+        self.floor = 0
+        """F as it was found at boot: while recovery is on its way up, F on disk stays there."""
         parts.log.written.subscribe(self._on_written)
 
     def _on_written(self, end: int) -> None:
@@ -91,9 +93,13 @@ class Flusher:
                 " this directory; stop it, then start this node again"
             )
 
+    def known(self, end: int) -> int:
+        """F for a log that was flushed up to `end`."""
+        return max(end, self.floor)
+
     async def _publish(self, end: int) -> None:
         try:
-            await self._parts.marks.store_flushed(end)
+            await self._parts.marks.store_flushed(self.known(end))
         except OSError as exc:
             self._parts.world.log.warning("store.flushed_mark_not_written", error=exc.strerror)
         self._parts.log.flushed.advance(end)

@@ -125,18 +125,14 @@ class Index:
         if mark and self.files and self.files[-1].path.rpartition("/")[2] == keep:
             self.files[-1].restore(mark[1])
 
+    def mark_all_dirty(self) -> None:
+        """Take every file for one that was never fsynced (a foreign directory)."""
+        for file in self.files:
+            file.dirty = True
+
     def has_marked(self, mark: tuple[str, Header] | None) -> bool:
         """Whether the file that a mark names is there."""
         return mark is None or any(file.path.endswith("/" + mark[0]) for file in self.files)
-
-    def keep_filled_until(self, filled_ms: int) -> int:
-        """Delete files that may be unfinished, as a foreign crash leaves them (store.md 4.5).
-
-        Returns the physical offset up to which the files that stay have been filled.
-        """
-        while self.files and self.files[-1].end_ms > filled_ms:
-            self._pool.remove(self.files.pop().path)
-        return self.files[-1].end_offset if self.files else 0
 
     def mark_at(self, offset: int, store_ms_at: Callable[[int], int]) -> tuple[str, Header] | None:
         """What `mark` would be if the log ended at `offset`; nothing is changed.

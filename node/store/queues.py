@@ -176,6 +176,12 @@ class Queues:
                 queue.cut_units(end)
             self._dirty[queue] = None
 
+    def mark_all_dirty(self) -> None:
+        """Take every segment for one that was never fsynced (a foreign directory)."""
+        for queue in self.all():
+            queue.row.dirty.update(dict.fromkeys(queue.row.starts))
+            self._dirty[queue] = None
+
     def correct_min(self, log_min: int) -> None:
         """Set every queue's minimum to its first record that is kept."""
         for queue in self.all():

@@ -1,0 +1,355 @@
+"""The store as the broker and replication see it: open, put, get, close."""
+
+from collections.abc import Set
+
+import trio
+
+from node.store.checkpointer import Checkpointer
+from node.store.commitlog import CommitLog
+from node.store.config import StoreConfig
+from node.store.dispatch import Arrival, Dispatcher
+from node.store.errors import PutFailed, StoreError, StoreFailed, StoreLocked
+from node.store.flush import Flusher
+from node.store.parts import TopicSource, make_parts
+from node.store.reader import GetResult, QueryResult, Range, Reader
+from node.store.recovery import Recovery, RecoveryReport
+from node.store.retention import Retention
+from node.store.run import Run
+from node.store.status import PutStatus
+from node.watermark import Watermark
+from rocketbed.wire.message import offset_message_id
+from rocketbed.world.api import Lock, World
+
+_PREPARE_SHARE = 0.5
+"""The next segment is made once the last one is filled this far."""
+
+
+class MessageStore:
+    """One store directory, opened by this process.
+
+    Life: `await MessageStore.open(...)`, `await nursery.start(store.run)` (flush, dispatch,
+    retention), puts and gets, `await store.close()`. Anything but `close` leaves `abort` behind,
+    and the next `open` recovers.
+    """
+
+    def __init__(self, world: World, config: StoreConfig, topics: TopicSource | None) -> None:
+        self._world = world
+        self.config = config
+        self._parts = make_parts(world, config, topics)
+        self._lock: Lock | None = None
+        self._flusher = Flusher(self._parts)
+        self._dispatcher = Dispatcher(self._parts)
+        self._checkpointer = Checkpointer(self._parts, self._flusher, self._dispatcher)
+        self._retention = Retention(self._parts)
+        self._reader = Reader(self._parts)
+        self._closing = trio.Event()
+        self._failure: StoreError | None = None
+        self._failed = trio.Event()
+        self.recovery = RecoveryReport()
+        """What opening found."""
+        log = self._parts.log
+        self.written: Watermark = log.written
+        """End of the log."""
+        self.flushed: Watermark = log.flushed
+        """Below it everything is on disk."""
+        self.dispatched: Watermark = self._parts.dispatched
+        """Below it everything can be pulled and queried."""
+        self.store_host_bytes = log.store_host_bytes
+
+    @classmethod
+    async def open(
+        cls, world: World, config: StoreConfig, topics: TopicSource | None = None
+    ) -> "MessageStore":
+        """Lock the directory, write `abort`, recover.
+
+        Raises `StoreLocked`, `BadStoreDirectory` or `DamagedLog`; messages stay as they are.
+        """
+        store = cls(world, config, topics)
+        try:
+            for directory in (config.root, config.log_dir):
+                store._parts.pool.make_dir(directory)
+            store._lock = world.disk.lock(f"{config.root}/lock")
+            if store._lock is None:
+                raise StoreLocked(
+                    f"{config.root} is held by another process (its file `lock`): stop that"
+                    " broker, or use another storePathRootDir"
+                )
+            recovery = Recovery(
+                store._parts, store._flusher, store._dispatcher, store._checkpointer
+            )
+            store.recovery = await recovery.run()
+        except BaseException:
+            store._release()
+            raise
+        report = store.recovery
+        world.log.info(
+            "store.recovered",
+            clean=report.was_clean,
+            scanned_from=report.scanned_from,
+            end=report.end,
+            records=report.records,
+            seconds=round(report.seconds, 3),
+        )
+        return store
+
+    def _release(self) -> None:
+        self._parts.pool.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Flush, dispatch, raise the mark, delete what is old, until `close` is called.
+
+        Raises `StoreFailed`; the process must end then, and `abort` stays.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._flusher.run)
+            nursery.start_soon(self._dispatcher.run)
+            nursery.start_soon(self._checkpointer.run)
+            nursery.start_soon(self._retention.run)
+            nursery.start_soon(self._prepare)
+            nursery.start_soon(self._fail)
+            task_status.started()
+            await self._closing.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _prepare(self) -> None:
+        """Make the next segment before it is needed."""
+        log = self._parts.log
+        while True:
+            share = _PREPARE_SHARE * log.segment_size
+            await log.written.wait_above(int(log.segments.end - share) - 1)
+            if log.segments.starts:
+                try:
+                    await log.prepare_next()
+                except OSError as exc:
+                    self._world.log.warning("store.no_next_segment", error=exc.strerror)
+            await log.written.wait_above(log.written.value)
+
+    async def _fail(self) -> None:
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    async def close(self) -> None:
+        """The clean stop: dispatch and flush everything, raise W, then remove `abort`.
+
+        Call it when nothing is put any more, with `run` still going. If dispatch is stuck, `abort`
+        stays. Raises `StoreFailed`.
+        """
+        parts = self._parts
+        while self._dispatcher.step():
+            await trio.lowlevel.checkpoint()
+        self._closing.set()
+        await self._flusher.flush()
+        while self._dispatcher.step():
+            await trio.lowlevel.checkpoint()
+        caught_up = parts.dispatched.value == parts.log.written.value or self._partial_tail()
+        if not caught_up:
+            self._world.log.error("store.not_clean", reason=self._dispatcher.stuck)
+            self._release()
+            return
+        parts.log.drop_unused()
+        if await self._checkpointer.raise_mark():
+            checkpoint = parts.witnesses.checkpoint_bytes().hex()
+            await parts.marks.update(clean=checkpoint)
+            await parts.witnesses.remove_abort()
+        self._release()
+
+    def _partial_tail(self) -> bool:
+        """A slave's log may end inside a record; that is no reason to call the stop unclean."""
+        return self.config.is_slave and not self._dispatcher.stuck
+
+    # Puts
+
+    def refusal(self) -> tuple[PutStatus, str] | None:
+        """Why no message is taken now, or None. Asked once before each run."""
+        if self._closing.is_set() or self._failure is not None:
+            return PutStatus.SERVICE_NOT_AVAILABLE, "the store is shut down"
+        if self.config.is_slave:
+            return PutStatus.SERVICE_NOT_AVAILABLE, "this broker is a slave"
+        if self._retention.disk_full:
+            return (
+                PutStatus.SERVICE_NOT_AVAILABLE,
+                f"the disk is fuller than diskSpaceWarningLevelRatio"
+                f" ({self.config.disk_warning_percent} %)",
+            )
+        log = self._parts.log
+        if log.written.value - log.flushed.value > self.config.dirty_max:
+            return PutStatus.OS_PAGE_CACHE_BUSY, "the disk is behind (rbDirtyMax)"
+        if log.last_write_s * 1000 > self.config.busy_timeout_ms:
+            log.last_write_s = 0.0
+            return (
+                PutStatus.OS_PAGE_CACHE_BUSY,
+                "a write took longer than osPageCacheBusyTimeOutMills",
+            )
+        if self._dispatcher.stuck:
+            return PutStatus.SERVICE_NOT_AVAILABLE, self._dispatcher.stuck
+        if self._dispatcher.overloaded:
+            return PutStatus.OS_PAGE_CACHE_BUSY, "dispatch is behind (rbDispatchRing)"
+        return None
+
+    def begin(self) -> Run:
+        """A run of messages; `commit` it before anything awaits."""
+        return self._parts.log.begin()
+
+    def commit(self, run: Run) -> None:
+        """Write a run. Raises `PutFailed`: nothing of it is stored."""
+        try:
+            self._parts.log.commit(run)
+        except OSError as exc:
+            self.fail(
+                StoreFailed(
+                    f"the log at offset {run.start} cannot be written nor cleared:"
+                    f" {exc.strerror}; the node stops and leaves its abort file"
+                )
+            )
+            raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, str(self._failure)) from exc
+
+    def fail(self, failure: StoreError) -> None:
+        """Stop the store: `run` raises `failure`."""
+        if self._failure is None:
+            self._failure = failure
+            self._failed.set()
+
+    def message_id(self, physical_offset: int) -> str:
+        """The offset message id of a record of this store."""
+        return offset_message_id(self.store_host_bytes, physical_offset)
+
+    # Gets
+
+    def get_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        max_bytes: int | None = None,
+        tag_codes: Set[int] | None = None,
+    ) -> GetResult:
+        """Which records a pull gets (see `Reader.get_messages`)."""
+        return self._reader.get_messages(
+            topic, queue_id, offset, max_messages, max_bytes=max_bytes, tag_codes=tag_codes
+        )
+
+    def read_cached(self, ranges: list[Range]) -> list[bytes] | None:
+        """Records that the page cache holds, or None."""
+        return self._reader.read_cached(ranges)
+
+    async def read(self, ranges: list[Range]) -> list[bytes]:
+        """Records, from the disk if need be."""
+        return await self._reader.read(ranges)
+
+    async def record_at(self, physical_offset: int) -> bytes | None:
+        """The record that begins at a physical offset, or None."""
+        return await self._reader.record_at(physical_offset)
+
+    async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
+        """Queue offset by store time."""
+        return await self._reader.offset_by_time(topic, queue_id, time_ms, upper=upper)
+
+    async def query(
+        self, topic: str, key: str, count: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        """Records by key and store time."""
+        return await self._reader.query(topic, key, count, begin_ms, end_ms)
+
+    async def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Store time of a queue's first message, -1 when it is empty."""
+        return await self._reader.earliest_ms(topic, queue_id)
+
+    def queue_min(self, topic: str, queue_id: int) -> int:
+        """First queue offset that is kept; 0 for an unknown queue."""
+        queue = self._parts.queues.find(topic, queue_id)
+        return queue.min_offset if queue else 0
+
+    def queue_max(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
+        """Queue offset of the next message to be dispatched, or (not committed) to be put."""
+        if not committed:
+            return self._parts.log.next_queue_offsets.get((topic, queue_id), 0)
+        queue = self._parts.queues.find(topic, queue_id)
+        return queue.max_offset if queue else 0
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Topic and id of every queue, sorted."""
+        return sorted((queue.topic, queue.queue_id) for queue in self._parts.queues.all())
+
+    @property
+    def on_arrival(self) -> Arrival | None:
+        """Called when a message can be pulled (long polling)."""
+        return self._dispatcher.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, arrival: Arrival) -> None:
+        self._dispatcher.on_arrival = arrival
+
+    # The log, for replication
+
+    @property
+    def log(self) -> CommitLog:
+        """The commit log."""
+        return self._parts.log
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte that is kept."""
+        return self._parts.log.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset of the end of the log."""
+        return self._parts.log.written.value
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment; equal on master and slaves."""
+        return self._parts.log.segment_size
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Append bytes of the master's log (see `CommitLog.append_raw`)."""
+        self._parts.log.append_raw(offset, data)
+
+    def read_log(self, offset: int, size: int) -> bytes:
+        """Bytes of the log within one segment."""
+        return self._parts.log.read(offset, size)
+
+    # Administration
+
+    async def delete_topic(self, topic: str) -> int:
+        """Destroy the queues of a topic for good; how many there were (T14)."""
+        offsets = self._parts.log.next_queue_offsets
+        before: dict[tuple[str, int], int] | None = None
+        while before != (now := {key: offsets[key] for key in offsets if key[0] == topic}):
+            before = now
+            while self._dispatcher.step():
+                await trio.lowlevel.checkpoint()
+            if not await self._checkpointer.raise_mark(without_topic=topic):
+                raise StoreError(f"{topic} is not deleted: the disk has no room for the new mark")
+        count = self._parts.queues.delete_topic(topic)
+        for key in [key for key in offsets if key[0] == topic]:
+            del offsets[key]
+        return count
+
+    def delete_expired(self) -> None:
+        """Delete expired segments at any hour (an operator's order)."""
+        self._retention.delete_now()
+
+    def runtime_info(self) -> dict[str, str]:
+        """The store's part of RocketMQ's runtime info (code 28)."""
+        parts = self._parts
+        usage = self._world.disk.usage(parts.log.segments.directory)
+        ratio = f"{(usage.total - usage.free) / usage.total:.4f}" if usage.total else "0.0"
+        return {
+            "commitLogMinOffset": str(self.min_offset),
+            "commitLogMaxOffset": str(self.max_offset),
+            "dispatchBehindBytes": str(self._dispatcher.lag),
+            "dispatchMaxBuffer": str(self._dispatcher.backlog),
+            "remainHowManyDataToFlush": f"{parts.log.written.value - parts.log.flushed.value} B",
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
+            "pageCacheLockTimeMills": str(int(parts.log.last_write_s * 1000)),
+            "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
+        }
