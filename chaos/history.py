@@ -1,0 +1,368 @@
+"""What happened in a run: one row for each attempt, as its client saw it.
+
+The file is written while the run goes on and must tell of itself whether it is whole, since a check
+on half a history finds ghosts or overlooks losses. So it is a sequence of blocks, each with its
+length and CRC-32C, and the last one says how many rows there are. Columns, and what the outcomes
+promise: chaos.md 2.1. Spark's `verify` reads the same file.
+
+Layout: 8 bytes `RBHIST1\\n`, then blocks: length u32, CRC-32C u32 (big-endian), payload. A payload
+is a msgpack array of entries: a row is an array of 18 numbers in the order of `Row`; a name is
+`["name", kind, id, text]`; an event is `["event", time_ns, function, node, what, fields]`; the last
+entry of the last block is `["end", rows, events]`.
+"""
+
+import enum
+import os
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import crcmod.predefined
+import msgpack
+
+MAGIC = b"RBHIST1\n"
+_BLOCK = struct.Struct(">II")
+_ENTRIES_MAX = 1024
+_BLOCK_SIZE_MAX = 64 << 20
+_crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+UNKNOWN = -1
+"""In any of the offsets and times of a row: not known."""
+
+
+class Function(enum.IntEnum):
+    """What was attempted (column `f`), or what kind of event it was."""
+
+    SEND = 1
+    SEND_ONEWAY = 2
+    PULL = 3
+    GOT = 4
+    """One message of a pull; `operation` is the number of the pull's row, `physical_offset` the
+    offset that the pull asked for."""
+    DELIVER = 5
+    ACK = 6
+    COMMIT_OFFSET = 7
+    RESET_OFFSET = 8
+    TRANSACTION_HALF = 9
+    TRANSACTION_END = 10
+    QUERY_KEY = 11
+    QUERY_ID = 12
+    LOCK_QUEUE = 13
+    ADMIN = 14
+    NEMESIS = 32
+    NODE = 33
+    DISK = 34
+
+
+class Outcome(enum.IntEnum):
+    """What the client may rely on (column `out`)."""
+
+    OK = 0
+    """The effect is promised; the only outcome that obliges the store."""
+    WEAK = 1
+    """Stored somewhere, the promise was not reached (codes 10, 11, 12)."""
+    FAIL = 2
+    """Provably no effect; the only outcome that forbids one."""
+    INFO = 3
+    """Unknown: a timeout, a lost connection, code 14 after the append."""
+
+
+class Row(NamedTuple):
+    """One attempt. Times in nanoseconds of one clock, offsets in bytes or messages, -1 unknown."""
+
+    number: int
+    process: int
+    function: int
+    topic: int
+    """Id of the topic's name, as the next `node`; 0 for none."""
+    queue: int
+    value: int
+    """Unique for each attempt; stands in the body."""
+    operation: int
+    """The same for all attempts of one send."""
+    attempt: int
+    invoked_ns: int
+    returned_ns: int
+    outcome: int
+    status: int
+    """RocketMQ's response code, or -1."""
+    queue_offset: int
+    physical_offset: int
+    length: int
+    """Of the body, bytes."""
+    epoch: int
+    node: int
+    body_crc: int
+    """RocketMQ's BODYCRC of the body that was sent or received."""
+
+
+class Event(NamedTuple):
+    """Something that happened to a node or was done to it."""
+
+    time_ns: int
+    function: int
+    node: str
+    what: str
+    """A word: `kill`, `start`, `ready`, `stop`, `recovered`, `flush`, ..."""
+    fields: dict[str, Any]
+
+
+class Columns:
+    """Rows column by column, in arrays that NumPy can take without a copy."""
+
+    def __init__(self) -> None:
+        self._columns = {name: array("q") for name in Row._fields}
+
+    def __len__(self) -> int:
+        return len(self._columns["number"])
+
+    def __getitem__(self, name: str) -> "array[int]":
+        return self._columns[name]
+
+    def append(self, row: Row) -> None:
+        """Add one row."""
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+
+    def row(self, number: int) -> Row:
+        """Row of a number, counted from 0."""
+        return Row(*(column[number] for column in self._columns.values()))
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in the order they were written."""
+        return map(Row._make, zip(*self._columns.values(), strict=True))
+
+
+@dataclass(slots=True)
+class History:
+    """A history that was read. With `cut` set it is not whole and proves little."""
+
+    columns: Columns = field(default_factory=Columns)
+    events: list[Event] = field(default_factory=list)
+    topics: dict[int, str] = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
+    cut: str | None = None
+    """Why the file is not whole."""
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in the order they were written, that is of their return."""
+        return self.columns.rows()
+
+    def topic(self, row: Row) -> str:
+        """Name of a row's topic."""
+        return self.topics.get(row.topic, "")
+
+
+class Attempt:
+    """An attempt that has begun; exactly one row will tell of it."""
+
+    __slots__ = ("_row", "_writer")
+
+    def __init__(self, writer: "HistoryWriter", row: Row) -> None:
+        self._writer = writer
+        self._row = row
+
+    @property
+    def row(self) -> Row:
+        """What is known so far."""
+        return self._row
+
+    def finish(
+        self,
+        outcome: Outcome,
+        *,
+        status: int = UNKNOWN,
+        queue: int | None = None,
+        queue_offset: int = UNKNOWN,
+        physical_offset: int = UNKNOWN,
+        epoch: int = UNKNOWN,
+        node: str | None = None,
+    ) -> None:
+        """The attempt has returned, now."""
+        writer = self._writer
+        writer.write(
+            self._row._replace(
+                returned_ns=writer.now_ns(),
+                outcome=outcome,
+                status=status,
+                queue=self._row.queue if queue is None else queue,
+                queue_offset=queue_offset,
+                physical_offset=physical_offset,
+                epoch=epoch,
+                node=self._row.node if node is None else writer.node_id(node),
+            )
+        )
+        writer.forget(self._row.number)
+
+
+class HistoryWriter:
+    """Appends to a history file. Not for several processes, nor for threads.
+
+    Use as a context manager. Attempts that have not returned when it closes are written as unknown
+    (`Outcome.INFO`): what they asked for may still come to be.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], now_ns: Callable[[], int]) -> None:
+        self.now_ns = now_ns
+        self._file = open(path, "xb")  # noqa: SIM115 (closed by `close`)
+        self._file.write(MAGIC)
+        self._entries: list[Any] = []
+        self._open: dict[int, Attempt] = {}
+        self._names: dict[tuple[str, str], int] = {}
+        self._next_number = self._rows = self._events = 0
+
+    def __enter__(self) -> "HistoryWriter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def begin(
+        self,
+        function: Function,
+        *,
+        process: int,
+        topic: str = "",
+        queue: int = UNKNOWN,
+        value: int = UNKNOWN,
+        operation: int = UNKNOWN,
+        attempt: int = 0,
+        length: int = 0,
+        body_crc: int = UNKNOWN,
+        node: str = "",
+        invoked_ns: int | None = None,
+    ) -> Attempt:
+        """An attempt begins now (or began at `invoked_ns`)."""
+        row = Row(
+            number=self._next_number,
+            process=process,
+            function=function,
+            topic=self._name_id("topic", topic),
+            queue=queue,
+            value=value,
+            operation=operation,
+            attempt=attempt,
+            invoked_ns=self.now_ns() if invoked_ns is None else invoked_ns,
+            returned_ns=UNKNOWN,
+            outcome=Outcome.INFO,
+            status=UNKNOWN,
+            queue_offset=UNKNOWN,
+            physical_offset=UNKNOWN,
+            length=length,
+            epoch=UNKNOWN,
+            node=self.node_id(node),
+            body_crc=body_crc,
+        )
+        self._next_number += 1
+        started = self._open[row.number] = Attempt(self, row)
+        return started
+
+    def event(
+        self, function: Function, node: str, what: str, fields: Mapping[str, Any] | None = None
+    ) -> None:
+        """Something happened, now."""
+        self._events += 1
+        self._add(["event", self.now_ns(), int(function), node, what, dict(fields or {})])
+
+    def write(self, row: Row) -> None:
+        """Append a finished row."""
+        self._rows += 1
+        self._add(tuple(map(int, row)))
+
+    def forget(self, number: int) -> None:
+        """An attempt has its row. Raises `KeyError` when it had one before."""
+        del self._open[number]
+
+    def node_id(self, name: str) -> int:
+        """Id of a node's name."""
+        return self._name_id("node", name)
+
+    def flush(self) -> None:
+        """Hand what is held back to the operating system."""
+        if self._entries:
+            payload: bytes = msgpack.packb(self._entries)
+            self._file.write(_BLOCK.pack(len(payload), _crc32c(payload)) + payload)
+            self._entries.clear()
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write unfinished attempts as unknown, and the end mark. A second call does nothing."""
+        if self._file.closed:
+            return
+        for attempt in list(self._open.values()):
+            self.write(attempt.row)
+        self._open.clear()
+        self._add(["end", self._rows, self._events])
+        self.flush()
+        self._file.close()
+
+    def _name_id(self, kind: str, text: str) -> int:
+        if not text:
+            return 0
+        known = self._names.get((kind, text))
+        if known is None:
+            known = self._names[kind, text] = len(self._names) + 1
+            self._add(["name", kind, known, text])
+        return known
+
+    def _add(self, entry: Any) -> None:
+        self._entries.append(entry)
+        if len(self._entries) >= _ENTRIES_MAX:
+            self.flush()
+
+
+def read_history(path: str | os.PathLike[str]) -> History:
+    """Read a history file. A damaged or unfinished one is read as far as it goes (`cut`).
+
+    Raises `OSError` when it cannot be opened.
+    """
+    history = History()
+    with open(path, "rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            history.cut = "not a history file: its first bytes are others"
+            return history
+        ended = False
+        while not ended:
+            payload = _read_block(file.read, history)
+            if payload is None:
+                return history
+            ended = _take_block(history, payload)
+        if file.read(1):
+            history.cut = "bytes follow the end mark"
+    return history
+
+
+def _read_block(read: Callable[[int], bytes], history: History) -> bytes | None:
+    head = read(_BLOCK.size)
+    if len(head) < _BLOCK.size:
+        history.cut = "the file ends without its end mark: the run was not closed"
+        return None
+    size, crc = _BLOCK.unpack(head)
+    payload = read(size) if size <= _BLOCK_SIZE_MAX else b""
+    if len(payload) < size:
+        history.cut = f"the file ends within a block of {size} bytes"
+        return None
+    if _crc32c(payload) != crc:
+        history.cut = f"the CRC of block behind row {len(history.columns)} is wrong"
+        return None
+    return payload
+
+
+def _take_block(history: History, payload: bytes) -> bool:
+    """Take in the entries of a block; True when it holds the end mark."""
+    for entry in msgpack.unpackb(payload):
+        kind = entry[0]
+        if isinstance(kind, int):
+            history.columns.append(Row(*entry))
+        elif kind == "name":
+            names = history.topics if entry[1] == "topic" else history.nodes
+            names[entry[2]] = entry[3]
+        elif kind == "event":
+            history.events.append(Event(*entry[1:]))
+        else:
+            if (entry[1], entry[2]) != (len(history.columns), len(history.events)):
+                history.cut = f"{len(history.columns)} rows, the end mark counts {entry[1]}"
+            return True
+    return False
