@@ -1,4 +1,4 @@
-"""What the checks look at: the history, and each node's directory as the independent reader sees it.
+"""What the checks look at: the history, and the directories as the independent reader sees them.
 
 Only messages of the workload's topics are kept (their writer, place and checksum, no bodies), so a
 cluster that was started on foreign data can be checked too.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from chaos.history import Function, History, Outcome, Row
-from chaos.workload import Writer, decode_body
+from chaos.workload import Writer, body_crc, decode_body
 from rocketbed.inspect import (
     LogEnd,
     Record,
@@ -20,6 +20,7 @@ from rocketbed.inspect import (
     check_store,
     open_directory,
 )
+from rocketbed.inspect.bodies import unpack_body
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
 
@@ -107,5 +108,7 @@ def _read_node(name: str, directory: StoreDirectory, topics: set[bytes]) -> Node
 
 
 def _stored(record: Record) -> Stored:
+    """A message as its consumer would get it: the body unpacked, if the producer packed it."""
     place = Place(record.topic, record.queue_id, record.queue_offset, record.offset)
-    return Stored(decode_body(record.body), place, record.size, record.body_crc)
+    body = unpack_body(record.body, record.sys_flag) or b""
+    return Stored(decode_body(body), place, record.size, body_crc(body))

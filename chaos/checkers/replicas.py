@@ -3,23 +3,26 @@
 from itertools import combinations
 
 from chaos.checkers.evidence import Evidence, NodeEvidence
-from chaos.checkers.result import CheckResult, judged
+from chaos.checkers.result import CheckResult, judged, not_run
 
 _CHUNK = 4 << 20
 
 
 def equal_logs(evidence: Evidence) -> CheckResult:
     """R1: every two logs hold the same bytes over the range that both have."""
+    name = "R1 logs byte-equal"
     findings: list[str] = []
     compared = 0
     for one, other in combinations(evidence.nodes, 2):
         start, end = common_range(one, other)
+        if start >= end:
+            return not_run(name, "bytes", f"{one.name} and {other.name} have nothing in common")
         difference = _first_difference(one, other, start, end)
-        compared += max(0, end - start)
+        compared += end - start
         if difference is not None:
             findings.append(f"{one.name} and {other.name} differ from log {difference} on")
     ends = ", ".join(f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
-    return judged("R1 logs byte-equal", compared, "bytes", findings, ends)
+    return judged(name, compared, "bytes", findings, ends)
 
 
 def common_range(one: NodeEvidence, other: NodeEvidence) -> tuple[int, int]:

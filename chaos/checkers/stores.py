@@ -1,8 +1,8 @@
 """Does each final directory agree with itself? Chaos.md 2.7, by the independent reader."""
 
 from chaos.checkers.evidence import Evidence
-from chaos.checkers.result import CheckResult, judged
-from rocketbed.inspect import Severity
+from chaos.checkers.result import CheckResult, judged, not_run
+from rocketbed.inspect import Report, Severity
 
 STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
     ("S1 logs tile", frozenset({"S1", "S2", "S9", "S13", "sizes"}), "records"),
@@ -33,10 +33,19 @@ def _store_check(
         for finding in node.report.findings
         if finding.rule in rules and finding.severity >= floor
     ]
-    examined = {
-        "records": sum(node.report.records for node in evidence.nodes),
-        "queues": sum(node.report.queues for node in evidence.nodes),
-        "index files": sum(node.report.index_files for node in evidence.nodes),
-        "directories": len(evidence.nodes),
-    }[unit]
-    return judged(name, examined, unit, findings)
+    counts = {node.name: _count(node.report, unit) for node in evidence.nodes}
+    empty = [node for node, count in counts.items() if not count]
+    if empty and not findings:
+        return not_run(name, unit, f"{', '.join(empty)}: there are none")
+    return judged(name, sum(counts.values()), unit, findings)
+
+
+def _count(report: Report, unit: str) -> int:
+    """How much of a directory a check has looked at."""
+    counts = {
+        "records": report.records,
+        "queues": report.queues,
+        "index files": report.index_files,
+        "directories": 1,
+    }
+    return counts[unit]
