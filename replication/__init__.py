@@ -1,0 +1,1 @@
+"""Replication: shipping the log, following a master, counting who has what."""

@@ -1,0 +1,74 @@
+"""What replication asks of a log. Offsets are bytes from the beginning of the log.
+
+The node's store fills this in; replication never imports it.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from rocketbed.world.api import File
+
+
+class ReplicaLog(Protocol):
+    """A commit log as replication sees it.
+
+    Invariant: `min_offset <= flushed_offset <= max_offset`; an empty log has `min == max`.
+    """
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment; equal on a master and its slaves."""
+        ...
+
+    @property
+    def min_offset(self) -> int:
+        """First byte that is kept."""
+        ...
+
+    @property
+    def max_offset(self) -> int:
+        """End of what is written (page cache)."""
+        ...
+
+    @property
+    def flushed_offset(self) -> int:
+        """End of what is on disk."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes, to the end of the segment or of the log. May block on the disk."""
+        ...
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The same, or None when the page cache does not hold all of it."""
+        ...
+
+    def pinned(self, offset: int) -> AbstractContextManager[tuple[File, int]]:
+        """The file of the segment that holds `offset`, and where in it that is.
+
+        It is neither closed nor removed inside the block. Raises `FileNotFoundError`.
+        """
+        ...
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Append bytes as they are, within one segment; `offset` is the end of the log.
+
+        An empty log takes any offset and begins there. Raises `OSError`.
+        """
+        ...
+
+    async def wait_above(self, offset: int) -> int:
+        """Wait until `max_offset` is above `offset`; its value then. Safe to cancel."""
+        ...
+
+    async def wait_flushed_above(self, offset: int) -> int:
+        """Wait until `flushed_offset` is above `offset`; its value then. Safe to cancel."""
+        ...
+
+
+class Rising(Protocol):
+    """An offset that only rises (the node's watermark)."""
+
+    def advance(self, value: int) -> None:
+        """Raise it; a lower value is ignored."""
+        ...

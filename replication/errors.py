@@ -1,0 +1,37 @@
+"""What replication refuses."""
+
+from rocketbed.wire.errors import RocketbedError
+
+
+class ReplicationError(RocketbedError):
+    """Root of this folder's errors."""
+
+
+class LogDiverged(ReplicationError):
+    """A slave holds other bytes than its master. It follows no further (design.md 13)."""
+
+    def __init__(self, text: str, *, offset: int) -> None:
+        super().__init__(text)
+        self.offset = offset
+        """First offset, bytes, at which the two logs are known to differ."""
+
+
+class MasterBehind(ReplicationError):
+    """A slave holds bytes that its master does not have."""
+
+    def __init__(self, text: str, *, offset: int) -> None:
+        super().__init__(text)
+        self.offset = offset
+        """End of the slave's log, bytes."""
+
+
+class SegmentMismatch(ReplicationError):
+    """Master and slave cut their logs into files of different sizes."""
+
+
+class OffsetMismatch(ReplicationError):
+    """A frame does not continue where the one before it ended."""
+
+
+class SlaveRefused(ReplicationError):
+    """A peer on the replication port that cannot be served."""

@@ -1,0 +1,275 @@
+"""The master's side of classic replication: a task for each slave (replication.md 1.4, 7.13).
+
+The log is shipped to its written end, as RocketMQ does. What differs from it on purpose: an empty
+slave is served from the first segment rather than the last file (`last_file` gives upstream's
+way); a slave that asks for bytes we do not have is closed and told in the log, not left with
+heartbeats for ever; a report that goes beyond our end is no acknowledgement.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+import trio
+
+from replication.api import ReplicaLog
+from replication.confirm import AckBoard
+from replication.errors import ReplicationError, SlaveRefused
+from replication.insync import GAP_MAX, count_in_sync, is_in_sync
+from rocketbed.wire.bodies import HaConnectionInfo, HaRuntimeInfo
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha import (
+    BATCH_SIZE,
+    Peer,
+    ReportReader,
+    encode_transfer,
+    encode_transfer_head,
+    sniff,
+)
+from rocketbed.world.api import Address, Stream, World
+
+HEARTBEAT_S: Final = 5.0
+"""Silence after which a master sends its position (`haSendHeartbeatInterval`)."""
+HOUSEKEEPING_S: Final = 20.0
+"""Silence after which either side gives a connection up (`haHousekeepingInterval`)."""
+READ_SIZE: Final = 4096
+LIVE_BATCHES: Final = 8
+"""Frames of the live tail that are sent with one call."""
+
+Fresh = Literal["first", "last_file"]
+Part = Callable[[], Awaitable[None]]
+
+
+class Master:
+    """Serves slaves on the replication port until cancelled."""
+
+    def __init__(
+        self,
+        world: World,
+        log: ReplicaLog,
+        board: AckBoard,
+        *,
+        host: str = "",
+        port: int = 10912,
+        fresh: Fresh = "first",
+        gap_max: int = GAP_MAX,
+        heartbeat_s: float = HEARTBEAT_S,
+        housekeeping_s: float = HOUSEKEEPING_S,
+    ) -> None:
+        self.world = world
+        self.log = log
+        self.board = board
+        self.fresh = fresh
+        self.heartbeat_s = heartbeat_s
+        self.housekeeping_s = housekeeping_s
+        self.address: Address = (host, port)
+        """Where it listens; the true port once `run` has started."""
+        self.slaves: dict[int, SlaveConnection] = {}
+        """Slaves being served, by their key on the board."""
+        self._gap_max = gap_max
+
+    async def run(self, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen and serve. Raises `OSError` when the port is taken."""
+        listener = await self.world.network.listen(*self.address)
+        self.address = listener.address
+        try:
+            async with trio.open_nursery() as nursery:
+                task_status.started(self.address)
+                while True:
+                    nursery.start_soon(self._serve, await listener.accept())
+        finally:
+            with trio.move_on_after(1, shield=True):
+                await listener.aclose()
+
+    def runtime_info(self) -> HaRuntimeInfo:
+        """What code 907 answers."""
+        end = self.log.max_offset
+        return HaRuntimeInfo(
+            master=True,
+            master_commit_log_max_offset=end,
+            in_sync_slave_nums=count_in_sync(end, self.board.acks.values(), self._gap_max),
+            ha_connection_info=[
+                HaConnectionInfo(
+                    addr=f"{slave.peer[0]}:{slave.peer[1]}",
+                    slave_ack_offset=self.board.acks[key],
+                    diff=end - self.board.acks[key],
+                    in_sync=is_in_sync(end, self.board.acks[key], self._gap_max),
+                    transfer_from_where=slave.position,
+                )
+                for key, slave in self.slaves.items()
+            ],
+        )
+
+    async def _serve(self, stream: Stream) -> None:
+        try:
+            await SlaveConnection(self, stream).run()
+        finally:
+            with trio.move_on_after(1, shield=True):
+                await trio.aclose_forcefully(stream)
+
+
+class SlaveConnection:
+    """One slave: a task that reads its reports, one that sends it the log."""
+
+    def __init__(self, master: Master, stream: Stream) -> None:
+        self.peer = master.world.network.peer_address(stream)
+        self.position = 0
+        """Offset of the next byte to send."""
+        self._master = master
+        self._world = master.world
+        self._log = master.log
+        self._stream = stream
+        self._reports = ReportReader()
+        self._key = 0
+        self._reason = ""
+
+    async def run(self) -> None:
+        """Serve until either side ends it; logs why."""
+        first = await self._first_bytes()
+        if first is None or not self._begin(first):
+            return
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._until_lost, nursery, self._read_reports)
+                nursery.start_soon(self._until_lost, nursery, self._send_log)
+        finally:
+            self._master.board.leave(self._key)
+            self._master.slaves.pop(self._key, None)
+        if self._reason:
+            self._world.log.info(
+                "replication.slave_lost", slave=self._name, reason=self._reason, at=self.position
+            )
+
+    @property
+    def _name(self) -> str:
+        return f"{self.peer[0]}:{self.peer[1]}"
+
+    async def _first_bytes(self) -> bytes | None:
+        """What the peer says first, once it is clear that a classic slave speaks; None if not."""
+        received = b""
+        peer = None
+        try:
+            with trio.move_on_after(self._master.housekeeping_s):
+                while (peer := sniff(received)) is None:
+                    part = await self._stream.receive_some(READ_SIZE)
+                    if not part:
+                        return None
+                    received += part
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return None
+        if peer is Peer.CLASSIC:
+            return received
+        what = "said nothing" if peer is None else f"speaks the {peer.value} protocol"
+        self._world.log.error("replication.peer_refused", peer=self._name, reason=what)
+        return None
+
+    def _begin(self, first: bytes) -> bool:
+        """Take the first report and fix where to start; False when the slave is refused."""
+        try:
+            offset = self._newest(first)
+            self.position = self._start_for(offset)
+        except (ReplicationError, RemoteProtocolError) as exc:
+            self._refuse(exc)
+            return False
+        self._key = self._master.board.join(offset)
+        self._master.slaves[self._key] = self
+        self._world.log.info(
+            "replication.slave_joined", slave=self._name, reported=offset, start=self.position
+        )
+        return True
+
+    def _start_for(self, reported: int) -> int:
+        """Where to start for a first report (replication.md 1.7, 7.13). Raises `SlaveRefused`."""
+        log = self._log
+        if reported == 0:
+            if self._master.fresh == "first":
+                return log.min_offset
+            return max(log.min_offset, log.max_offset - log.max_offset % log.segment_size)
+        if reported < log.min_offset:
+            raise SlaveRefused(
+                f"it has the log up to {reported}, ours begins at {log.min_offset}: empty its"
+                " store directory, so that it copies the whole log"
+            )
+        return reported
+
+    def _newest(self, data: bytes | bytearray) -> int:
+        """The newest report among some bytes; raises `SlaveRefused` beyond our end."""
+        offsets = self._reports.feed(data)
+        if not offsets:
+            return self._master.board.acks.get(self._key, 0)
+        if max(offsets) > self._log.max_offset:
+            raise SlaveRefused(
+                f"it reports {max(offsets)}, our log ends at {self._log.max_offset}: it holds what"
+                " this master lost, or is no slave of it; compare the two before it is emptied"
+            )
+        return offsets[-1]
+
+    async def _read_reports(self) -> None:
+        board = self._master.board
+        while True:
+            data: bytes | bytearray = b""
+            with trio.move_on_after(self._master.housekeeping_s) as scope:
+                data = await self._stream.receive_some(READ_SIZE)
+            if scope.cancelled_caught:
+                self._reason = f"no report for {self._master.housekeeping_s:g} s"
+                return
+            if not data:
+                self._reason = "it closed the connection"
+                return
+            board.report(self._key, self._newest(data))
+
+    async def _send_log(self) -> None:
+        log = self._log
+        while True:
+            if self.position < log.max_offset:
+                await self._send_some()
+                continue
+            with trio.move_on_after(self._master.heartbeat_s) as scope:
+                await log.wait_above(self.position)
+            if scope.cancelled_caught:
+                await self._stream.send_all(encode_transfer(self.position, b""))
+
+    async def _send_some(self) -> None:
+        """Send what there is, up to the segment's end: a full batch from the file, else a copy."""
+        log = self._log
+        start = self.position
+        if start < log.min_offset:
+            raise SlaveRefused(
+                f"it needs {start}, which has expired: our log begins at {log.min_offset} now"
+            )
+        left = log.segment_size - start % log.segment_size
+        available = min(log.max_offset - start, left)
+        if available >= LIVE_BATCHES * BATCH_SIZE:
+            await self._send_from_file(start)
+            return
+        data = log.read_cached(start, available)
+        if data is None:
+            data = await self._world.offload(log.read, start, available)
+        if not data:
+            raise SlaveRefused(
+                f"our log has nothing at {start}, though it ends at {log.max_offset}"
+            )
+        frames = [
+            encode_transfer(start + at, data[at : at + BATCH_SIZE])
+            for at in range(0, len(data), BATCH_SIZE)
+        ]
+        await self._stream.send_all(b"".join(frames))
+        self.position = start + len(data)
+
+    async def _send_from_file(self, start: int) -> None:
+        with self._log.pinned(start) as (file, at):
+            await self._stream.send_all(encode_transfer_head(start, BATCH_SIZE))
+            await self._world.network.send_file(self._stream, file, at, BATCH_SIZE)
+        self.position = start + BATCH_SIZE
+
+    async def _until_lost(self, nursery: trio.Nursery, part: Part) -> None:
+        """Run one of the two tasks; its end is the connection's."""
+        try:
+            await part()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            self._reason = self._reason or (str(exc) or type(exc).__name__)
+        except (ReplicationError, RemoteProtocolError) as exc:
+            self._refuse(exc)
+        nursery.cancel_scope.cancel()
+
+    def _refuse(self, error: Exception) -> None:
+        self._world.log.error("replication.slave_refused", slave=self._name, reason=str(error))

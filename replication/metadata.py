@@ -1,0 +1,211 @@
+"""What a slave copies beside the log: topics, groups, offsets (replication.md 2, wire.md 7.1).
+
+RocketMQ's slave asks every 60 s, the first time a minute after its start, deletes every entry and
+adds them again. Ours asks as soon as it follows a master and every few seconds from then on, and
+takes a table over in one step, only when it differs: by version and contents, but offsets by
+contents alone, whose version changes with every save. A real slave sends code 21 to the port two
+below the master's; a master that does not answer on the one is asked on the other.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+import trio
+
+from rocketbed.remoting.client import dial
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import (
+    ConsumerOffsetTable,
+    DataVersion,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import request
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.world.api import Address, World
+
+PERIOD_S: Final = 3.0
+"""Pause between two copies (`rbMetadataSync`)."""
+FALLBACK_PORT_DISTANCE: Final = 2
+"""A RocketMQ broker also serves on its port minus two (the "VIP" port)."""
+
+B = TypeVar("B")
+
+
+class SyncedTable(Protocol[B]):
+    """One table of a slave's broker."""
+
+    version: DataVersion
+    """Version of the table it copied last."""
+
+    def body(self) -> B:
+        """The whole table."""
+        ...
+
+    def replace_all(self, table: B) -> None:
+        """Take a master's table over, its version included."""
+        ...
+
+
+class MetadataTarget(Protocol):
+    """Where a slave's copies go. A None is not copied."""
+
+    @property
+    def topics(self) -> SyncedTable[TopicConfigTable]:
+        """Topic configuration (code 21)."""
+        ...
+
+    @property
+    def groups(self) -> SyncedTable[SubscriptionGroupTable]:
+        """Subscription groups (201)."""
+        ...
+
+    @property
+    def offsets(self) -> SyncedTable[ConsumerOffsetTable]:
+        """Consumer offsets (43)."""
+        ...
+
+    async def save_text(self, name: str, text: bytes) -> None:
+        """Keep a file of the master as it is: `delayOffset.json` (45), `messageRequestMode.json`
+        (402). Called only when it differs from the last one."""
+        ...
+
+
+class MetadataSync:
+    """Copies until cancelled. `set_master` says from whom; None is nobody."""
+
+    def __init__(self, world: World, target: MetadataTarget, *, period_s: float = PERIOD_S) -> None:
+        self._world = world
+        self._target = target
+        self._period_s = period_s
+        self._texts: dict[str, bytes] = {}
+        self._poked = trio.Event()
+        self._unknown: dict[int, None] = {}
+        self.master: Address | None = None
+        """The master's remoting address."""
+        self.rounds = 0
+        """Copies that went through."""
+        self.last_error = ""
+        """Why the last one did not, empty when it did."""
+        self.on_copied: list[Callable[[], None]] = []
+        """Called after each round that went through."""
+
+    def set_master(self, address: Address | None) -> None:
+        """Copy from the master at this remoting address from now on."""
+        if address != self.master:
+            self.master = address
+            self._unknown.clear()
+            self.poke()
+
+    def poke(self) -> None:
+        """Copy now rather than at the next period; a slave does so when it begins to follow."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Copy when poked and every period."""
+        while True:
+            self._poked = trio.Event()
+            if self.master is not None:
+                await self._round(self.master)
+            with trio.move_on_after(self._period_s):
+                await self._poked.wait()
+
+    async def _round(self, master: Address) -> None:
+        try:
+            await self.copy(master)
+        except (RemotingError, ProtocolError, OSError) as exc:
+            if str(exc) != self.last_error:
+                self._world.log.warning(
+                    "replication.metadata_failed",
+                    master=f"{master[0]}:{master[1]}",
+                    reason=str(exc),
+                )
+            self.last_error = str(exc)
+            return
+        self.last_error = ""
+        self.rounds += 1
+        for callback in self.on_copied:
+            callback()
+
+    async def copy(self, master: Address) -> None:
+        """One round. Raises `RemotingError`, `ProtocolError`; what came before it is kept."""
+        host, port = master
+        fallback = (host, port - FALLBACK_PORT_DISTANCE)
+        try:
+            await self._copy_from(master)
+        except RemotingError:
+            if fallback[1] <= 0:
+                raise
+            await self._copy_from(fallback)
+
+    async def _copy_from(self, address: Address) -> None:
+        connection = await dial(self._world, address)
+        failure: RemotingError | ProtocolError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            try:
+                await self._copy_all(connection)
+            except (RemotingError, ProtocolError) as exc:
+                failure = exc  # raised outside, since a nursery would wrap it in a group
+            connection.close()
+        if failure is not None:
+            raise failure
+
+    async def _copy_all(self, connection: Connection) -> None:
+        target = self._target
+        body = await self._ask(connection, RequestCode.GET_ALL_TOPIC_CONFIG)
+        if body is not None:
+            topics = TopicConfigTable.decode(body)
+            old = target.topics.body()
+            if (topics.data_version, topics.topic_config_table) != (
+                target.topics.version,
+                old.topic_config_table,
+            ):
+                self._replace("topics", target.topics, topics)
+        body = await self._ask(connection, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        if body is not None:
+            offsets = ConsumerOffsetTable.decode(body)
+            if offsets.offset_table != target.offsets.body().offset_table:
+                self._replace("offsets", target.offsets, offsets)
+        await self._copy_text(connection, RequestCode.GET_ALL_DELAY_OFFSET, "delayOffset.json")
+        body = await self._ask(connection, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        if body is not None:
+            groups = SubscriptionGroupTable.decode(body)
+            held = target.groups.body()
+            if (
+                groups.data_version,
+                groups.subscription_group_table,
+                groups.forbidden_table,
+            ) != (target.groups.version, held.subscription_group_table, held.forbidden_table):
+                self._replace("groups", target.groups, groups)
+        await self._copy_text(
+            connection, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, "messageRequestMode.json"
+        )
+
+    async def _ask(self, connection: Connection, code: int) -> bytes | None:
+        """The body of an answer; None when the master does not have this (codes differ by
+        release), which is told once."""
+        response = await connection.request(request(code))
+        if response.code == ResponseCode.SUCCESS:
+            return response.body
+        if code not in self._unknown:
+            self._unknown[code] = None
+            self._world.log.info(
+                "replication.metadata_refused",
+                code=int(code),
+                answer=response.code,
+                remark=response.remark,
+            )
+        return None
+
+    def _replace(self, name: str, table: SyncedTable[B], theirs: B) -> None:
+        table.replace_all(theirs)
+        self._world.log.debug("replication.metadata_copied", table=name)
+
+    async def _copy_text(self, connection: Connection, code: int, name: str) -> None:
+        text = await self._ask(connection, code)
+        if text and self._texts.get(name) != text:
+            await self._target.save_text(name, text)
+            self._texts[name] = text
