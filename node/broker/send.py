@@ -22,7 +22,15 @@ from node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import LANGUAGE, VERSION, Command, Encoding, ResponseCode, answer
 from rocketbed.wire.frame import encode
-from rocketbed.wire.properties import KEYS, TAGS, UNIQUE_KEY, WAIT, decode_properties, index_keys
+from rocketbed.wire.properties import (
+    KEYS,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
+    decode_properties,
+    encode_properties,
+    index_keys,
+)
 from rocketbed.world.api import World
 
 SLOW_SYS_FLAGS = 0xFC
@@ -87,7 +95,9 @@ class Sender:
         self._run: Run | None = None
         self._sent: list[Sent] = []
         self._host_hex = store.store_host_bytes.hex().upper()
-        self._suffix = f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{config.cluster_name}\x02"
+        self._suffix = encode_properties(
+            {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": config.cluster_name}
+        )
         self.accepted = 0
         """Messages taken since the start."""
         self.accepted_bytes = 0
@@ -179,11 +189,11 @@ class Sender:
         """Why no message at all is taken now."""
         if self._config.is_slave:
             return answer(command, ResponseCode.SYSTEM_BUSY, f"{REJECTED} (this is a slave)")
-        status = self._store.refusal()
-        if status is None:
+        refusal = self._store.refusal()
+        if refusal is None:
             return None
         self.failed += 1
-        remark = self._store.refusal_remark()
+        status, remark = refusal
         if status is PutStatus.OS_PAGE_CACHE_BUSY:
             remark = f"{REJECTED} ({remark})"
         return answer(command, PUT_CODES[status], remark)

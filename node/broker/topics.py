@@ -204,8 +204,15 @@ class Topics:
         if queues > 0 and name not in self._table:
             self.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
 
-    def when_durable(self, topic: str, callback: Callable[[ConfigFileError | None], None]) -> None:
-        """Call back, in order of the calls, once a topic just made stands in the file."""
+    def is_durable(self, topic: str) -> bool:
+        """Whether a topic stands in the file."""
+        return topic in self._durable
+
+    def when_durable(self, topic: str, callback: AfterSave) -> None:
+        """Call back once a topic just made stands in the file, or could not be written there.
+
+        Callbacks of one topic come in the order in which they were given.
+        """
         self._held.setdefault(topic, []).append(callback)
         self._saved.touch()
 

@@ -100,6 +100,16 @@ class Connection:
             self._is_writing = True
             self._writer_wakes.set()
 
+    def send_parts(self, parts: list[bytes]) -> None:
+        """The same for a frame in pieces."""
+        if self.is_closed:
+            return
+        self._outbox += parts
+        self._outbox_bytes += sum(map(len, parts))
+        if not self._is_writing:
+            self._is_writing = True
+            self._writer_wakes.set()
+
     def reply(self, to: Command, response: Command | None) -> None:
         """Send the answer to a request, unless it wanted none."""
         if response is not None and not to.flag & ONEWAY_BIT:

@@ -1,0 +1,255 @@
+"""Administration of topics and groups, and what slaves copy (wire.md 2.3, 7.2).
+
+17, 18, 215, 21, 351; 200, 225, 207, 201, 352; 43, 45, 402. Changes are answered once they are on
+disk.
+"""
+
+from typing import Final
+
+from node.broker.config_file import ConfigFile, ConfigFileError
+from node.broker.groups import SYSTEM_GROUPS, Groups
+from node.broker.offsets import Offsets
+from node.broker.topics import Topics, topic_name_problem, with_attributes
+from node.config import NodeConfig
+from node.store.store import MessageStore
+from rocketbed.remoting.connection import Connection
+from rocketbed.wire.bodies import (
+    DataVersion,
+    DelayOffsetTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+)
+from rocketbed.wire.command import Command, ResponseCode, answer
+from rocketbed.wire.headers_admin import (
+    AllGroupConfigRequest,
+    AllGroupConfigResponse,
+    AllTopicConfigRequest,
+    AllTopicConfigResponse,
+    CreateTopicRequest,
+    DeleteGroupRequest,
+    GroupRequest,
+    TopicRequest,
+)
+from rocketbed.wire.json_dialect import dumps
+from rocketbed.world.api import World
+
+PAGE_MAX: Final = 2000
+"""Rows of one page of a paged 21 or 201."""
+QUEUES_MAX: Final = 65_536
+"""Queues of one topic; each costs a file."""
+
+
+class Admin:
+    """Topics, groups and the tables behind them."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delays = ConfigFile(world, config.config_dir, "delayOffset.json")
+
+    # --- topics
+
+    async def create_topic(self, command: Command, connection: Connection) -> Command:
+        """17: make or change a topic. Raises `HeaderError`, `ConfigFileError`."""
+        header = CreateTopicRequest.decode(command.fields)
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.readQueueNums,
+            write_queue_nums=header.writeQueueNums,
+            perm=header.perm,
+            topic_filter_type=header.topicFilterType,
+            topic_sys_flag=header.topicSysFlag or 0,
+            order=header.order,
+            attributes=self._attributes_of(header.topic),
+        )
+        try:
+            config = with_attributes(config, header.attributes)
+        except ValueError as exc:
+            return answer(command, ResponseCode.INVALID_PARAMETER, str(exc))
+        problem = self._topic_problem(config)
+        if problem is not None:
+            return answer(command, ResponseCode.INVALID_PARAMETER, problem)
+        self._topics.put(config)
+        await self._topics.save()
+        return answer(command)
+
+    async def create_topics(self, command: Command, connection: Connection) -> Command:
+        """18: the same for a list, all or none. Raises `BodyError`, `ConfigFileError`."""
+        wanted = TopicConfigList.decode(command.body).topic_config_list
+        for config in wanted:
+            problem = self._topic_problem(config)
+            if problem is not None:
+                return answer(command, ResponseCode.INVALID_PARAMETER, problem)
+        for config in wanted:
+            self._topics.put(config)
+        await self._topics.save()
+        return answer(command)
+
+    def _attributes_of(self, topic: str) -> dict[str, str]:
+        old = self._topics.get(topic)
+        return dict(old.attributes) if old is not None else {}
+
+    def _topic_problem(self, config: TopicConfig) -> str | None:
+        name = config.topic_name
+        problem = topic_name_problem(name)
+        if problem is not None:
+            return problem
+        if name in self._topics.system_topics:
+            return f"The topic[{name}] is conflict with system topic."
+        for queues in (config.read_queue_nums, config.write_queue_nums):
+            if not 0 <= queues <= QUEUES_MAX:
+                return f"a topic has 0 to {QUEUES_MAX} queues, not {queues}"
+        if config.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            return f"topicFilterType is SINGLE_TAG or MULTI_TAG, not {config.topic_filter_type}"
+        return None
+
+    async def delete_topic(self, command: Command, connection: Connection) -> Command:
+        """215: forget a topic, its queues and its consumers' offsets.
+
+        Raises `HeaderError`, `ConfigFileError`, `StoreError`.
+        """
+        topic = TopicRequest.decode(command.fields).topic
+        problem = topic_name_problem(topic)
+        if problem is None and topic in self._topics.system_topics:
+            problem = f"The topic[{topic}] is conflict with system topic."
+        if problem is not None:
+            return answer(command, ResponseCode.INVALID_PARAMETER, problem)
+        if self._topics.delete(topic):
+            await self._topics.save()
+            await self._store.delete_topic(topic)
+            self._offsets.delete_topic(topic)
+        return answer(command)
+
+    def topic(self, command: Command, connection: Connection) -> Command:
+        """351: one topic's configuration. Raises `HeaderError`."""
+        name = TopicRequest.decode(command.fields).topic
+        config = self._topics.get(name)
+        if config is None:
+            remark = f"No topic in this broker. topic: {name}"
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, remark)
+        return answer(command, ResponseCode.SUCCESS, None, None, config.encode())
+
+    def all_topics(self, command: Command, connection: Connection) -> Command:
+        """21: all topics, or a page of them. Raises `HeaderError`."""
+        header = AllTopicConfigRequest.decode(command.fields)
+        table = self._topics.body()
+        fields: dict[str, str] | None = None
+        if header.topicSeq is not None:
+            names = list(table.topic_config_table)
+            first = _first_row(header.topicSeq, header.dataVersion, table.data_version)
+            page = names[first : first + _page(header.maxTopicNum)]
+            table = TopicConfigTable(
+                data_version=table.data_version,
+                topic_config_table={name: table.topic_config_table[name] for name in page},
+            )
+            fields = AllTopicConfigResponse(totalTopicNum=len(names)).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields, table.encode())
+
+    # --- groups
+
+    async def create_group(self, command: Command, connection: Connection) -> Command:
+        """200: make or change a consumer group. Raises `BodyError`, `ConfigFileError`."""
+        await self._put_groups([SubscriptionGroupConfig.decode(command.body)])
+        return answer(command)
+
+    async def create_groups(self, command: Command, connection: Connection) -> Command:
+        """225: the same for a list. Raises `BodyError`, `ConfigFileError`."""
+        await self._put_groups(SubscriptionGroupList.decode(command.body).group_config_list)
+        return answer(command)
+
+    async def _put_groups(self, configs: list[SubscriptionGroupConfig]) -> None:
+        for config in configs:
+            if not config.group_name:
+                raise ConfigFileError("a consumer group needs a name (groupName)")
+            self._groups.put(config)
+        await self._groups.save()
+
+    async def delete_group(self, command: Command, connection: Connection) -> Command:
+        """207: forget a consumer group. Raises `HeaderError`, `ConfigFileError`."""
+        header = DeleteGroupRequest.decode(command.fields)
+        if header.groupName in SYSTEM_GROUPS:
+            remark = f"the group {header.groupName} belongs to the system"
+            return answer(command, ResponseCode.INVALID_PARAMETER, remark)
+        self._groups.delete(header.groupName)
+        await self._groups.save()
+        if header.cleanOffset:
+            self._offsets.delete_group(header.groupName)
+        return answer(command)
+
+    def group(self, command: Command, connection: Connection) -> Command:
+        """352: one group's configuration. Raises `HeaderError`."""
+        name = GroupRequest.decode(command.fields).group
+        config = self._groups.get(name)
+        if config is None:
+            remark = f"No group in this broker. group: {name}"
+            return answer(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return answer(command, ResponseCode.SUCCESS, None, None, config.encode())
+
+    def all_groups(self, command: Command, connection: Connection) -> Command:
+        """201: all groups, or a page of them. Raises `HeaderError`."""
+        header = AllGroupConfigRequest.decode(command.fields)
+        table = self._groups.body()
+        fields: dict[str, str] | None = None
+        if header.groupSeq is not None:
+            groups = table.subscription_group_table
+            first = _first_row(header.groupSeq, header.dataVersion, table.data_version)
+            page = list(groups)[first : first + _page(header.maxGroupNum)]
+            table = SubscriptionGroupTable(
+                data_version=table.data_version,
+                forbidden_table={
+                    name: table.forbidden_table[name]
+                    for name in page
+                    if name in table.forbidden_table
+                },
+                subscription_group_table={name: groups[name] for name in page},
+            )
+            fields = AllGroupConfigResponse(totalGroupNum=len(groups)).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields, table.encode())
+
+    # --- what slaves copy besides
+
+    def all_offsets(self, command: Command, connection: Connection) -> Command:
+        """43: the consumer offsets."""
+        return answer(command, ResponseCode.SUCCESS, None, None, self._offsets.body().encode())
+
+    def all_delay_offsets(self, command: Command, connection: Connection) -> Command:
+        """45: the delay offsets as their file has them; nothing is delivered here yet."""
+        try:
+            value = self._delays.load()
+        except ConfigFileError as exc:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
+        table = DelayOffsetTable.from_json(value)
+        return answer(command, ResponseCode.SUCCESS, None, None, table.encode())
+
+    def all_request_modes(self, command: Command, connection: Connection) -> Command:
+        """402: no group has asked for POP."""
+        body = dumps({"messageRequestModeMap": {}})
+        return answer(command, ResponseCode.SUCCESS, None, None, body)
+
+
+def _page(asked: int | None) -> int:
+    return min(asked, PAGE_MAX) if asked is not None and asked > 0 else PAGE_MAX
+
+
+def _first_row(asked: int, version_text: str | None, version: DataVersion) -> int:
+    """Where a page begins: from the start again when the table changed between two pages."""
+    if version_text:
+        known = DataVersion.decode(version_text.encode())
+        if known != version:
+            return 0
+    return max(asked, 0)

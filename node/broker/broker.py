@@ -1,0 +1,152 @@
+"""A broker: the tables and activities of one node, and which request goes where."""
+
+import trio
+
+from node.broker.admin import Admin
+from node.broker.clients import Clients
+from node.broker.config_file import ConfigFileError
+from node.broker.groups import Groups
+from node.broker.offsets import Offsets
+from node.broker.pull import Puller
+from node.broker.queries import Queries
+from node.broker.refusals import FEATURES, refuse
+from node.broker.runtime_info import RuntimeInfo
+from node.broker.send import Sender
+from node.broker.topics import Topics
+from node.config import NodeConfig
+from node.release import ReleaseQueue
+from node.store.store import MessageStore
+from node.watermark import Watermark
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.wire.command import RequestCode as Code
+from rocketbed.world.api import World
+
+
+class Tables:
+    """What stands in `config/`: needed before the store opens, since recovery asks for topics."""
+
+    def __init__(self, world: World, config: NodeConfig) -> None:
+        self.topics = Topics(world, config)
+        self.groups = Groups(world, config)
+        self.offsets = Offsets(world, config)
+
+    def load(self) -> None:
+        """Read the files, in RocketMQ's order. Raises `ConfigFileError`, `BodyError`."""
+        self.topics.load()
+        self.offsets.load()
+        self.groups.load()
+
+    async def save(self) -> None:
+        """Make every change durable. Raises `ConfigFileError`."""
+        await self.topics.save()
+        await self.groups.save()
+        await self.offsets.save()
+
+
+class Broker:
+    """Serves clients from an open store."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        tables: Tables,
+        *,
+        confirmed: Watermark | None = None,
+    ) -> None:
+        """`confirmed` rises as enough slaves hold the log; None waits for no slave."""
+        self._world = world
+        self.config = config
+        self.store = store
+        self.tables = tables
+        self.releases = ReleaseQueue(
+            flushed=store.flushed if config.store.sync_flush else None,
+            confirmed=confirmed,
+            flush_timeout_s=config.store.sync_flush_timeout_ms / 1000,
+            slave_timeout_s=config.slave_timeout_ms / 1000,
+        )
+        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
+        self.clients = Clients(world, topics, groups)
+        self.sender = Sender(world, config, store, topics, groups, self.releases)
+        self.puller = Puller(config, store, topics, groups, self.clients, offsets)
+        self.queries = Queries(config, store, topics, groups, offsets)
+        self.admin = Admin(world, config, store, topics, groups, offsets)
+        self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
+        self.handlers = self._make_handlers()
+        """The table of the main port."""
+
+    def _make_handlers(self) -> Handlers:
+        sender, puller, queries = self.sender, self.puller, self.queries
+        admin, clients, info = self.admin, self.clients, self.info
+        return Handlers(
+            run=dict.fromkeys(
+                (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE), sender.handle
+            ),
+            end_of_run=sender.end_of_run,
+            inline={
+                Code.PULL_MESSAGE: puller.handle,
+                Code.LITE_PULL_MESSAGE: puller.handle,
+                Code.QUERY_CONSUMER_OFFSET: queries.consumer_offset,
+                Code.UPDATE_CONSUMER_OFFSET: queries.commit_offset,
+                Code.GET_MAX_OFFSET: queries.max_offset,
+                Code.GET_MIN_OFFSET: queries.min_offset,
+                Code.HEART_BEAT: clients.heartbeat,
+                Code.UNREGISTER_CLIENT: clients.unregister,
+                Code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
+                Code.CHECK_CLIENT_CONFIG: clients.check_client,
+                Code.GET_TOPIC_CONFIG: admin.topic,
+                Code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
+                Code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.group,
+                Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
+                Code.GET_ALL_CONSUMER_OFFSET: admin.all_offsets,
+                Code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
+                Code.GET_ALL_MESSAGE_REQUEST_MODE: admin.all_request_modes,
+                Code.GET_BROKER_CONFIG: info.config,
+                **dict.fromkeys(FEATURES, refuse),
+            },
+            spawned={
+                Code.SEARCH_OFFSET_BY_TIMESTAMP: queries.offset_by_time,
+                Code.GET_EARLIEST_MSG_STORETIME: queries.earliest_time,
+                Code.VIEW_MESSAGE_BY_ID: queries.message_by_id,
+                Code.QUERY_MESSAGE: queries.by_key,
+                Code.UPDATE_AND_CREATE_TOPIC: admin.create_topic,
+                Code.UPDATE_AND_CREATE_TOPIC_LIST: admin.create_topics,
+                Code.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+                Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.create_group,
+                Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: admin.create_groups,
+                Code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
+                Code.GET_BROKER_RUNTIME_INFO: info.runtime,
+            },
+        )
+
+    @property
+    def fast_handlers(self) -> Handlers:
+        """The table of the port two below: everything but pulls (wire.md 1.10)."""
+        return self.handlers.without(Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget the clients of a connection."""
+        self.clients.connection_closed(connection)
+
+    async def run(self) -> None:
+        """The broker's own tasks, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for task in (
+                self.tables.topics.run,
+                self.tables.groups.run,
+                self.tables.offsets.run,
+                self.clients.run,
+                self.puller.polls.run,
+                self.releases.run,
+            ):
+                nursery.start_soon(task)
+
+    async def stop(self) -> None:
+        """Answer what is held and save the tables; the ports are closed by then."""
+        self.puller.polls.release_all()
+        try:
+            await self.tables.save()
+        except ConfigFileError as exc:
+            self._world.log.error("config.save_failed", error=str(exc))

@@ -1,0 +1,162 @@
+"""Questions about offsets and single messages: 12, 14, 15, 29 to 33 (wire.md 2.1, 6.5)."""
+
+from typing import Final
+
+from node.broker.groups import Groups
+from node.broker.offsets import Offsets
+from node.broker.topics import Topics
+from node.config import NodeConfig
+from node.store.status import GetStatus
+from node.store.store import MessageStore
+from rocketbed.remoting.connection import Connection
+from rocketbed.wire.command import Command, ResponseCode, answer
+from rocketbed.wire.headers import (
+    EarliestStoreTimeResponse,
+    MaxOffsetRequest,
+    OffsetResponse,
+    QueryConsumerOffsetRequest,
+    QueryMessageRequest,
+    QueryMessageResponse,
+    QueueRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+    ViewMessageRequest,
+)
+
+UNIQUE_KEY_MAX: Final = 32
+"""Messages that a query by unique key may ask for."""
+QUERY_MAX: Final = 64
+"""Messages in one answer to a query by key."""
+ANSWER_MAX: Final = 8 * 1024 * 1024
+"""Bytes of records in one answer to a query; a frame holds 16 MiB."""
+
+
+def _offset(command: Command, offset: int) -> Command:
+    return answer(command, ResponseCode.SUCCESS, None, OffsetResponse(offset=offset).encode())
+
+
+class Queries:
+    """Answers from the store and the table of consumer offsets."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+
+    # --- consumer offsets
+
+    def consumer_offset(self, command: Command, connection: Connection) -> Command:
+        """14: where a group stands in a queue. Raises `HeaderError`."""
+        header = QueryConsumerOffsetRequest.decode(command.raw_fields)
+        topic, queue_id = header.topic, header.queueId
+        stored = self._offsets.get(header.consumerGroup, topic, queue_id)
+        if stored >= 0:
+            return _offset(command, stored)
+        if header.setZeroIfNotFound is False:
+            remark = "Not found, do not set to zero, maybe this group boot first"
+        elif self._starts_in_memory(topic, queue_id):
+            return _offset(command, 0)
+        else:
+            remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+        return answer(command, ResponseCode.QUERY_NOT_FOUND, remark)
+
+    def _starts_in_memory(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue still has its very first message, and that among the recent ones.
+
+        A new group then starts at 0 whatever it prefers: upstream's behaviour, kept.
+        """
+        result = self._store.get_messages(topic, queue_id, 0, 1)
+        if result.status is not GetStatus.FOUND or result.min_offset > 0:
+            return False
+        near = self._config.store.memory_bytes
+        return not near or self._store.max_offset - result.ranges[0][0] <= near
+
+    def commit_offset(self, command: Command, connection: Connection) -> Command:
+        """15: store where a group stands. Raises `HeaderError`."""
+        header = UpdateConsumerOffsetRequest.decode(command.raw_fields)
+        if self._groups.get(header.consumerGroup) is None:
+            remark = f"Group {header.consumerGroup} not exist!"
+            return answer(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if self._topics.get(header.topic) is None:
+            remark = f"Topic {header.topic} not exist!"
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, remark)
+        if header.queueId < 0:
+            remark = f"queueId[{header.queueId}] is illegal"
+            return answer(command, ResponseCode.INVALID_PARAMETER, remark)
+        self._offsets.commit(
+            header.consumerGroup, header.topic, header.queueId, header.commitOffset
+        )
+        return answer(command, ResponseCode.SUCCESS, None, {})
+
+    # --- bounds
+
+    def max_offset(self, command: Command, connection: Connection) -> Command:
+        """30: the next offset of a queue, 0 for an unknown one. Raises `HeaderError`."""
+        header = MaxOffsetRequest.decode(command.raw_fields)
+        offset = self._store.queue_max(header.topic, header.queueId, committed=header.committed)
+        return _offset(command, offset)
+
+    def min_offset(self, command: Command, connection: Connection) -> Command:
+        """31: the first offset that a queue keeps. Raises `HeaderError`."""
+        header = QueueRequest.decode(command.raw_fields)
+        return _offset(command, self._store.queue_min(header.topic, header.queueId))
+
+    async def offset_by_time(self, command: Command, connection: Connection) -> Command:
+        """29: a queue offset by store time. Raises `HeaderError`."""
+        header = SearchOffsetRequest.decode(command.raw_fields)
+        upper = (header.boundaryType or "lower").lower() == "upper"
+        offset = await self._store.offset_by_time(
+            header.topic, header.queueId, header.timestamp, upper=upper
+        )
+        return _offset(command, offset)
+
+    async def earliest_time(self, command: Command, connection: Connection) -> Command:
+        """32: store time of a queue's first message, -1 when it is empty. Raises `HeaderError`."""
+        header = QueueRequest.decode(command.raw_fields)
+        time_ms = await self._store.earliest_store_time(header.topic, header.queueId)
+        fields = EarliestStoreTimeResponse(timestamp=time_ms).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields)
+
+    # --- messages
+
+    async def message_by_id(self, command: Command, connection: Connection) -> Command:
+        """33: the record at a physical offset. Raises `HeaderError`."""
+        header = ViewMessageRequest.decode(command.raw_fields)
+        record = await self._store.record_at(header.offset)
+        if record is None:
+            remark = f"can not find message by the offset, {header.offset}"
+            return answer(command, ResponseCode.SYSTEM_ERROR, remark)
+        return answer(command, ResponseCode.SUCCESS, None, None, record)
+
+    async def by_key(self, command: Command, connection: Connection) -> Command:
+        """12: records with a key, by topic and time. Raises `HeaderError`."""
+        header = QueryMessageRequest.decode(command.raw_fields)
+        limit = UNIQUE_KEY_MAX if header.uniqueKeyQuery else QUERY_MAX
+        count = max(0, min(header.maxNum, limit))
+        found = await self._store.query(
+            header.topic, header.key, count, header.beginTimestamp, header.endTimestamp
+        )
+        records: list[bytes] = []
+        size = 0
+        for record in found.records:
+            size += len(record)
+            if size > ANSWER_MAX and records:
+                break
+            records.append(record)
+        fields = QueryMessageResponse(
+            indexLastUpdateTimestamp=found.last_update_ms,
+            indexLastUpdatePhyoffset=found.last_update_offset,
+        ).encode()
+        if not records:
+            remark = "can not find message, maybe time range not correct"
+            return answer(command, ResponseCode.QUERY_NOT_FOUND, remark, fields)
+        return answer(command, ResponseCode.SUCCESS, None, fields, b"".join(records))

@@ -1,0 +1,123 @@
+"""What a broker says about itself: 26 and 28 (wire.md 2.8)."""
+
+from typing import Final
+
+import trio
+
+from node.broker.pull import Puller
+from node.broker.send import Sender
+from node.config import NodeConfig
+from node.config_keys import KEYS
+from node.store.store import MessageStore
+from rocketbed.remoting.connection import Connection
+from rocketbed.wire.bodies import DataVersion, KvTable
+from rocketbed.wire.command import Command, ResponseCode, answer
+from rocketbed.wire.headers_admin import BrokerConfigResponse
+from rocketbed.wire.message import decode_message
+from rocketbed.wire.properties_text import render_properties
+from rocketbed.world.api import World
+
+VERSION_NAME: Final = "V5_3_3"
+"""The release whose behaviour this broker has; ours is in `rocketbedVersion`."""
+ROCKETBED_VERSION: Final = "0.1.0"
+ZERO_KEYS: Final = (
+    "sendThreadPoolQueueSize",
+    "pullThreadPoolQueueSize",
+    "ackThreadPoolQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "ackThreadPoolQueueHeadWaitTimeMills",
+    "timerReadBehind",
+    "timerOffsetBehind",
+    "timerCongestNum",
+    "msgPutTotalYesterdayMorning",
+    "msgPutTotalTodayMorning",
+    "msgGetTotalYesterdayMorning",
+    "msgGetTotalTodayMorning",
+)
+"""Numbers that tools print and that have no counterpart here."""
+
+
+class RuntimeInfo:
+    """Counters and settings as text."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        sender: Sender,
+        puller: Puller,
+    ) -> None:
+        self._world = world
+        self._config = config
+        self._store = store
+        self._sender = sender
+        self._puller = puller
+        self._boot_ms = world.clock.wall_ms()
+        self._began = trio.current_time()
+
+    async def runtime(self, command: Command, connection: Connection) -> Command:
+        """28: the table of runtime information."""
+        body = KvTable(table=await self._table()).encode()
+        return answer(command, ResponseCode.SUCCESS, None, None, body)
+
+    async def _table(self) -> dict[str, str]:
+        sender, puller = self._sender, self._puller
+        elapsed_s = max(trio.current_time() - self._began, 0.001)
+        puts = f"{sender.accepted / elapsed_s:.1f}"
+        gets = f"{puller.served / elapsed_s:.1f}"
+        misses = f"{puller.missed / elapsed_s:.1f}"
+        average = sender.accepted_bytes / sender.accepted if sender.accepted else 0.0
+        first = await self._store.record_at(self._store.min_offset)
+        earliest_ms = decode_message(first).store_timestamp if first is not None else 0
+        return {
+            **dict.fromkeys(ZERO_KEYS, "0"),
+            "brokerActive": "true",
+            "brokerVersionDesc": VERSION_NAME,
+            "brokerVersion": "479",
+            "rocketbedVersion": ROCKETBED_VERSION,
+            "bootTimestamp": str(self._boot_ms),
+            "runtime": f"[ {int(elapsed_s)} seconds ]",
+            "startAcceptSendRequestTimeStamp": str(self._config.start_accept_sends_ms),
+            "putTps": f"{puts} {puts} {puts}",
+            "getTransferredTps": f"{gets} {gets} {gets}",
+            "getFoundTps": f"{gets} {gets} {gets}",
+            "getMissTps": f"{misses} {misses} {misses}",
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
+            "putMessageTimesTotal": str(sender.accepted),
+            "putMessageFailedTimes": str(sender.failed),
+            "putMessageSizeTotal": str(sender.accepted_bytes),
+            "putMessageAverageSize": str(average),
+            "msgPutTotalTodayNow": str(sender.accepted),
+            "msgGetTotalTodayNow": str(puller.served),
+            "earliestMessageTimeStamp": str(earliest_ms),
+            "pullRequestsHeld": str(len(puller.polls)),
+            **self._store.runtime_info(),
+        }
+
+    def config(self, command: Command, connection: Connection) -> Command:
+        """26: the settings as properties text, by RocketMQ's names."""
+        text = render_properties(self._settings())
+        version = DataVersion(timestamp=self._boot_ms).encode().decode()
+        fields = BrokerConfigResponse(version=version).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields, text.encode())
+
+    def _settings(self) -> dict[str, str]:
+        """What was set, and the defaults of the rest where they have the same form."""
+        config = self._config
+        settings: dict[str, str] = {}
+        for name, key in KEYS.items():
+            if name in config.values:
+                settings[name] = config.values[name]
+                continue
+            value = getattr(config.store if key.is_store else config, key.field, None)
+            if isinstance(value, bool) and key.field != "sync_flush":
+                settings[name] = "true" if value else "false"
+            elif isinstance(value, int | str) and key.field not in ("sync_flush", "reserved_ms"):
+                settings[name] = str(value)
+        flush = "SYNC_FLUSH" if config.store.sync_flush else "ASYNC_FLUSH"
+        settings.setdefault("flushDiskType", flush)
+        settings.setdefault("fileReservedTime", str(config.store.reserved_ms // 3_600_000))
+        return settings

@@ -1,0 +1,42 @@
+"""What a consumer wants of a topic, as the broker filters: tag hashes (wire.md 5.6)."""
+
+from rocketbed.wire.bodies import SubscriptionData
+from rocketbed.wire.javahash import tag_code
+
+ALL = "*"
+
+
+class BadExpression(ValueError):
+    """A tag expression without any tag."""
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether a subscription filters by tags; SQL92 is the other kind."""
+    return expression_type is None or expression_type in ("", "TAG")
+
+
+def parse_tags(expression: str | None) -> frozenset[int] | None:
+    """Hashes of the tags in `a || b`; None takes everything. Raises `BadExpression`.
+
+    RocketMQ: `FilterAPI.buildSubscriptionData`.
+    """
+    if expression is None or not expression.strip() or expression.strip() == ALL:
+        return None
+    tags = [part.strip() for part in expression.split("||") if part.strip()]
+    if not tags:
+        raise BadExpression(f"no tag in {expression!r}")
+    return frozenset(tag_code(tag) for tag in tags)
+
+
+def tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
+    """The same for a subscription from a heartbeat, which brings its hashes along."""
+    if subscription.class_filter_mode or subscription.sub_string.strip() in (ALL, ""):
+        return None
+    if subscription.code_set:
+        return frozenset(subscription.code_set)
+    if subscription.tags_set:
+        return frozenset(tag_code(tag) for tag in subscription.tags_set)
+    try:
+        return parse_tags(subscription.sub_string)
+    except BadExpression:
+        return frozenset()

@@ -1,0 +1,142 @@
+"""Wiring: a world and a configuration become a running node.
+
+Order of a start: tables, store (lock and recovery), tables again under the lock, broker, ports,
+services. A stop goes the other way round and leaves the directory clean; a store that failed ends
+everything at once and leaves `abort` behind.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from node.broker.broker import Broker, Tables
+from node.config import NodeConfig
+from node.store.errors import StoreError
+from node.store.store import MessageStore
+from node.watermark import Watermark
+from rocketbed.remoting.server import Server
+from rocketbed.wire.errors import RocketbedError
+from rocketbed.world.api import World
+
+
+class NodeError(RocketbedError):
+    """A node that cannot start; the message says what to change."""
+
+
+class Service(Protocol):
+    """Something that runs beside the broker: replication, registration."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled; `task_status.started()` when others can rely on it."""
+        ...
+
+
+class Node:
+    """The parts of a running node, for its services and for tests."""
+
+    def __init__(self, world: World, config: NodeConfig, store: MessageStore, tables: Tables):
+        self.world = world
+        self.config = config
+        self.store = store
+        self.tables = tables
+        waits_for_slaves = config.broker_role == "SYNC_MASTER" and config.in_sync_replicas > 1
+        self.confirmed: Watermark | None = Watermark() if waits_for_slaves else None
+        """Below it `inSyncReplicas` copies hold the log; replication raises it. None: not waited
+        for."""
+        self.broker = Broker(world, config, store, tables, confirmed=self.confirmed)
+        host = config.bind_address
+        self.servers = [
+            Server(
+                world,
+                (host, config.listen_port),
+                self.broker.handlers,
+                on_close=self.broker.connection_closed,
+            )
+        ]
+        """The main port, then the one two below it (wire.md 1.10)."""
+        if config.listen_port > 2:
+            self.servers.append(
+                Server(
+                    world,
+                    (host, config.listen_port - 2),
+                    self.broker.fast_handlers,
+                    on_close=self.broker.connection_closed,
+                )
+            )
+
+
+def make_services(node: Node) -> Sequence[Service]:
+    """What runs beside the broker, by configuration; started in this order after the ports."""
+    return ()
+
+
+async def run_node(
+    world: World,
+    config: NodeConfig,
+    *,
+    task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a node until `world.process.stop_requested`; says itself when it serves.
+
+    Raises `RocketbedError`: `NodeError`, `ConfigFileError` or the store's errors. After
+    `StoreFailed` the process must end: the directory is left for recovery.
+    """
+    began = trio.current_time()
+    tables = Tables(world, config)
+    tables.load()
+    store = await MessageStore.open(world, config.store, tables.topics)
+    failure: RocketbedError | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            try:
+                tables.load()
+                await tables.save()
+                node = Node(world, config, store, tables)
+                await _serve(node, began, task_status)
+                await node.broker.stop()
+            except* RocketbedError as group:
+                failure = _first(group)
+            if not isinstance(failure, StoreError):
+                await store.close()
+    except* StoreError as group:
+        failure = _first(group)
+    if failure is not None:
+        raise failure
+
+
+async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -> None:
+    """Ports open until the stop. Raises `NodeError` when a port is taken."""
+    world, config = node.world, node.config
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.broker.run)
+        for server in node.servers:
+            try:
+                await nursery.start(server.run)
+            except OSError as exc:
+                nursery.cancel_scope.cancel()
+                raise NodeError(
+                    f"cannot listen on {server.address[0]}:{server.address[1]}: {exc}"
+                    " (listenPort, and the port two below it)"
+                ) from exc
+        for service in make_services(node):
+            await nursery.start(service.run)
+        world.log.info(
+            "node.serving",
+            name=config.broker_name,
+            id=config.broker_id,
+            role=config.broker_role,
+            port=node.servers[0].address[1],
+            seconds=round(trio.current_time() - began, 3),
+        )
+        task_status.started(node)
+        await world.process.stop_requested.wait()
+        world.log.info("node.stopping", name=config.broker_name)
+        nursery.cancel_scope.cancel()
+
+
+def _first(group: BaseExceptionGroup[RocketbedError]) -> RocketbedError:
+    """The first error of a group, however deep."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,64 @@
+"""`rocketbed`: the command line. Each command's module is imported only when it is used.
+
+Exit codes (design.md 20): 0 good, 1 a finding or failure, 64 wrong usage, and what a command
+defines between.
+"""
+
+import importlib
+import sys
+from typing import Final
+
+import click
+
+EXIT_FAILURE: Final = 1
+EXIT_USAGE: Final = 64
+EXIT_INTERRUPTED: Final = 130
+
+COMMANDS: Final[dict[str, str]] = {
+    "node": "rocketbed.cli.node:node",
+    "store": "rocketbed.cli.store:store",
+}
+"""Command name to `module:object`."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called, or when the help lists it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now."""
+        target = COMMANDS.get(cmd_name)
+        if target is None:
+            return None
+        module, _, name = target.partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """A message store and broker that keeps RocketMQ's files and speaks its protocol."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    from rocketbed.wire.errors import RocketbedError
+
+    try:
+        result = cli.main(args=arguments, prog_name="rocketbed", standalone_mode=False)
+    except click.UsageError as exc:
+        exc.show()
+        return EXIT_USAGE
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except RocketbedError as exc:
+        print(f"rocketbed: {exc}", file=sys.stderr)
+        return EXIT_FAILURE
+    return result if isinstance(result, int) else 0
