@@ -92,11 +92,8 @@ def check_store(
     facts = checker.facts
     check_empty_segments(directory, findings, unclean=facts.unclean)
     check_checkpoint(directory, facts, checker.last_store_ms, findings)
-    behind = any(
-        finding.rule in ("S5", "S10") and finding.severity != Severity.NOTE
-        for finding in findings.all()
-    )
-    check_abort(directory, findings, torn=checker.torn, behind=behind)
+    if not live:
+        check_abort(directory, findings, torn=checker.torn, behind=checker.behind)
     check_config(directory, checker.dispatcher.topic_names(), findings)
     maxima = {key: cursor.next for key, cursor in checker.cursors.items() if cursor.next >= 0}
     check_offsets(directory, maxima, findings)
@@ -124,6 +121,8 @@ class _LogChecker:
     records: int = 0
     last_store_ms: int = 0
     torn: bool = False
+    behind: bool = False
+    """Whether queues or index lack the end of the log."""
     end: int = 0
     cursors: dict[tuple[str, int], QueueCursor] = field(default_factory=dict)
     batches: dict[tuple[str, int], BatchCursor] = field(default_factory=dict)
@@ -135,7 +134,7 @@ class _LogChecker:
             IndexChecker(files, names, self.findings, unclean=self.unclean) if files else None
         )
         self.dispatcher = Dispatcher(self.directory)
-        self._steps_back = 0
+        self._steps_back = self._keys = 0
 
     @property
     def facts(self) -> LogFacts:
@@ -161,10 +160,10 @@ class _LogChecker:
                 assert isinstance(item, Filler)
         facts = self.facts
         for cursor in self._all_cursors():
-            cursor.finish(facts)
+            self.behind |= cursor.finish(facts)
         if self.index is not None:
-            self.index.finish(facts)
-        elif self.records and self.directory.index_layout is not None:
+            self.behind |= self.index.finish(facts)
+        elif self._keys and self.directory.index_layout is not None:
             what = "there is no index: nothing is found by key"
             self.findings.add("S10", Severity.NOTE, "index", what, todo="rebuild, if wanted")
         if self._steps_back:
@@ -185,6 +184,7 @@ class _LogChecker:
         dispatch = self.dispatcher.dispatch(entry)
         for target in dispatch.targets:
             self._expect(target, entry)
+        self._keys += len(dispatch.keys)
         if self.index is not None and dispatch.keys:
             topic_hash = dispatch.topic.hash
             hashes = [topic_hash.key_hash(key) for key in dispatch.keys]

@@ -50,7 +50,8 @@ class IndexChecker:
     ) -> None:
         """A record that is indexed, and the hashes of its keys in their order.
 
-        A 5.5 broker indexes the tag too, behind the keys; that is asked only if they differ.
+        A 5.5 broker indexes the tag too, behind the keys; that is asked only if they differ. The
+        first keys of the first indexed record may have been in an older file.
         """
         entry = self._next
         self.records += 1
@@ -64,19 +65,26 @@ class IndexChecker:
             return
         if self._missing:
             self._report_missing(tail=False)
-        self._leading = False
+        leading, self._leading = self._leading, False
         found: list[int] = []
         while entry is not None and entry[1] == offset:
             found.append(entry[0])
             if entry[4] > 1:
                 self._judge_time(entry, store_ms)
             entry = self._next = next(self._stream, None)
-        if found != hashes and not (tags and found == [*hashes, topic_hash.key_hash(b"T#" + tags)]):
+        if found != hashes and not (
+            (tags and found == [*hashes, topic_hash.key_hash(b"T#" + tags)])
+            or (leading and found == hashes[-len(found) :])
+        ):
             self._judge_keys(offset, found, hashes)
 
-    def finish(self, facts: LogFacts) -> None:
-        """The log has been read: what is missing, and what the index holds beyond it."""
-        if self._missing:
+    def finish(self, facts: LogFacts) -> bool:
+        """The log has been read: judge what is missing, and what the index holds beyond it.
+
+        True when the index lacks the end of the log.
+        """
+        behind = self._missing > 0
+        if behind:
             self._report_missing(tail=True)
         while self._next is not None:
             entry = self._next
@@ -87,6 +95,7 @@ class IndexChecker:
             elif entry[1] >= facts.minimum:
                 self._judge_stranger(entry)
             self._next = next(self._stream, None)
+        return behind
 
     def _entries(self) -> Iterator[_Entry]:
         """Entries of all files in order; each file is checked when its last one was taken."""

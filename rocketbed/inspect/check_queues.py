@@ -88,20 +88,23 @@ class QueueCursor:
                 return
         self._expect_slowly(slot, offset, size, tag_code)
 
-    def finish(self, facts: LogFacts) -> None:
-        """The log has been read: what is missing, and what the queue holds beyond it."""
-        if self.missing is not None:
+    def finish(self, facts: LogFacts) -> bool:
+        """The log has been read: judge what is missing, and what the queue holds beyond it.
+
+        True when the queue lacks the end of the log.
+        """
+        behind = self.missing is not None
+        if behind:
             self._report_missing(behind=True, unclean=facts.unclean)
         if self.queue is None:
-            return
-        first = max(self.next, 0)
+            return behind
         if self.next < 0:
             self._judge_expired(None, facts.minimum)
-            return
-        for unit in self.queue.units(first):
-            if unit.is_pre_blank:
-                continue
-            self._judge_beyond(unit.slot, unit.offset, unit.size, facts)
+            return False
+        for unit in self.queue.units(self.next):
+            if not unit.is_pre_blank:
+                self._judge_beyond(unit.slot, unit.offset, unit.size, facts)
+        return behind
 
     def begin(self, slot: int, log_minimum: int) -> None:
         """The queue's first record in the log: what stands before it must be older."""
@@ -217,12 +220,13 @@ class QueueCursor:
 class BatchCursor:
     """The same for a batch queue, whose units follow each other without slots."""
 
-    __slots__ = ("_findings", "_seen_next", "_units", "name", "pending")
+    __slots__ = ("_behind", "_findings", "_seen_next", "_units", "name", "pending")
 
     def __init__(self, name: str, queue: BatchConsumeQueue | None, findings: Findings) -> None:
         self.name = name
         self._units = iter(queue.units() if queue is not None else ())
         self._findings = findings
+        self._behind = False
         self._seen_next: int | None = None
         self.pending: BatchUnit | None = next(self._units, None)
 
@@ -240,6 +244,7 @@ class BatchCursor:
         self._seen_next = expected.base + expected.messages
         found = self.pending
         if found is None or found.offset != expected.offset:
+            self._behind = found is None
             severity = Severity.TAIL if found is None and unclean else Severity.DAMAGE
             what = f"no unit for the batch at {expected.offset}"
             self._findings.add("S5", severity, self.name, what, offset=expected.base, todo=REBUILD)
@@ -252,8 +257,8 @@ class BatchCursor:
             )
         self.pending = next(self._units, None)
 
-    def finish(self, facts: LogFacts) -> None:
-        """What the queue holds beyond the log."""
+    def finish(self, facts: LogFacts) -> bool:
+        """Judge what the queue holds beyond the log. True when it lacks the end of the log."""
         while self.pending is not None:
             if self.pending.offset + self.pending.size > facts.end:
                 severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
@@ -264,6 +269,7 @@ class BatchCursor:
                 self.pending = next(self._units, None)
             else:
                 self._judge_extra(self.pending, facts.minimum)
+        return self._behind
 
     def _judge_extra(self, unit: BatchUnit, log_minimum: int | None = None) -> None:
         if self._seen_next is not None or (log_minimum is not None and unit.offset >= log_minimum):
