@@ -220,14 +220,14 @@ class _Replay:
         used = len(self.table) - self.table.count(0)
         if used != header.used_slots:
             self._add(f"the header counts {header.used_slots} used slots, entries use {used}", None)
-        stored = array("i", self.index.slot_table())
+        stored = array("i", self.index.slot_table().ljust(4 * len(self.table), b"\0"))
         if sys.byteorder == "little":
             stored.byteswap()
         if stored != self.table:
             self._compare_slots(stored)
 
     def _compare_slots(self, stored: "array[int]") -> None:
-        pairs = enumerate(zip(stored, self.table, strict=False))
+        pairs = enumerate(zip(stored, self.table, strict=True))
         slot, (found, expected) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
         self._add(f"slot {slot} names entry {found}, the newest one of it is {expected}", None)
 

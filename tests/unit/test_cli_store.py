@@ -1,0 +1,255 @@
+"""`rocketbed store` as a user meets it: output, exit statuses, what it refuses."""
+
+import fcntl
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rocketbed.cli.store import store
+from tests.unit.inspect_support import (
+    QUEUE_SEGMENT,
+    SEGMENT,
+    build,
+    copy,
+    files_below,
+    manifest,
+    overwrite,
+    segment_of,
+    some,
+    unpack,
+)
+
+SIZES = ["--set", "maxHashSlotNum=10", "--set", "maxIndexNum=20"]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack("killed", tmp_path_factory.mktemp("killed"))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    build(root, some(40))
+    return root
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(store, [str(argument) for argument in arguments])
+
+
+def test_ls_shows_the_log_and_its_queues(killed: Path) -> None:
+    result = run("ls", killed)
+    assert result.exit_code == 0
+    assert "log       0 to 1410024" in result.output
+    assert "FxRoll/0" in result.output
+    assert "lock      free" in result.output
+    row = json.loads(run("ls", killed, "--json").output)
+    assert row["log"] == {"min": 0, "end": 1410024, "torn": False, "damaged": False}
+    bounds = {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in row["queues"]}
+    rows = manifest("killed")["queues"]
+    assert bounds == {(q["topic"], q["queueId"]): (q["minOffset"], q["maxOffset"]) for q in rows}
+    assert row["indexLayout"] == {"slots": 100, "entries": 400}
+
+
+def test_dump_gives_the_keys_of_the_manifest(killed: Path) -> None:
+    result = run("dump", killed, "--json", "--limit", 0, "--scan")
+    rows = [json.loads(line) for line in result.output.splitlines()]
+    expected = manifest("killed")["stored"]
+    assert len(rows) == len(expected)
+    assert {tuple(row) for row in rows} == {tuple(expected[0])}
+
+
+def test_dump_filters(killed: Path) -> None:
+    def dump(*arguments: object) -> list[dict[str, object]]:
+        result = run("dump", killed, "--json", *arguments)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.output.splitlines()]
+
+    assert len(dump()) == 100
+    assert len(dump("--limit", 7)) == 7
+    queue = dump("--topic", "FxRoll", "--queue", 0, "--offset", 540)
+    assert [row["queueOffset"] for row in queue] == list(range(540, 546))
+    assert [row["commitLogOffset"] for row in dump("--topic", "FxPlain", "--key", "key-2")] == [
+        0x2717
+    ]
+    assert dump("--topic", "FxPlain", "--key", "nothing") == []
+    every = dump("--limit", 0)
+    times = sorted(int(str(row["storeTimestamp"])) for row in every)
+    middle = times[len(times) // 2]
+    before = dump("--limit", 0, "--end", middle)
+    after = dump("--limit", 0, "--begin", middle + 1)
+    assert len(before) + len(after) == len(every)
+    assert {row["topic"] for row in dump("--topic", "FxTags")} == {"FxTags"}
+
+
+def test_dump_as_a_table(killed: Path) -> None:
+    lines = run("dump", killed, "--topic", "FxPlain", "--limit", 2).output.splitlines()
+    assert len(lines) == 3
+    assert "FxPlain/0  TagA  key-0" in lines[2]
+
+
+def test_dump_finds_what_queue_and_index_do_not_know_yet(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    build(root, some(25), clean=False)
+    queue = sorted((root / "consumequeue" / "T" / "0").iterdir())
+    overwrite(queue[2], 40, bytes(QUEUE_SEGMENT - 40))
+    sorted((root / "index").iterdir())[-1].unlink()
+    rows = run("dump", root, *SIZES, "--topic", "T", "--queue", 0, "--json").output.splitlines()
+    assert [json.loads(row)["queueOffset"] for row in rows] == list(range(25))
+    rows = run("dump", root, *SIZES, "--topic", "T", "--key", "k24", "--json").output.splitlines()
+    assert [json.loads(row)["queueOffset"] for row in rows] == [24]
+
+
+def test_fsck_of_a_good_store(small: Path) -> None:
+    result = run("fsck", small, *SIZES)
+    assert result.exit_code == 0
+    assert result.output.startswith("good: log 0 to ")
+
+
+def test_fsck_of_a_torn_tail(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    offsets = build(root, some(5), clean=False)
+    overwrite(segment_of(root, 0)[0], offsets[4] + 400, b"remains")
+    result = run("fsck", root, *SIZES)
+    assert result.exit_code == 1
+    assert "tail    S13" in result.output
+    assert "to do: nothing to do" in result.output
+
+
+def test_fsck_of_damage_in_json(small: Path) -> None:
+    overwrite(segment_of(small, 0)[0], 1000, bytes(200))
+    result = run("fsck", small, *SIZES, "--json")
+    assert result.exit_code == 2
+    row = json.loads(result.output)
+    assert row["verdict"] == "damage"
+    first = row["findings"][0]
+    assert first["severity"] == "damage"
+    assert first.keys() == {"rule", "severity", "file", "offset", "what", "todo", "count"}
+
+
+@pytest.mark.parametrize("command", ["ls", "dump", "fsck"])
+def test_what_is_no_store(tmp_path: Path, command: str) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        result = run(command, path)
+        assert result.exit_code == 3
+        assert "not a store" in result.output
+    (tmp_path / "commitlog").mkdir()
+    result = run(command, tmp_path, "--set", "storeType=defaultRocksDB")
+    assert result.exit_code == 3
+    assert "RocksDB" in result.output
+
+
+def test_settings_that_cannot_be_read(small: Path, tmp_path: Path) -> None:
+    for setting, expected in (
+        ("mappedFileSizeCommitLog=big", "mappedFileSizeCommitLog: 'big'"),
+        ("messageDelayLevel=1s 2x", "'2x'"),
+        ("nonsense", "must be KEY=VALUE"),
+    ):
+        result = run("ls", small, "--set", setting)
+        assert result.exit_code == 64
+        assert expected in result.output
+    config = tmp_path / "broker.conf"
+    config.write_text("# ours\nmaxHashSlotNum=10\nmaxIndexNum = 20\nbrokerName:a\n")
+    assert run("fsck", small, "--config", config).exit_code == 0
+
+
+def test_rebuild_elsewhere(killed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    before = dict(files_below(killed, "."))
+    result = run("rebuild", killed, "--out", out)
+    assert result.exit_code == 0
+    assert "669 records: 669 units in 26 queues, 1467 keys in 4 index files" in result.output
+    assert dict(files_below(killed, ".")) == before
+    assert dict(files_below(out, "consumequeue")) == dict(files_below(killed, "consumequeue"))
+    again = run("rebuild", killed, "--out", out)
+    assert again.exit_code == 1
+    assert "give an empty directory" in again.output
+
+
+def test_rebuild_in_place(killed: Path, tmp_path: Path) -> None:
+    root = copy(killed, tmp_path / "store")
+    queue = root / "consumequeue" / "FxPlain" / "0" / f"{0:020d}"
+    overwrite(queue, 20, bytes(40))
+    for path in (root / "index").iterdir():
+        overwrite(path, 0, b"\xff" * 40)
+    assert run("fsck", root, "--set", "maxHashSlotNum=100").exit_code == 2
+    result = run("rebuild", root, "--in-place", "--set", "maxHashSlotNum=100")
+    assert result.exit_code == 0, result.output
+    assert run("fsck", root).exit_code == 0
+    assert dict(files_below(root, "consumequeue")) == dict(files_below(killed, "consumequeue"))
+    assert not [name for name in os.listdir(root) if name.startswith("rebuild")]
+
+
+def test_rebuild_in_place_again_after_a_crash(killed: Path, tmp_path: Path) -> None:
+    """A crash between moving the old queues away and putting the new ones in their place."""
+    root = copy(killed, tmp_path / "store")
+    (root / "rebuild.old").mkdir()
+    (root / "rebuild.new" / "consumequeue").mkdir(parents=True)
+    os.rename(root / "consumequeue", root / "rebuild.old" / "consumequeue")
+    assert run("rebuild", root, "--in-place").exit_code == 0
+    assert run("fsck", root).exit_code == 0
+    assert not [name for name in os.listdir(root) if name.startswith("rebuild")]
+
+
+def test_rebuild_refuses_a_store_in_use(small: Path) -> None:
+    before = dict(files_below(small, "consumequeue"))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        descriptor = os.open(small / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        os.write(writer, b"held")
+        signal.pause()
+    try:
+        assert os.read(reader, 4) == b"held"
+        result = run("rebuild", small, "--in-place", *SIZES)
+        assert result.exit_code == 1
+        assert "in use" in result.output
+        assert "held by process" in run("ls", small, *SIZES).output
+        assert run("dump", small, *SIZES).exit_code == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert dict(files_below(small, "consumequeue")) == before
+    assert run("rebuild", small, "--in-place", *SIZES).exit_code == 0
+
+
+def test_rebuild_in_place_refuses_a_damaged_log(small: Path) -> None:
+    overwrite(segment_of(small, 0)[0], 1000, bytes(200))
+    before = dict(files_below(small, "."))
+    result = run("rebuild", small, "--in-place", *SIZES)
+    assert result.exit_code == 1
+    assert "--force" in result.output
+    after = dict(files_below(small, "."))
+    after.pop("lock")
+    assert after == before
+    assert run("rebuild", small, "--in-place", "--force", *SIZES).exit_code == 0
+    remaining = {
+        finding["rule"]
+        for finding in json.loads(run("fsck", small, *SIZES, "--json").output)["findings"]
+        if finding["severity"] == "damage"
+    }
+    assert remaining == {"S9", "S6"}
+
+
+def test_rebuild_wants_to_know_where(small: Path) -> None:
+    assert run("rebuild", small).exit_code == 64
+    assert run("rebuild", small, "--in-place", "--out", "x").exit_code == 64
+
+
+def test_a_log_elsewhere(small: Path, tmp_path: Path) -> None:
+    """storePathCommitLog may name another place, or several."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    os.rename(small / "commitlog" / f"{0:020d}", one / f"{0:020d}")
+    os.rename(small / "commitlog" / f"{SEGMENT:020d}", other / f"{SEGMENT:020d}")
+    (small / "commitlog").rmdir()
+    path = f"storePathCommitLog={one},{other}"
+    assert run("fsck", small, *SIZES, "--set", path).exit_code == 0
+    assert run("fsck", small, *SIZES).exit_code == 2
