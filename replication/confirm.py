@@ -40,11 +40,10 @@ class AckBoard:
         """Whether a send has to wait for any slave."""
         return self._slaves_needed > 0
 
-    def join(self, offset: int) -> int:
-        """A slave's first report. Returns its key."""
+    def join(self) -> int:
+        """A slave came; it has acknowledged nothing yet. Returns its key."""
         self._next_key += 1
-        self.acks[self._next_key] = offset
-        self._raise_confirmed()
+        self.acks[self._next_key] = 0
         return self._next_key
 
     def report(self, key: int, offset: int) -> None:

@@ -2,8 +2,9 @@
 
 The log is shipped to its written end, as RocketMQ does. What differs from it on purpose: an empty
 slave is served from the first segment rather than the last file (`last_file` gives upstream's
-way); a slave that asks for bytes we do not have is closed and told in the log, not left with
-heartbeats for ever; a report that goes beyond our end is no acknowledgement.
+way); the first report only asks and acknowledges nothing, since a slave of another history may
+send it before anyone has compared; a slave that asks for bytes we do not have is closed and told
+in the log, not left with heartbeats for ever; a report beyond our end is no acknowledgement.
 """
 
 from collections.abc import Awaitable, Callable
@@ -170,7 +171,7 @@ class SlaveConnection:
         except (ReplicationError, RemoteProtocolError) as exc:
             self._refuse(exc)
             return False
-        self._key = self._master.board.join(offset)
+        self._key = self._master.board.join()
         self._master.slaves[self._key] = self
         self._world.log.info(
             "replication.slave_joined", slave=self._name, reported=offset, start=self.position

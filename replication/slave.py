@@ -180,7 +180,9 @@ class MasterConnection:
             return end
         last_segment = (end - 1) - (end - 1) % log.segment_size
         start = max(end - OVERLAP_SIZE, last_segment, log.min_offset, 1)
-        return min(start, max(log.flushed_offset, log.min_offset, 1))
+        if self._slave.report_flushed:
+            start = min(start, max(log.flushed_offset, log.min_offset, 1))
+        return start
 
     async def _take_frames(self) -> None:
         while True:

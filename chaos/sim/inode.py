@@ -23,19 +23,23 @@ POWER_CUT_MODES = ("random", "strict", "prefix", "reorder")
 class Generation:
     """What was there before the first write since the previous sync began."""
 
-    __slots__ = ("length", "sectors")
+    __slots__ = ("grown", "length", "sectors")
 
     def __init__(self) -> None:
         self.sectors: dict[int, bytes] = {}
         """Sector number -> its bytes before; short or empty where the file had not got there."""
         self.length: int | None = None
         """Length before, None while unchanged."""
+        self.grown = False
+        """Whether writes made it longer: a device takes those piece by piece. A truncation or a
+        reservation sets the length in one step."""
 
     def copy(self) -> "Generation":
         """A twin; the bytes are shared, being immutable."""
         twin = Generation()
         twin.sectors = dict(self.sectors)
         twin.length = self.length
+        twin.grown = self.grown
         return twin
 
 
@@ -105,6 +109,7 @@ class Inode:
         bytes_[offset:end] = data
         if end > self.length:
             self._set_length(end)
+            self.generations[-1].grown = True
 
     def zero(self, offset: int, size: int) -> None:
         """Make a range within the file read as zeros."""
@@ -233,15 +238,15 @@ class Inode:
         data[start:end] = before.ljust(end - start, b"\0")
 
     def _lose_length(self, mode: str, random: Random) -> None:
-        lengths = [g.length for g in self.generations if g.length is not None]
+        lengths = [(g.length, g.grown) for g in self.generations if g.length is not None]
         survives = survivors(mode, random, len(lengths))
         for position in range(len(lengths) - 1, -1, -1):
             if survives[position]:
                 break
-            before = lengths[position]
-            grown = self.length - before
-            if grown > 0 and mode == "random" and random.random() < 0.5:
-                before += random.randint(0, grown)  # written out piece by piece
+            before, grown = lengths[position]
+            sectors = range(before - before % SECTOR + SECTOR, self.length, SECTOR)
+            if grown and sectors and mode == "random" and random.random() < 0.5:
+                before = random.choice(sectors)
             self.length = before
         del self.data[self.length :]
         self.allocated = max(self.allocated, self.length)

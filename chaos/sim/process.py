@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from outcome import Error
@@ -27,6 +27,7 @@ SPINNING_STEPS = 200_000
 """Steps of one loop without a pause, after which it is taken to spin."""
 
 Main = Callable[..., Awaitable[object]]
+T = TypeVar("T")
 
 
 class Host:
@@ -134,6 +135,14 @@ class Process:
         if not self.fate.dead:
             self._loop.wake(task)
             self._kick()
+
+    def call(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call a plain function as if one of this process's tasks did; for tests and harnesses."""
+        if self.done:
+            raise SimulationError(f"{self.name} is dead")
+        result = self._loop.inside(function, *arguments)
+        self._kick()
+        return result
 
     def burn(self, seconds: float) -> None:
         """Let the step under way take longer."""

@@ -45,6 +45,7 @@ def run_solo(
     main: Main,
     *arguments: object,
     image: DiskImage | None = None,
+    boots: int = 1,
     seed: int | str = 0,
     crash_at: int | None = None,
     kind: str = "kill",
@@ -55,6 +56,7 @@ def run_solo(
 ) -> SoloRun:
     """Run `main(world, *arguments)` on a disk that holds `image`.
 
+    `boots` counts the boots of the host: give another number after a power cut.
     `crash_at` is the number of a disk event, `crash_at_mark` a mark; `kind` is `kill` or `power`,
     `mode` what a power cut keeps. `prepare` may put faults on the disk before the start. Raises
     what `main` raises. A run longer than `seconds` of virtual time is left `still running`, and
@@ -64,6 +66,7 @@ def run_solo(
         host = simulation.host(NAME)
         if image is not None:
             host.image = image
+        host.boots = boots
         process = simulation.start(NAME, main, *arguments)
         disk = process.disk
         disk.crash_at, disk.crash_kind, disk.crash_mode = crash_at, kind, mode

@@ -9,10 +9,16 @@ from replication.confirm import AckBoard, kth_highest
 from replication.insync import count_in_sync, is_in_sync
 
 
+def joined(board: AckBoard, offset: int) -> int:
+    key = board.join()
+    board.report(key, offset)
+    return key
+
+
 def test_the_default_waits_for_nobody() -> None:
     confirmed = Watermark()
     board = AckBoard(1, confirmed)
-    board.report(board.join(100), 200)
+    board.report(board.join(), 200)
     assert not board.waits
     assert confirmed.value == 0
 
@@ -21,7 +27,7 @@ def test_two_replicas_wait_for_the_fastest_slave() -> None:
     confirmed = Watermark()
     board = AckBoard(2, confirmed)
     assert board.waits
-    one, other = board.join(100), board.join(50)
+    one, other = joined(board, 100), joined(board, 50)
     assert confirmed.value == 100
     board.report(other, 300)
     assert confirmed.value == 300
@@ -32,26 +38,26 @@ def test_two_replicas_wait_for_the_fastest_slave() -> None:
 def test_three_replicas_wait_for_two_slaves() -> None:
     confirmed = Watermark()
     board = AckBoard(3, confirmed)
-    one = board.join(500)
+    one = joined(board, 500)
     assert confirmed.value == 0
-    board.join(100)
+    joined(board, 100)
     assert confirmed.value == 100
     board.leave(one)
-    board.join(400)
+    joined(board, 400)
     assert confirmed.value == 100
-    board.report(board.join(0), 450)
+    board.report(board.join(), 450)
     assert confirmed.value == 400
 
 
 def test_a_slave_that_left_counts_no_more_but_takes_nothing_back() -> None:
     confirmed = Watermark()
     board = AckBoard(2, confirmed)
-    one = board.join(100)
+    one = joined(board, 100)
     board.leave(one)
     board.leave(one)
     assert board.acks == {}
     assert confirmed.value == 100
-    board.join(40)
+    joined(board, 40)
     assert confirmed.value == 100
 
 
