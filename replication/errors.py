@@ -33,5 +33,9 @@ class OffsetMismatch(ReplicationError):
     """A frame does not continue where the one before it ended."""
 
 
+class MetadataRefused(ReplicationError):
+    """A master does not hand out its topics on this port."""
+
+
 class SlaveRefused(ReplicationError):
     """A peer on the replication port that cannot be served."""

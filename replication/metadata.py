@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
+from replication.errors import MetadataRefused
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
@@ -23,7 +24,7 @@ from rocketbed.wire.bodies import (
 )
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import request
-from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.errors import ProtocolError, RocketbedError
 from rocketbed.world.api import Address, World
 
 PERIOD_S: Final = 3.0
@@ -115,7 +116,7 @@ class MetadataSync:
     async def _round(self, master: Address) -> None:
         try:
             await self.copy(master)
-        except (RemotingError, ProtocolError, OSError) as exc:
+        except (RemotingError, ProtocolError, MetadataRefused, OSError) as exc:
             if str(exc) != self.last_error:
                 self._world.log.warning(
                     "replication.metadata_failed",
@@ -130,24 +131,25 @@ class MetadataSync:
             callback()
 
     async def copy(self, master: Address) -> None:
-        """One round. Raises `RemotingError`, `ProtocolError`; what came before it is kept."""
+        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`; what was taken over
+        before is kept."""
         host, port = master
         fallback = (host, port - FALLBACK_PORT_DISTANCE)
         try:
             await self._copy_from(master)
-        except RemotingError:
+        except (RemotingError, MetadataRefused):
             if fallback[1] <= 0:
                 raise
             await self._copy_from(fallback)
 
     async def _copy_from(self, address: Address) -> None:
         connection = await dial(self._world, address)
-        failure: RemotingError | ProtocolError | None = None
+        failure: RocketbedError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             try:
                 await self._copy_all(connection)
-            except (RemotingError, ProtocolError) as exc:
+            except (RemotingError, ProtocolError, MetadataRefused) as exc:
                 failure = exc  # raised outside, since a nursery would wrap it in a group
             connection.close()
         if failure is not None:
@@ -156,14 +158,16 @@ class MetadataSync:
     async def _copy_all(self, connection: Connection) -> None:
         target = self._target
         body = await self._ask(connection, RequestCode.GET_ALL_TOPIC_CONFIG)
-        if body is not None:
-            topics = TopicConfigTable.decode(body)
-            old = target.topics.body()
-            if (topics.data_version, topics.topic_config_table) != (
-                target.topics.version,
-                old.topic_config_table,
-            ):
-                self._replace("topics", target.topics, topics)
+        if body is None:
+            raise MetadataRefused(
+                f"{connection.remote_text} does not hand out its topics (code 21)"
+            )
+        topics = TopicConfigTable.decode(body)
+        if (topics.data_version, topics.topic_config_table) != (
+            target.topics.version,
+            target.topics.body().topic_config_table,
+        ):
+            self._replace("topics", target.topics, topics)
         body = await self._ask(connection, RequestCode.GET_ALL_CONSUMER_OFFSET)
         if body is not None:
             offsets = ConsumerOffsetTable.decode(body)
