@@ -150,7 +150,10 @@ def moved_writes(evidence: Evidence) -> CheckResult:
 
 
 def dense_queues(evidence: Evidence) -> CheckResult:
-    """S6 in the final log: the queue offsets of each queue rise by one with the log."""
+    """S6 in the final log: the queue offsets of each queue rise by one with the log.
+
+    They begin at 0, unless retention has taken the start of the log.
+    """
     final = evidence.final
     if final is None:
         return not_run("S6 dense queues", "stored messages", _NO_LEADER)
@@ -159,7 +162,7 @@ def dense_queues(evidence: Evidence) -> CheckResult:
     for stored in final.stored:
         place = stored.place
         queue = place.topic, place.queue
-        expected = due.get(queue, place.offset)
+        expected = due.get(queue, place.offset if final.log_min else 0)
         if place.offset != expected:
             findings.append(f"{_show(place)}: offset {expected} is due")
         due[queue] = max(expected, place.offset + 1)
