@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rocketbed.inspect import Report, Settings, check_store, open_directory, rebuild
+from rocketbed.inspect import Report, Settings, Severity, check_store, open_directory, rebuild
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 SEGMENT = 4096
@@ -153,6 +153,23 @@ def check(root: Path, settings: Settings | None = SETTINGS) -> Report:
 def broken(report: Report) -> set[str]:
     """Rules that are broken: findings above a note."""
     return {finding.rule for finding in report.findings if finding.severity}
+
+
+def only(report: Report, rule: str, severity: Severity = Severity.DAMAGE) -> str:
+    """The text of the one rule that is broken."""
+    assert broken(report) == {rule}, report.findings
+    assert report.worst == severity, report.findings
+    return next(finding.what for finding in report.findings if finding.rule == rule)
+
+
+def queue_file(root: Path, number: int = 0) -> Path:
+    """A segment of the queue T/0."""
+    return root / "consumequeue" / "T" / "0" / f"{number * QUEUE_SEGMENT:020d}"
+
+
+def index_file(root: Path, number: int = 0) -> Path:
+    """An index file, counted by age."""
+    return sorted((root / "index").iterdir())[number]
 
 
 def overwrite(path: Path, position: int, data: bytes) -> None:

@@ -1,0 +1,106 @@
+"""The check of the index: each lie is found, its innocent neighbour left alone."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from rocketbed.inspect.index import IndexLayout
+from rocketbed.inspect.properties import index_key_hash
+from rocketbed.inspect.writers import IndexWriter
+from tests.unit.inspect_support import (
+    broken,
+    build,
+    check,
+    flip,
+    index_file,
+    only,
+    overwrite,
+    some,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def entry_at(number: int) -> int:
+    return 40 + 4 * 10 + 20 * number
+
+
+def test_s8_an_entry_with_a_foreign_hash(root: Path) -> None:
+    build(root, some(5))
+    flip(index_file(root), entry_at(4) + 3, 0x20)
+    assert {"S8", "S10"} <= broken(check(root)) <= {"S8", "S10", "S12"}
+
+
+def test_s8_an_entry_that_points_between_records(root: Path) -> None:
+    build(root, some(5))
+    flip(index_file(root), entry_at(5) + 11)
+    assert "S8" in broken(check(root))
+
+
+def test_s8_a_broken_chain(root: Path) -> None:
+    build(root, some(5))
+    overwrite(index_file(root), entry_at(3) + 16, struct.pack(">i", 3))
+    assert "does not end" in only(check(root), "S8")
+
+
+def test_s8_a_wrong_slot(root: Path) -> None:
+    build(root, some(5))
+    path = index_file(root)
+    slots = path.read_bytes()[40:80]
+    used = next(slot for slot in range(10) if slots[4 * slot : 4 * slot + 4] != bytes(4))
+    overwrite(path, 40 + 4 * used, bytes(4))
+    only(check(root), "S8")
+
+
+def test_s8_a_wrong_header(root: Path) -> None:
+    build(root, some(5))
+    flip(index_file(root), 39)
+    assert "S8" in broken(check(root))
+
+
+def test_s8_a_wrong_time(root: Path) -> None:
+    build(root, some(5))
+    flip(index_file(root), entry_at(3) + 15, 8)
+    assert "after the begin" in only(check(root), "S8")
+
+
+def test_s10_keys_that_are_not_indexed(root: Path) -> None:
+    build(root, some(20))
+    index_file(root, 1).unlink()
+    only(check(root), "S10")
+
+
+def test_s10_older_index_files_may_be_gone(root: Path) -> None:
+    build(root, some(20))
+    index_file(root, 0).unlink()
+    report = check(root)
+    assert report.verdict == "good"
+    assert [finding.rule for finding in report.findings] == ["S10"]
+
+
+def test_s10_no_index_at_all_is_a_setting(root: Path) -> None:
+    build(root, some(20))
+    for path in list((root / "index").iterdir()):
+        path.unlink()
+    assert check(root).verdict == "good"
+
+
+def test_s10_the_last_record_may_be_indexed_twice(root: Path) -> None:
+    """Recovery lets the record at the index's end through once more (store.md 4.2)."""
+    offsets = build(root, some(3))
+    index_file(root).unlink()
+    writer = IndexWriter(str(root / "index"), IndexLayout(10, 20))
+    specs = some(3)
+    order = [*zip(offsets, specs, range(3), strict=True)]
+    for offset, spec, number in [*order, order[-1]]:
+        properties = dict(spec.properties)
+        for key in (properties["UNIQ_KEY"], *properties["KEYS"].split(" ")):
+            writer.put(index_key_hash("T", key), offset, 1_700_000_000_000 + 1000 * number)
+    writer.close()
+    report = check(root)
+    assert report.verdict == "good"
+    assert ["indexed 2 times" in finding.what for finding in report.findings] == [True]

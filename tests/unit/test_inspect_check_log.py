@@ -1,0 +1,166 @@
+"""The check of the log: each kind of damage is found, its innocent neighbour left alone."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from rocketbed.inspect import Severity, open_directory, rebuild
+from rocketbed.inspect.record import MAGIC_PREFIX
+from tests.unit.inspect_support import (
+    SEGMENT,
+    SETTINGS,
+    Spec,
+    broken,
+    build,
+    check,
+    encode,
+    flip,
+    only,
+    overwrite,
+    segment_of,
+    some,
+    write_log,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_a_good_store_is_good(root: Path) -> None:
+    build(root, some(40))
+    report = check(root)
+    assert report.findings == ()
+    assert (report.verdict, report.records, report.queues) == ("good", 40, 1)
+    assert report.index_files == 7
+
+
+def test_s1_a_missing_segment(root: Path) -> None:
+    build(root, some(60))
+    (root / "commitlog" / f"{SEGMENT:020d}").unlink()
+    report = check(root)
+    assert "S1" in broken(report)
+    assert report.worst == Severity.DAMAGE
+    assert report.records < 60
+
+
+def test_s1_a_log_that_begins_later_is_good(root: Path) -> None:
+    build(root, some(40, queue_offset=None), first=SEGMENT * 7)
+    assert check(root).verdict == "good"
+
+
+def test_sizes_a_short_segment(root: Path) -> None:
+    build(root, some(60))
+    with open(segment_of(root, SEGMENT)[0], "r+b") as file:
+        file.truncate(1000)
+    report = check(root)
+    assert {"sizes", "S9"} <= broken(report)
+
+
+def test_sizes_an_empty_last_segment_is_deleted_by_the_next_start(root: Path) -> None:
+    build(root, some(40))
+    (root / "commitlog" / f"{SEGMENT * 2:020d}").touch()
+    only(check(root), "sizes", Severity.TAIL)
+
+
+def test_sizes_a_preallocated_segment_is_fine(root: Path) -> None:
+    build(root, some(40))
+    (root / "commitlog" / f"{SEGMENT * 2:020d}").write_bytes(bytes(SEGMENT))
+    assert check(root).findings == ()
+
+
+def test_sizes_a_stray_file(root: Path) -> None:
+    build(root, some(5))
+    (root / "commitlog" / "x.tmp").write_text("stray")
+    (root / "index" / "x.tmp").write_text("stray")
+    what = only(check(root), "sizes")
+    assert "no offset" in what
+
+
+def test_s2_a_flipped_bit_in_a_body(root: Path) -> None:
+    offsets = build(root, some(40))
+    path, position = segment_of(root, offsets[10])
+    flip(path, position + 90)
+    report = check(root)
+    assert "S2" in broken(report)
+    found = next(finding for finding in report.findings if finding.rule == "S2")
+    assert found.offset == offsets[10]
+    assert "record-crc" in found.what
+
+
+def test_s9_erased_bytes_with_good_records_behind(root: Path) -> None:
+    offsets = build(root, some(40))
+    path, position = segment_of(root, offsets[5])
+    overwrite(path, position, bytes(300))
+    report = check(root)
+    assert "S9" in broken(report)
+    assert report.worst == Severity.DAMAGE
+    assert report.log_end > offsets[39]
+
+
+def test_s13_erased_bytes_at_the_end_are_a_torn_tail(root: Path) -> None:
+    offsets = build(root, some(10), clean=False)
+    path, position = segment_of(root, offsets[9])
+    overwrite(path, position + 40, bytes(SEGMENT - position - 40))
+    overwrite(root / "checkpoint", 0, bytes(16))
+    report = check(root)
+    assert report.log_end == offsets[9]
+    assert report.verdict == "torn tail"
+    assert broken(report) == {"S13", "S3"}
+
+
+def test_s13_a_torn_last_record_of_a_log_alone(root: Path) -> None:
+    """A cut within the last record, nothing dispatched from it: a tail and nothing else."""
+    specs = some(10)
+    offsets = write_log(root, specs)
+    path, position = segment_of(root, offsets[9])
+    torn = path.read_bytes()
+    overwrite(path, position, bytes(SEGMENT - position))
+    opened = open_directory(root, SETTINGS)
+    rebuild(opened, str(root))
+    opened.close()
+    (root / "abort").touch()
+    assert check(root).verdict == "good"
+    overwrite(path, position, torn[position : position + 60])
+    only(check(root), "S13", Severity.TAIL)
+
+
+def test_s9_a_segment_that_ends_before_its_successor(root: Path) -> None:
+    offsets = build(root, some(40))
+    last = max(offset for offset in offsets if offset < SEGMENT)
+    path, position = segment_of(root, last)
+    overwrite(path, position, bytes(SEGMENT - position))
+    assert "S9" in broken(check(root))
+
+
+def test_s9_a_filler_that_does_not_reach_the_end(root: Path) -> None:
+    build(root, some(40))
+    path = segment_of(root, 0)[0]
+    at = path.read_bytes().rindex(b"\xcb\xd4\x31\x94")
+    overwrite(path, at - 4, struct.pack(">i", 9))
+    assert "S9" in broken(check(root))
+
+
+def test_s9_a_closed_hole_is_only_told(root: Path) -> None:
+    specs = some(6)
+    specs[3] = Spec(topic="!", body=b"damaged bytes", sys_flag=0xC)
+    build(root, specs)
+    report = check(root)
+    assert report.verdict == "good"
+    assert [finding.rule for finding in report.findings] == ["S9"]
+
+
+def test_record_in_a_body_is_no_record_of_the_log(root: Path) -> None:
+    """A body that holds a record's bytes does not turn a tail into damage."""
+    specs = some(8)
+    offsets = write_log(root, specs)
+    path, position = segment_of(root, offsets[7])
+    inner = encode(Spec(), offset=17, queue_offset=0, store_ms=1)
+    assert MAGIC_PREFIX in inner
+    overwrite(path, position, b"\0\0\1\0" + inner)
+    (root / "abort").touch()
+    report = check(root)
+    assert "S13" in broken(report)
+    assert not {"S9", "S2"} & broken(report)

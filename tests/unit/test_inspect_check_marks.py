@@ -1,0 +1,174 @@
+"""The check of checkpoint, abort file, lock and configuration."""
+
+import fcntl
+import json
+import os
+import signal
+import struct
+from pathlib import Path
+
+import pytest
+
+from rocketbed.inspect import Settings, Severity, check_store, open_directory
+from tests.unit.inspect_support import (
+    SEGMENT,
+    SETTINGS,
+    Spec,
+    broken,
+    build,
+    check,
+    only,
+    overwrite,
+    queue_file,
+    segment_of,
+    some,
+    write_log,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_s11_a_checkpoint_ahead_of_the_log(root: Path) -> None:
+    build(root, some(5))
+    overwrite(root / "checkpoint", 8, struct.pack(">q", 1_700_000_005_000))
+    assert "queue time" in only(check(root), "S11")
+
+
+def test_s11_a_confirm_offset_ahead_of_the_log(root: Path) -> None:
+    build(root, some(5))
+    overwrite(root / "checkpoint", 32, struct.pack(">q", SEGMENT * 4))
+    assert "confirm offset" in only(check(root), "S11")
+
+
+def test_s11_a_short_checkpoint(root: Path) -> None:
+    build(root, some(5))
+    os.truncate(root / "checkpoint", 48)
+    only(check(root), "S11")
+
+
+def test_s11_no_checkpoint_is_only_slow(root: Path) -> None:
+    build(root, some(5))
+    (root / "checkpoint").unlink()
+    assert check(root).verdict == "good"
+
+
+def test_s12_no_abort_file_over_a_torn_tail(root: Path) -> None:
+    specs = some(5)
+    offsets = build(root, specs)
+    path, _ = segment_of(root, 0)
+    overwrite(path, offsets[4] + 400, b"remains of a record")
+    report = check(root)
+    assert broken(report) == {"S12", "S13"}
+    assert report.worst == Severity.DAMAGE
+
+
+def test_s12_with_an_abort_file_it_is_a_tail(root: Path) -> None:
+    offsets = build(root, some(5), clean=False)
+    path, _ = segment_of(root, 0)
+    overwrite(path, offsets[4] + 400, b"remains of a record")
+    only(check(root), "S13", Severity.TAIL)
+
+
+def test_s15_a_torn_configuration_file(root: Path) -> None:
+    build(root, some(5))
+    config = root / "config"
+    config.mkdir()
+    good = json.dumps({"topicConfigTable": {"T": {"topicName": "T"}}})
+    (config / "topics.json").write_text(good[:20])
+    (config / "topics.json.bak").write_text(good)
+    report = check(root)
+    assert "cannot be read" in only(report, "S15")
+    assert "copy topics.json.bak" in report.findings[0].todo
+    (config / "topics.json").write_text(good)
+    (config / "topics.json.bak").write_text(good[:20])
+    only(check(root), "S15", Severity.TAIL)
+
+
+def test_s15_unquoted_keys_are_fastjsons_way(root: Path) -> None:
+    build(root, some(5))
+    config = root / "config"
+    config.mkdir()
+    (config / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:5,1:2},"a{1:x":{}}}')
+    assert check(root).findings == ()
+
+
+def test_s16_a_committed_offset_beyond_the_queue(root: Path) -> None:
+    build(root, some(5))
+    config = root / "config"
+    config.mkdir()
+    (config / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:6}}}')
+    report = check(root)
+    assert report.verdict == "good"
+    assert [finding.rule for finding in report.findings] == ["S16"]
+
+
+def test_s16_pre_blanks_at_the_start_of_a_log_from_0(root: Path) -> None:
+    build(root, [Spec(queue_offset=7), Spec()])
+    report = check(root)
+    assert [finding.rule for finding in report.findings] == ["S16"]
+    assert report.verdict == "good"
+
+
+def test_topics_of_the_wrong_kind(root: Path) -> None:
+    build(root, some(5))
+    config = root / "config"
+    config.mkdir()
+    row = {"topicName": "T", "attributes": {"queue.type": "BatchCQ"}}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": {"T": row}}))
+    assert "topics" in broken(check(root))
+
+
+def test_topics_unknown_to_the_table_are_told(root: Path) -> None:
+    build(root, some(5))
+    config = root / "config"
+    config.mkdir()
+    (config / "topics.json").write_text('{"topicConfigTable":{}}')
+    report = check(root)
+    assert [finding.rule for finding in report.findings] == ["topics"]
+    assert report.verdict == "good"
+
+
+def test_store_times_that_step_back_are_told(root: Path) -> None:
+    build(root, [Spec(store_ms=2000), Spec(store_ms=1000), Spec(store_ms=3000)])
+    report = check(root)
+    assert report.verdict == "good"
+    assert ["step back 1 times" in finding.what for finding in report.findings] == [True]
+
+
+def test_s18_a_live_store(root: Path) -> None:
+    """Another process holds the lock: unfinished ends are then no damage."""
+    build(root, some(5))
+    (root / "lock").write_text("lock")
+    overwrite(queue_file(root), 3 * 20, bytes(40))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        descriptor = os.open(root / "lock", os.O_RDWR)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        os.write(writer, b"held")
+        signal.pause()
+        os._exit(0)
+    try:
+        assert os.read(reader, 4) == b"held"
+        opened = open_directory(root, SETTINGS)
+        assert opened.lock_holder() == child
+        report = check_store(opened)
+        assert report.live
+        assert report.worst == Severity.TAIL
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert not check(root).live
+
+
+def test_progress_is_told_in_bytes_of_the_log(root: Path) -> None:
+    body = bytes(1 << 20)
+    big = Settings.from_properties({"mappedFileSizeCommitLog": str(1 << 26)})
+    write_log(root, [Spec(body=body)] * 40, segment=1 << 26)
+    told: list[tuple[int, int]] = []
+    check_store(open_directory(root, big), lambda done, total: told.append((done, total)))
+    assert [total for _, total in told] == [1 << 26] * len(told)
+    assert len(told) == 2

@@ -1,0 +1,161 @@
+"""The check of consume queues: each wrong unit is found, its innocent neighbour left alone."""
+
+from pathlib import Path
+
+import pytest
+
+from rocketbed.inspect import Severity
+from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT
+from tests.unit.inspect_support import (
+    QUEUE_SEGMENT,
+    SEGMENT,
+    Spec,
+    broken,
+    build,
+    check,
+    flip,
+    only,
+    overwrite,
+    queue_file,
+    some,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_s3_a_unit_beyond_the_log(root: Path) -> None:
+    build(root, some(5))
+    overwrite(queue_file(root), 5 * 20, UNIT.pack(SEGMENT * 9, 120, 0))
+    only(check(root), "S3")
+
+
+def test_s3_after_an_unclean_stop_it_is_a_tail(root: Path) -> None:
+    build(root, some(5), clean=False)
+    overwrite(queue_file(root), 5 * 20, UNIT.pack(SEGMENT * 9, 120, 0))
+    only(check(root), "S3", Severity.TAIL)
+
+
+def test_s4_a_unit_with_a_wrong_size(root: Path) -> None:
+    build(root, some(5))
+    flip(queue_file(root), 2 * 20 + 11)
+    assert "bytes" in only(check(root), "S4")
+
+
+def test_s4_a_unit_behind_the_last_record(root: Path) -> None:
+    offsets = build(root, some(5))
+    overwrite(queue_file(root), 5 * 20, UNIT.pack(offsets[1], 120, 0))
+    assert "no record of this queue" in only(check(root), "S4")
+
+
+def test_s4_a_queue_of_a_topic_without_records(root: Path) -> None:
+    offsets = build(root, some(5))
+    other = root / "consumequeue" / "Other" / "0"
+    other.mkdir(parents=True)
+    unit = UNIT.pack(offsets[1], 120, 0)
+    (other / f"{0:020d}").write_bytes(unit.ljust(QUEUE_SEGMENT, b"\0"))
+    assert "no record of this queue" in only(check(root), "S4")
+
+
+def test_s4_units_of_records_below_the_log_are_fine(root: Path) -> None:
+    first = SEGMENT * 3
+    specs = some(8)
+    build(root, [Spec(queue_offset=4, properties=specs[0].properties), *specs[1:3]], first=first)
+    for slot in range(4):
+        overwrite(queue_file(root), slot * 20, UNIT.pack(first - 800 + slot * 200, 120, 0))
+    assert check(root).verdict == "good"
+    overwrite(queue_file(root), 3 * 20, UNIT.pack(first, 120, 0))
+    only(check(root), "S4")
+
+
+def test_s5_a_missing_unit(root: Path) -> None:
+    build(root, some(5))
+    overwrite(queue_file(root), 2 * 20, bytes(20))
+    assert "queue offsets 2 to 2" in only(check(root), "S5")
+
+
+def test_s5_a_pre_blank_in_place_of_a_record(root: Path) -> None:
+    build(root, some(5))
+    overwrite(queue_file(root), 2 * 20, PRE_BLANK)
+    only(check(root), "S5")
+
+
+def test_s5_and_s12_units_missing_at_the_end_of_a_clean_store(root: Path) -> None:
+    build(root, some(5))
+    overwrite(queue_file(root), 3 * 20, bytes(40))
+    assert broken(check(root)) == {"S5", "S12"}
+
+
+def test_s5_units_not_dispatched_yet_are_a_tail(root: Path) -> None:
+    build(root, some(5), clean=False)
+    overwrite(queue_file(root), 3 * 20, bytes(40))
+    assert "not dispatched yet" in only(check(root), "S5", Severity.TAIL)
+
+
+def test_s5_queues_that_are_gone(root: Path) -> None:
+    build(root, some(25))
+    for path in (root / QUEUE).iterdir():
+        path.unlink()
+    report = check(root)
+    assert "S5" in broken(report)
+    missing = sum(finding.count for finding in report.findings if finding.rule == "S5")
+    assert missing == 25
+
+
+def test_s6_a_unit_of_another_record(root: Path) -> None:
+    offsets = build(root, some(6))
+    path = queue_file(root)
+    data = path.read_bytes()
+    overwrite(path, 2 * 20, data[60:80] + data[40:60])
+    what = only(check(root), "S6")
+    assert str(offsets[3]) in what
+
+
+def test_s6_a_queue_offset_given_out_twice(root: Path) -> None:
+    specs = some(6)
+    specs[4] = Spec(queue_offset=2)
+    specs[5] = Spec(queue_offset=4)
+    build(root, specs)
+    assert "given out before" in only(check(root), "S6")
+
+
+def test_s6_a_gap_in_the_log(root: Path) -> None:
+    specs = some(6)
+    specs[4] = Spec(queue_offset=7)
+    build(root, specs[:5])
+    assert "missing in the log" in only(check(root), "S6")
+
+
+def test_s6_a_queue_whose_first_message_is_not_number_0(root: Path) -> None:
+    """Retention, or an empty slave: the numbers go on, the slots before are blank."""
+    build(root, [Spec(queue_offset=7), Spec(), Spec()], first=SEGMENT)
+    assert check(root).findings == ()
+
+
+def test_s6_an_empty_later_queue_segment(root: Path) -> None:
+    build(root, some(10))
+    queue_file(root, 1).write_bytes(bytes(QUEUE_SEGMENT))
+    only(check(root), "S6")
+
+
+def test_s6_a_single_empty_queue_segment_is_fine(root: Path) -> None:
+    build(root, some(5))
+    other = root / "consumequeue" / "New" / "0"
+    other.mkdir(parents=True)
+    (other / f"{0:020d}").write_bytes(bytes(QUEUE_SEGMENT))
+    assert check(root).findings == ()
+
+
+def test_s7_a_wrong_tag_code(root: Path) -> None:
+    build(root, some(5))
+    flip(queue_file(root), 3 * 20 + 19)
+    assert "tag code" in only(check(root), "S7")
+
+
+def test_transactions_that_are_not_committed_have_no_unit(root: Path) -> None:
+    specs = [Spec(), Spec(sys_flag=0x4), Spec(sys_flag=0xC), Spec(sys_flag=0x8)]
+    build(root, specs)
+    assert check(root).verdict == "good"
+    assert queue_file(root).read_bytes()[40:] == bytes(QUEUE_SEGMENT - 40)
