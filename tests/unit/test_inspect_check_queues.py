@@ -96,7 +96,7 @@ def test_s5_units_not_dispatched_yet_are_a_tail(root: Path) -> None:
 
 def test_s5_queues_that_are_gone(root: Path) -> None:
     build(root, some(25))
-    for path in (root / QUEUE).iterdir():
+    for path in queue_file(root).parent.iterdir():
         path.unlink()
     report = check(root)
     assert "S5" in broken(report)
