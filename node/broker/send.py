@@ -45,10 +45,9 @@ SLOW_PROPERTIES = frozenset(
         "TRAN_MSG",
         "POP_CK",
         "INNER_NUM",
-        WAIT,
     }
 )
-"""Properties that may change how a message is taken; WAIT=true, the usual, is told apart."""
+"""Properties that may change how a message is taken."""
 
 _HEAD = (
     '{"code":0,"extFields":{"msgId":"%s%016X","queueId":"%d","queueOffset":"%d",'
@@ -134,11 +133,13 @@ class Sender:
             or not -0x80000000 <= flag <= 0x7FFFFFFF
             or not 0 <= sys_flag <= 0x7FFFFFFF
             or not 0 <= born_ms <= 0x7FFFFFFFFFFFFFFF
-            or (not SLOW_PROPERTIES.isdisjoint(found) and not _is_plain(found))
-            or properties[-1] != "\x02"  # type: ignore[index]
+            or not SLOW_PROPERTIES.isdisjoint(found)
+            or found.get(WAIT, "true") != "true"
             or not command.body
         ):
             return self._slow(run, command, connection)
+        if properties[-1] != "\x02":  # type: ignore[index]
+            properties += "\x02"  # type: ignore[operator]
         try:
             offset, queue_offset = run.add(
                 topic,  # type: ignore[arg-type]
@@ -352,8 +353,3 @@ class Sender:
         if item.batch_key is not None:
             fields["batchUniqId"] = item.batch_key
         return answer(item.command, PUT_CODES[status], None, fields)
-
-
-def _is_plain(found: dict[str, str]) -> bool:
-    """Whether WAIT=true is the only special property."""
-    return found.get(WAIT) == "true" and len(SLOW_PROPERTIES & found.keys()) == 1

@@ -7,7 +7,7 @@ from rocketbed.wire.command import Command, Encoding
 from rocketbed.wire.errors import LocalProtocolError, RemoteProtocolError
 from rocketbed.wire.frame import FrameReader, encode
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
 int32 = st.integers(-(2**31), 2**31 - 1)
 names = st.sampled_from(["topic", "queueId", "a", "e", "offset", "consumerGroup", "own"]) | texts
 values = texts | int32.map(str) | st.sampled_from(["true", "007", "-0", "+1", "9" * 25, "\u0663"])

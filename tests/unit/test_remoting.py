@@ -1,0 +1,345 @@
+"""Connections and servers: runs, answers out of order, limits, ends (design.md 4, 5)."""
+
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from chaos.sim.solo import run_solo
+from rocketbed.remoting.client import dial, open_connection, parse_address
+from rocketbed.remoting.connection import OUTBOX_MAX, SPAWNED_MAX, WAITING_MAX, Connection
+from rocketbed.remoting.errors import ConnectionLost, NotConnected, RequestTimeout
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.remoting.server import IDLE_S, STUCK_S, SWEEP_S, Server
+from rocketbed.wire.command import Command, answer, request
+from rocketbed.wire.frame import FrameReader, encode
+from rocketbed.wire.header_fields import HeaderError
+from rocketbed.world.api import Stream, World
+
+ADDRESS = ("127.0.0.1", 9000)
+ECHO, FAIL, REFUSE, SLEEP, RUN, NEVER, CALL_BACK = 1, 2, 3, 4, 5, 6, 7
+
+
+class Events(list[str]):
+    """What handlers did, in order."""
+
+    connections: list[Connection]
+
+
+def handlers_for(events: Events) -> Handlers:
+    def echo(command: Command, connection: Connection) -> Command:
+        events.append(f"echo {command.body.decode()}")
+        return answer(command, 0, None, command.fields, command.body)
+
+    def fail(command: Command, connection: Connection) -> Command:
+        raise ZeroDivisionError("oh")
+
+    def refuse(command: Command, connection: Connection) -> Command:
+        raise HeaderError("the custom field <x> is null")
+
+    def gather(command: Command, connection: Connection) -> Command | None:
+        events.append(f"run {command.body.decode()}")
+        return None
+
+    def end(connection: Connection) -> None:
+        events.append("end")
+
+    def never(command: Command, connection: Connection) -> Command | None:
+        connection.open_wait()
+        events.connections = [connection]
+        return None
+
+    async def sleep(command: Command, connection: Connection) -> Command:
+        await trio.sleep(float(command.fields["s"]))
+        return answer(command, 0, None, {}, command.body)
+
+    async def call_back(command: Command, connection: Connection) -> Command:
+        back = await connection.request(request(ECHO, {}, b"from server"))
+        return answer(command, 0, None, {}, back.body)
+
+    return Handlers(
+        inline={ECHO: echo, FAIL: fail, REFUSE: refuse, NEVER: never},
+        run={RUN: gather},
+        end_of_run=end,
+        spawned={SLEEP: sleep, CALL_BACK: call_back},
+    )
+
+
+Scenario = Callable[[World, Server, Events], Awaitable[Any]]
+
+
+def with_server(scenario: Scenario) -> Any:
+    async def main(world: World) -> Any:
+        events = Events()
+        async with trio.open_nursery() as nursery:
+            server = Server(world, ADDRESS, handlers_for(events))
+            await nursery.start(server.run)
+            value = await scenario(world, server, events)
+            nursery.cancel_scope.cancel()
+        return value
+
+    run = run_solo(main)
+    assert run.outcome == "ended"
+    return run.value
+
+
+async def raw(world: World, *commands: Command) -> Stream:
+    """A stream on which commands were sent in one piece."""
+    stream = await world.network.connect(*ADDRESS)
+    await stream.send_all(b"".join(encode(command) for command in commands))
+    return stream
+
+
+async def read_commands(stream: Stream, count: int) -> list[Command]:
+    reader, found = FrameReader(), list[Command]()
+    while len(found) < count:
+        data = await stream.receive_some(65_536)
+        assert data, "the server closed the connection"
+        found += reader.feed(bytes(data))
+    return found
+
+
+def numbered(code: int, opaque: int, body: bytes = b"", **fields: str) -> Command:
+    command = request(code, fields, body)
+    command.opaque = opaque
+    return command
+
+
+def test_requests_are_answered_and_matched() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        async with open_connection(world, ADDRESS) as connection:
+            order: list[str] = []
+
+            async def ask(code: int, name: str, **fields: str) -> None:
+                got = await connection.request(request(code, fields, name.encode()))
+                assert got.body == name.encode()
+                order.append(name)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: ask(SLEEP, "slow", s="2"))
+                nursery.start_soon(lambda: ask(SLEEP, "quick", s="1"))
+                nursery.start_soon(lambda: ask(ECHO, "now"))
+            assert order == ["now", "quick", "slow"]
+            assert len(server.connections) == 1
+
+    with_server(scenario)
+
+
+def test_errors_of_handlers_are_answers() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        async with open_connection(world, ADDRESS) as connection:
+            failed = await connection.request(request(FAIL))
+            assert (failed.code, failed.remark) == (1, "ZeroDivisionError: oh")
+            refused = await connection.request(request(REFUSE))
+            assert (refused.code, refused.remark) == (1, "the custom field <x> is null")
+            spawned = await connection.request(request(SLEEP, {}))
+            assert (spawned.code, spawned.remark) == (1, "KeyError: 's'")
+            unknown = await connection.request(request(4711))
+            assert (unknown.code, unknown.remark) == (3, " request type 4711 not supported")
+
+    with_server(scenario)
+
+
+def test_one_way_requests_get_no_answer_not_even_of_an_error() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        oneway = [request(code, {}, b"x", oneway=True) for code in (ECHO, FAIL, 4711, SLEEP)]
+        stream = await raw(world, *oneway, numbered(ECHO, 77))
+        (only,) = await read_commands(stream, 1)
+        assert only.opaque == 77
+
+    with_server(scenario)
+
+
+def test_a_run_ends_once_per_read_and_before_any_other_request() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> list[str]:
+        commands = [
+            numbered(RUN, 1, b"1"),
+            numbered(RUN, 2, b"2"),
+            numbered(ECHO, 3, b"3"),
+            numbered(RUN, 4, b"4"),
+        ]
+        stream = await raw(world, *commands)
+        await read_commands(stream, 1)
+        await trio.sleep(1)
+        return events
+
+    found = with_server(scenario)
+    assert found.index("end") < found.index("echo 3")
+    assert [item for item in found if item != "end"] == ["run 1", "run 2", "echo 3", "run 4"]
+    assert found[-1] == "end"
+
+
+def test_server_may_ask_the_client() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        mine = Events()
+        async with open_connection(world, ADDRESS, handlers_for(mine)) as connection:
+            assert (await connection.request(request(CALL_BACK))).body == b"from server"
+            assert mine == ["echo from server"]
+
+    with_server(scenario)
+
+
+def test_timeout_leaves_the_connection_usable_and_drops_the_late_answer() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        async with open_connection(world, ADDRESS) as connection:
+            with pytest.raises(RequestTimeout, match="request 4 in 1 s"):
+                await connection.request(request(SLEEP, {"s": "2"}), timeout_s=1)
+            await trio.sleep(2)
+            assert (await connection.request(request(ECHO, {}, b"on"))).body == b"on"
+
+    with_server(scenario)
+
+
+def test_all_waiting_requests_fail_when_the_connection_ends() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        lost = 0
+
+        async def ask(connection: Connection) -> None:
+            nonlocal lost
+            with pytest.raises(ConnectionLost):
+                await connection.request(request(NEVER), timeout_s=100)
+            lost += 1
+
+        async with open_connection(world, ADDRESS) as connection:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, connection)
+                nursery.start_soon(ask, connection)
+                await trio.sleep(1)
+                (at_server,) = server.connections
+                at_server.close()
+            assert lost == 2
+            with pytest.raises(ConnectionLost):
+                await connection.request(request(ECHO))
+        assert not server.connections
+
+    with_server(scenario)
+
+
+def test_dialling_nobody() -> None:
+    async def main(world: World) -> None:
+        with pytest.raises(NotConnected, match=r"127\.0\.0\.1:9000"):
+            await dial(world, ADDRESS)
+
+    assert run_solo(main).outcome == "ended"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 1 << 30),
+        struct.pack(">iI", 10, 9 << 24 | 2) + b"{}xxxx",
+        struct.pack(">iI", 7, 3) + b'{"c',
+    ],
+)
+def test_a_frame_that_breaks_the_protocol_closes_only_its_connection(bad: bytes) -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        async with open_connection(world, ADDRESS) as other:
+            stream = await world.network.connect(*ADDRESS)
+            await stream.send_all(encode(numbered(ECHO, 5, b"good")) + bad)
+            (good,) = await read_commands(stream, 1)
+            assert good.opaque == 5
+            assert await stream.receive_some(10) == b""
+            assert (await other.request(request(ECHO, {}, b"fine"))).body == b"fine"
+
+    with_server(scenario)
+
+
+def test_idle_connections_are_closed() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        stream = await world.network.connect(*ADDRESS)
+        with trio.fail_after(IDLE_S + 2 * SWEEP_S):
+            assert await stream.receive_some(10) == b""
+        assert trio.current_time() >= IDLE_S
+
+    with_server(scenario)
+
+
+def test_a_peer_that_takes_nothing_is_closed_and_stops_nobody_else() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        big = bytes(300_000)
+        stuck = await raw(world, *(numbered(ECHO, n, big) for n in range(3)))
+        async with open_connection(world, ADDRESS) as other:
+            await other.request(request(ECHO, {}, b"both are here"))
+            started = trio.current_time()
+            while len(server.connections) > 1:
+                assert (await other.request(request(ECHO, {}, b"x"))).body == b"x"
+                await trio.sleep(1)
+            assert STUCK_S <= trio.current_time() - started <= STUCK_S + 2 * SWEEP_S
+        await stuck.aclose()
+
+    with_server(scenario)
+
+
+def test_reading_pauses_while_the_outbox_is_full() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        size = 1 << 20
+        count = OUTBOX_MAX // size + 8
+        stream = await world.network.connect(*ADDRESS)
+
+        async def send() -> None:
+            for number in range(count):
+                await stream.send_all(encode(numbered(ECHO, number, bytes(size))))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.sleep(5)
+            (connection,) = server.connections
+            taken = len(events)
+            assert taken < count
+            assert OUTBOX_MAX < connection.outbox_bytes < OUTBOX_MAX + 3 * size
+            found = await read_commands(stream, count)
+        assert [command.opaque for command in found] == list(range(count))
+
+    with_server(scenario)
+
+
+def test_reading_pauses_while_too_many_answers_wait() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        stream = await raw(world, *(numbered(NEVER, n) for n in range(WAITING_MAX + 1)))
+        await trio.sleep(1)
+        await stream.send_all(encode(numbered(ECHO, 9)))
+        await trio.sleep(1)
+        assert not events
+        events.connections[0].close_wait()
+        (found,) = await read_commands(stream, 1)
+        assert found.opaque == 9
+
+    with_server(scenario)
+
+
+def test_handlers_in_tasks_are_limited_per_connection() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        count = 2 * SPAWNED_MAX
+        stream = await raw(world, *(numbered(SLEEP, n, s="1") for n in range(count)))
+        await read_commands(stream, count)
+        assert 2 <= trio.current_time() < 3
+
+    with_server(scenario)
+
+
+def test_what_was_asked_before_the_end_of_the_stream_is_answered() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        stream = await raw(world, numbered(ECHO, 1, b"last"))
+        await stream.send_eof()
+        (found,) = await read_commands(stream, 1)
+        assert found.body == b"last"
+        assert await stream.receive_some(10) == b""
+
+    with_server(scenario)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("h:1", ("h", 1)), (" 10.0.0.1:9876 ", ("10.0.0.1", 9876)), ("[::1]:5", ("::1", 5))],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:x", "h:70000"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        parse_address(text)
