@@ -12,6 +12,7 @@ import trio
 
 from node.broker.broker import Broker, Tables
 from node.config import NodeConfig
+from node.replication import Replication
 from node.store.errors import StoreError
 from node.store.store import MessageStore
 from node.watermark import Watermark
@@ -46,6 +47,7 @@ class Node:
         for."""
         self.broker = Broker(world, config, store, tables, confirmed=self.confirmed)
         host = config.bind_address
+        self.replication = Replication(world, config, store, tables, confirmed=self.confirmed)
         self.servers = [
             Server(
                 world,
@@ -68,7 +70,7 @@ class Node:
 
 def make_services(node: Node) -> Sequence[Service]:
     """What runs beside the broker, by configuration; started in this order after the ports."""
-    return ()
+    return (node.replication,)
 
 
 async def run_node(

@@ -33,6 +33,10 @@ class OffsetMismatch(ReplicationError):
     """A frame does not continue where the one before it ended."""
 
 
+class ReplicationPortTaken(ReplicationError):
+    """The replication port cannot be listened on."""
+
+
 class MetadataRefused(ReplicationError):
     """A master does not hand out its topics on this port."""
 

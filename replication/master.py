@@ -14,12 +14,13 @@ import trio
 
 from replication.api import ReplicaLog
 from replication.confirm import AckBoard
-from replication.errors import ReplicationError, SlaveRefused
+from replication.errors import ReplicationError, ReplicationPortTaken, SlaveRefused
 from replication.insync import GAP_MAX, count_in_sync, is_in_sync
 from rocketbed.wire.bodies import HaConnectionInfo, HaRuntimeInfo
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha import (
     BATCH_SIZE,
+    TRANSFER_SIZE_MAX,
     Peer,
     ReportReader,
     encode_transfer,
@@ -52,13 +53,16 @@ class Master:
         host: str = "",
         port: int = 10912,
         fresh: Fresh = "first",
+        batch_size: int = BATCH_SIZE,
         gap_max: int = GAP_MAX,
         heartbeat_s: float = HEARTBEAT_S,
         housekeeping_s: float = HOUSEKEEPING_S,
     ) -> None:
+        """`batch_size` is the most bytes of one frame (`haTransferBatchSize`)."""
         self.world = world
         self.log = log
         self.board = board
+        self.batch_size = min(batch_size, TRANSFER_SIZE_MAX)
         self.fresh = fresh
         self.heartbeat_s = heartbeat_s
         self.housekeeping_s = housekeeping_s
@@ -69,8 +73,13 @@ class Master:
         self._gap_max = gap_max
 
     async def run(self, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen and serve. Raises `OSError` when the port is taken."""
-        listener = await self.world.network.listen(*self.address)
+        """Listen and serve. Raises `ReplicationPortTaken`."""
+        try:
+            listener = await self.world.network.listen(*self.address)
+        except OSError as exc:
+            raise ReplicationPortTaken(
+                f"cannot listen on {self.address[0]}:{self.address[1]}: {exc} (haListenPort)"
+            ) from exc
         self.address = listener.address
         try:
             async with trio.open_nursery() as nursery:
@@ -239,8 +248,9 @@ class SlaveConnection:
             )
         left = log.segment_size - start % log.segment_size
         available = min(log.max_offset - start, left)
-        if available >= LIVE_BATCHES * BATCH_SIZE:
-            await self._send_from_file(start)
+        batch = self._master.batch_size
+        if available >= LIVE_BATCHES * batch:
+            await self._send_from_file(start, batch)
             return
         data = log.read_cached(start, available)
         if data is None:
@@ -250,17 +260,16 @@ class SlaveConnection:
                 f"our log has nothing at {start}, though it ends at {log.max_offset}"
             )
         frames = [
-            encode_transfer(start + at, data[at : at + BATCH_SIZE])
-            for at in range(0, len(data), BATCH_SIZE)
+            encode_transfer(start + at, data[at : at + batch]) for at in range(0, len(data), batch)
         ]
         await self._stream.send_all(b"".join(frames))
         self.position = start + len(data)
 
-    async def _send_from_file(self, start: int) -> None:
+    async def _send_from_file(self, start: int, size: int) -> None:
         with self._log.pinned(start) as (file, at):
-            await self._stream.send_all(encode_transfer_head(start, BATCH_SIZE))
-            await self._world.network.send_file(self._stream, file, at, BATCH_SIZE)
-        self.position = start + BATCH_SIZE
+            await self._stream.send_all(encode_transfer_head(start, size))
+            await self._world.network.send_file(self._stream, file, at, size)
+        self.position = start + size
 
     async def _until_lost(self, nursery: trio.Nursery, part: Part) -> None:
         """Run one of the two tasks; its end is the connection's."""

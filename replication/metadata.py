@@ -131,8 +131,10 @@ class MetadataSync:
             callback()
 
     async def copy(self, master: Address) -> None:
-        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`; what was taken over
-        before is kept."""
+        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`.
+
+        What was taken over before that is kept.
+        """
         host, port = master
         fallback = (host, port - FALLBACK_PORT_DISTANCE)
         try:

@@ -1,0 +1,197 @@
+"""Replication of one node: its log, its roles, and where a slave's copies go (design.md 11).
+
+Every role listens on the replication port, so that a slave may feed another. A slave follows the
+address in its configuration (`haMasterAddress`), else the one it is told (`set_master`), which a
+nameserver's answer gives.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+
+from node.broker.broker import Tables
+from node.broker.config_file import ConfigFile
+from node.broker.groups import Groups
+from node.broker.offsets import Offsets
+from node.broker.topics import Topics
+from node.config import NodeConfig
+from node.store.store import MessageStore
+from node.watermark import Watermark
+from replication.confirm import AckBoard
+from replication.master import Master
+from replication.metadata import MetadataSync
+from replication.slave import Slave
+from rocketbed.remoting.client import parse_address
+from rocketbed.wire.bodies import HaRuntimeInfo
+from rocketbed.wire.json_dialect import loads
+from rocketbed.world.api import Address, File, World
+
+
+class StoreLog:
+    """The store's commit log as replication sees it (`replication.api.ReplicaLog`)."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._log = store.log
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment."""
+        return self._log.segment_size
+
+    @property
+    def min_offset(self) -> int:
+        """First byte that is kept."""
+        return self._log.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """End of what is written."""
+        return self._log.written.value
+
+    @property
+    def flushed_offset(self) -> int:
+        """End of what is on disk."""
+        return self._log.flushed.value
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes within one segment; may block."""
+        return self._log.read(offset, size)
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The same from the page cache, or None."""
+        return self._log.read_cached(offset, size)
+
+    @contextmanager
+    def pinned(self, offset: int) -> Iterator[tuple[File, int]]:
+        """The file that holds `offset`, and where in it that is."""
+        segments = self._log.segments
+        if not segments.has(offset):
+            raise FileNotFoundError(f"no segment of {segments.directory} holds offset {offset}")
+        start = segments.start_of(offset)
+        file = segments.pin(start)
+        try:
+            yield file, offset - start
+        finally:
+            segments.unpin(start)
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Append a master's bytes."""
+        self._log.append_raw(offset, data)
+
+    async def wait_above(self, offset: int) -> int:
+        """Wait until something is written above `offset`."""
+        return await self._log.written.wait_above(offset)
+
+    async def wait_flushed_above(self, offset: int) -> int:
+        """Wait until something is on disk above `offset`."""
+        return await self._log.flushed.wait_above(offset)
+
+
+class CopiedTables:
+    """Where a slave's copies go (`replication.metadata.MetadataTarget`)."""
+
+    def __init__(self, world: World, config: NodeConfig, tables: Tables) -> None:
+        self._world = world
+        self._directory = config.config_dir
+        self._tables = tables
+
+    @property
+    def topics(self) -> Topics:
+        """Topic configuration."""
+        return self._tables.topics
+
+    @property
+    def groups(self) -> Groups:
+        """Subscription groups."""
+        return self._tables.groups
+
+    @property
+    def offsets(self) -> Offsets:
+        """Consumer offsets."""
+        return self._tables.offsets
+
+    async def save_text(self, name: str, text: bytes) -> None:
+        """Keep one of the master's files. Raises `BodyError`, `OSError`."""
+        value: dict[str, Any] = loads(text)
+        await ConfigFile(self._world, self._directory, name).write(value)
+
+
+class Replication:
+    """A node's service: feeds slaves, and on a slave follows the master."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        tables: Tables,
+        *,
+        confirmed: Watermark | None = None,
+    ) -> None:
+        """`confirmed` rises to what `inSyncReplicas` copies hold."""
+        log = StoreLog(store)
+        needed = config.in_sync_replicas if confirmed is not None else 1
+        times = {
+            "heartbeat_s": config.ha_heartbeat_ms / 1000,
+            "housekeeping_s": config.ha_housekeeping_ms / 1000,
+        }
+        self.master = Master(
+            world,
+            log,
+            AckBoard(needed, confirmed),
+            host=config.bind_address,
+            port=config.ha_port,
+            fresh="last_file" if config.classic_fresh == "last_file" else "first",
+            batch_size=config.ha_batch_bytes,
+            gap_max=config.ha_gap_max,
+            **times,
+        )
+        self.slave: Slave | None = None
+        """Follows the master; None unless this node is a slave."""
+        self.metadata: MetadataSync | None = None
+        """Copies the master's tables; None unless this node is a slave."""
+        self._fixed: Address | None = None
+        if config.is_slave:
+            self.slave = Slave(world, log, report_flushed=config.store.sync_flush, **times)
+            self.metadata = MetadataSync(
+                world,
+                CopiedTables(world, config, tables),
+                period_s=config.metadata_sync_ms / 1000,
+            )
+            self.slave.on_following.append(self.metadata.poke)
+            if config.ha_master_address:
+                self._fixed = parse_address(config.ha_master_address)
+                self.set_master(None, None)
+
+    def set_master(self, replication: Address | None, remoting: Address | None) -> None:
+        """Follow this master (a slave; others ignore it). None is no master known.
+
+        A configured `haMasterAddress` stands over `replication`. Without `remoting`, tables are
+        asked for at the port below the replication port, RocketMQ's usual place.
+        """
+        if self.slave is None or self.metadata is None:
+            return
+        address = self._fixed or replication
+        self.slave.set_master(address)
+        if remoting is None and address is not None:
+            remoting = (address[0], address[1] - 1)
+        self.metadata.set_master(remoting)
+
+    def runtime_info(self) -> HaRuntimeInfo:
+        """What code 907 answers."""
+        info = self.master.runtime_info()
+        if self.slave is not None:
+            info.master = False
+            info.ha_client_runtime_info = self.slave.runtime_info()
+        return info
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled. Raises `ReplicationPortTaken`."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.master.run)
+            if self.slave is not None and self.metadata is not None:
+                nursery.start_soon(self.slave.run)
+                nursery.start_soon(self.metadata.run)
+            task_status.started()
