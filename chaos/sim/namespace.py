@@ -145,11 +145,13 @@ class Namespace:
         parent = directory
         while (parent := split(parent)[0]) not in way:
             way.add(parent)
-        return [
-            change
-            for change in self.pending
-            if change.directory == directory or (change.kind == "mkdir" and change.path in way)
-        ]
+        chosen: list[Change] = []
+        for change in reversed(self.pending):
+            # A directory that went and came back went first: a journal keeps that order.
+            about_directory = change.kind in ("mkdir", "rmdir")
+            if change.directory == directory or (about_directory and change.path in way):
+                chosen.append(change)
+        return chosen[::-1]
 
     def make_durable(self, changes: list[Change]) -> None:
         """These changes have reached the platter."""

@@ -28,7 +28,8 @@ class Checkpointer:
         self._parts = parts
         self._flusher = flusher
         self._dispatcher = dispatcher
-        self._lock = trio.Lock()
+        self.lock = trio.Lock()
+        """Held while the mark rises, and while the log is cut."""
 
     async def run(self) -> None:
         """Raise the mark until cancelled. Raises `StoreFailed`."""
@@ -46,7 +47,7 @@ class Checkpointer:
         `without_topic` is about to be deleted: its queues are not counted, and the mark says that
         what the log holds of it is not to be dispatched again. Raises `StoreFailed`.
         """
-        async with self._lock:
+        async with self.lock:
             parts = self._parts
             end = parts.dispatched.value
             mark = self._snapshot(end, without_topic)

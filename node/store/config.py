@@ -5,6 +5,13 @@ from dataclasses import dataclass
 from node.store.errors import BadStoreDirectory
 
 MIB = 1 << 20
+SIZE_KEYS = (
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mapperFileSizeBatchConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+)
 QUEUE_UNIT = 20
 BATCH_UNIT = 46
 
@@ -123,6 +130,17 @@ class StoreConfig:
     def log_dir(self) -> str:
         """Directory of the commit log's segments."""
         return self.commitlog_dir or f"{self.root}/commitlog"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Lengths that all files of a directory depend on, in the order of `SIZE_KEYS`."""
+        return (
+            self.segment_size,
+            self.queue_segment_size,
+            self.batch_queue_segment_size,
+            self.index_slots,
+            self.index_entries,
+        )
 
     @property
     def record_max(self) -> int:

@@ -39,9 +39,9 @@ class UnitQueue:
         """Number of the next unit (slot), pending ones included."""
         self._pending = bytearray()
 
-    def load(self) -> list[str]:
-        """Find the segments; the names of files that are none."""
-        return self.row.load(key=self.setting)
+    def load(self, *, tolerant: bool) -> list[str]:
+        """Find the segments; the names of files that are none (see `SegmentRow.load`)."""
+        return self.row.load(key=self.setting, tolerant=tolerant)
 
     @property
     def stored_units(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from node.store.checkpoint import Checkpoint
 from node.store.checkpointer import store_ms_at
+from node.store.entry import Entry
 from node.store.parts import CUT_DIR, StoreParts
 
 _CHUNK = 1 << 20
@@ -25,6 +26,9 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     if marks.mark.offset > offset:
         await _lower_mark(parts, offset, record_start)
         mark = replace(marks.mark, cut_to=offset)
+    flushed = marks.load_flushed()
+    if flushed is not None and flushed > offset:
+        await marks.store_flushed(offset, durable=True)
     await marks.store(mark)
     start = log.segments.start_of(offset)
     if log.segments.has(offset):
@@ -60,6 +64,22 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
     parts.index.restore(index)
     await parts.queues.sync()
     await parts.index.sync()
+
+
+def last_record_below(parts: StoreParts, offset: int) -> Entry | None:
+    """The record that ends at `offset`, or before the blank one that does."""
+    log = parts.log
+    last: Entry | None = None
+    position = log.segments.start_of(offset - 1) if offset > log.min_offset else offset
+    segment_end = position + log.segment_size
+    while position < offset:
+        size = min(max(_CHUNK, log.record_max + 8), offset - position)
+        data = log.segments.read(position, size)
+        scanned = parts.scanner.scan(data, position, segment_end=segment_end)
+        if not scanned.entries:
+            break
+        last, position = scanned.entries[-1], scanned.end
+    return last
 
 
 def keep_cut_bytes(parts: StoreParts, offset: int) -> tuple[str, int]:

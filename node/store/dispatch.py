@@ -195,6 +195,12 @@ class Dispatcher:
                 count = entry.units if entry.units > 0 else -entry.units
                 arrival(entry.topic, entry.queue_id, entry.queue_offset + count, entry.tag_code)
 
+    def rewind(self, offset: int, last: Entry | None) -> None:
+        """Go on at `offset` after a cut; `last` is the record before it."""
+        self.last = last
+        self._parts.dispatched.reset(offset)
+        self.restart()
+
     def restart(self) -> None:
         """Forget the ring and re-read from `dispatched` (after recovery or a cut)."""
         self._ring.clear()

@@ -7,6 +7,8 @@ written is in the page cache, and a later fsync through another descriptor cover
 
 from collections import Counter, OrderedDict
 
+import trio
+
 from rocketbed.world.api import File, World
 
 OPEN_FILES_MAX = 512
@@ -23,6 +25,7 @@ class FilePool:
         self._pins: Counter[str] = Counter()
         self._orphans: dict[str, File] = {}
         """Removed files that somebody still reads; closed when the last pin goes."""
+        self._names_lock = trio.Lock()
         self.new_names: dict[str, None] = {}
         """Directories in which a name was made or removed since their last sync."""
 
@@ -116,15 +119,20 @@ class FilePool:
         self.new_names[path.rpartition("/")[0] or "/"] = None
 
     async def sync_names(self) -> None:
-        """fsync every directory with a name that may not be durable."""
-        directories, self.new_names = list(self.new_names), {}
-        try:
-            while directories:
-                if self._world.disk.is_dir(directories[-1]):
-                    await self._world.disk.sync_dir(directories[-1])
-                directories.pop()
-        finally:
-            self.new_names.update(dict.fromkeys(directories))
+        """fsync every directory with a name that may not be durable.
+
+        When it returns, names that were made before the call are durable, also those that another
+        caller was syncing.
+        """
+        async with self._names_lock:
+            directories, self.new_names = list(self.new_names), {}
+            try:
+                while directories:
+                    if self._world.disk.is_dir(directories[-1]):
+                        await self._world.disk.sync_dir(directories[-1])
+                    directories.pop()
+            finally:
+                self.new_names.update(dict.fromkeys(directories))
 
     def remove(self, path: str) -> None:
         """Unlink a file, and close it as soon as nobody reads it."""

@@ -19,7 +19,8 @@ class Flusher:
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
         self._wake = trio.Event()
-        self._lock = trio.Lock()
+        self.lock = trio.Lock()
+        """Held while an fsync is in flight."""
         self.count = 0
         """Fsync rounds so far."""
         self.floor = 0
@@ -64,7 +65,7 @@ class Flusher:
 
     async def flush(self) -> int:
         """Bring everything written so far to disk; its end. Raises `StoreFailed`."""
-        async with self._lock:
+        async with self.lock:
             log = self._parts.log
             end = log.written.value
             if end <= log.flushed.value and not log.segments.dirty:

@@ -38,6 +38,9 @@ class Mark:
     """Random, one per directory; the abort file repeats it."""
     offset: int
     """W: end of a record, physical offset."""
+    sizes: tuple[int, ...] = ()
+    """Lengths that the directory was written with: segments of log, queues and batch queues,
+    slots and entries of an index file."""
     record_start: int = -1
     """Start of the record that ends at W, -1 when W is the beginning of the log."""
     queue_count: int = 0
@@ -62,6 +65,7 @@ def encode_mark(mark: Mark) -> bytes:
     document = {
         "id": mark.store_id,
         "w": mark.offset,
+        "sizes": mark.sizes,
         "record": mark.record_start,
         "units": [mark.queue_count, mark.queue_total],
         "index": [mark.index[0], pack_header(mark.index[1])] if mark.index else None,
@@ -85,6 +89,7 @@ def decode_mark(data: bytes) -> Mark | None:
     return Mark(
         store_id=document["id"],
         offset=document["w"],
+        sizes=tuple(document["sizes"]),
         record_start=document["record"],
         queue_count=document["units"][0],
         queue_total=document["units"][1],

@@ -34,8 +34,8 @@ class Queues:
         self.oddities = 0
         """Units that were reported as odd since the start."""
 
-    def load(self) -> None:
-        """Find the queues that are on disk. Raises `BadStoreDirectory`."""
+    def load(self, *, tolerant: bool) -> None:
+        """Find the queues that are on disk. Raises `BadStoreDirectory`, `tolerant` or not."""
         for kind in (QUEUE_DIR, BATCH_DIR):
             directory = f"{self._config.root}/{kind}"
             for topic in self._world.disk.listdir(directory):
@@ -44,7 +44,7 @@ class Queues:
                         self._world.log.warning("store.stray", path=f"{directory}/{topic}/{name}")
                         continue
                     queue = self._make(kind, topic, int(name))
-                    for stray in queue.load():
+                    for stray in queue.load(tolerant=tolerant):
                         path = f"{directory}/{topic}/{name}/{stray}"
                         self._world.log.warning("store.stray", path=path)
 
@@ -170,6 +170,7 @@ class Queues:
         """Cut every queue to its end."""
         self._touched.clear()
         for queue, end in ends.items():
+            queue.row.remove_suspects()
             if end == 0:
                 queue.destroy()
             else:

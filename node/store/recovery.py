@@ -11,10 +11,11 @@ import trio
 
 from node.store.checkpoint import Checkpoint
 from node.store.checkpointer import Checkpointer
+from node.store.config import SIZE_KEYS
 from node.store.cut import cut_log, keep_cut_bytes, last_nonzero
 from node.store.dispatch import Dispatcher
 from node.store.entry import NO_UNIT, Entry
-from node.store.errors import DamagedLog
+from node.store.errors import BadStoreDirectory, DamagedLog
 from node.store.evidence import UNKNOWN, Evidence, closed_by_rocketmq, gather
 from node.store.filler import fill_hole
 from node.store.flush import Flusher
@@ -88,6 +89,7 @@ class Recovery:
         self.report.was_clean = evidence.was_clean and evidence.trusted
         self.report.reason = evidence.reason
         self.report.last_durable = evidence.flushed
+        self._judge_suspects(evidence)
         if evidence.trusted:
             flushed = await self._resume(evidence)
         else:
@@ -104,18 +106,50 @@ class Recovery:
 
     def _load(self) -> None:
         parts = self._parts
-        for stray in parts.log.segments.load(key="mappedFileSizeCommitLog"):
+        mark = parts.marks.load()
+        tolerant = mark is not None and self._same_sizes(mark)
+        for stray in parts.log.segments.load(key="mappedFileSizeCommitLog", tolerant=tolerant):
             self._find(
                 f"{parts.log.segments.directory}/{stray} is no segment: ignored here, but RocketMQ"
                 " refuses to start while it is there; move it away"
             )
-        parts.queues.load()
+        parts.queues.load(tolerant=tolerant)
         if parts.config.index_enabled:
             parts.index.load()
+
+    def _same_sizes(self, mark: Mark) -> bool:
+        """Whether the settings are those the directory was written with; raises if they are not."""
+        sizes = self._parts.config.sizes
+        for key, ours, theirs in zip(SIZE_KEYS, sizes, mark.sizes, strict=True):
+            if ours != theirs:
+                raise BadStoreDirectory(
+                    f"{self._parts.config.root} was written with {key}={theirs}, but {key}={ours}"
+                    " is set: set it to what it was, files of another length cannot be read"
+                )
+        return True
 
     def _find(self, sentence: str) -> None:
         self.report.findings.append(sentence)
         self._parts.world.log.warning("store.recovery_finding", finding=sentence)
+
+    def _judge_suspects(self, evidence: Evidence) -> None:
+        """Log segments that are short or behind a hole are fine only where nothing was durable."""
+        segments = self._parts.log.segments
+        if not segments.suspects:
+            return
+        first = segments.suspects[0]
+        whole = segments.end if segments.starts else first
+        if evidence.trusted and not evidence.same_boot and whole >= evidence.flushed:
+            return
+        if (
+            first == segments.suspects[-1]
+            and not self._parts.world.disk.open(segments.path(first)).size()
+        ):
+            return
+        raise BadStoreDirectory(
+            f"{segments.path(first)} is short, or a file before it is missing, and nothing shows"
+            " that a power loss did it: restore it from a copy or a replica"
+        )
 
     async def _resume(self, evidence: Evidence) -> int:
         """Go on from our own mark; the offset below which the log is known to be on disk."""
@@ -123,6 +157,7 @@ class Recovery:
         assert mark is not None
         await parts.witnesses.store_abort(mark.store_id)
         await parts.marks.update(clean=None)
+        parts.log.segments.remove_suspects()
         parts.queues.cut_units(evidence.ends)
         if parts.config.index_enabled:
             parts.index.restore(mark.index)
@@ -152,6 +187,7 @@ class Recovery:
         if closed is not None:
             mark = Mark(
                 store_id=identity,
+                sizes=parts.config.sizes,
                 offset=closed.end,
                 record_start=closed.record_start,
                 index=closed.index,
@@ -160,13 +196,19 @@ class Recovery:
             ends = parts.queues.find_ends(closed.end, thorough=True, deleted={})
         else:
             start = parts.log.min_offset
-            mark = Mark(store_id=identity, offset=start, physic_ms=checkpoint.physic_ms)
+            mark = Mark(
+                store_id=identity,
+                sizes=parts.config.sizes,
+                offset=start,
+                physic_ms=checkpoint.physic_ms,
+            )
             ends = parts.queues.find_ends(start, thorough=True, deleted={})
         count, total = parts.queues.totals(ends)
         await parts.marks.store_flushed(None, durable=True)
         await parts.marks.store(replace(mark, queue_count=count, queue_total=total))
         await parts.witnesses.store_checkpoint(Checkpoint())
         await parts.witnesses.store_abort(identity)
+        parts.log.segments.remove_suspects()
         parts.queues.cut_units(ends)
         parts.index.restore(mark.index)
         parts.index.filled_ms = mark.index_filled_ms

@@ -34,13 +34,13 @@ class Retention:
         """Work in rounds until cancelled."""
         while True:
             await trio.sleep(self._parts.config.clean_interval_ms / 1000)
-            self.round()
+            await self.round()
 
     def delete_now(self) -> None:
         """Delete expired segments at any hour for the next rounds (an operator's order)."""
         self._manual_rounds = _MANUAL_ROUNDS
 
-    def round(self) -> None:
+    async def round(self) -> None:
         """One round. Never raises for the disk's sake: what fails is tried in the next one."""
         parts = self._parts
         try:
@@ -48,6 +48,8 @@ class Retention:
             self._watch(usage)
             self._keep_times()
             if self._delete(usage):
+                # A name that a power loss brings back must still find its units and keys.
+                await parts.pool.sync_names()
                 log_min = parts.log.min_offset
                 parts.queues.delete_before(log_min)
                 parts.index.delete_before(log_min)

@@ -5,7 +5,6 @@ its first byte, in 20 digits, and always has its full length: a broker refuses t
 (store.md 1.2). A write or read never crosses a segment.
 """
 
-import itertools
 from bisect import bisect_right
 
 from node.store.errors import BadStoreDirectory
@@ -36,15 +35,18 @@ class SegmentRow:
         self.size = size
         """Bytes of each segment."""
         self.starts: list[int] = []
+        self.suspects: list[int] = []
+        """Segments behind the end of the row that a power loss left short or cut off."""
         self.dirty: dict[int, None] = {}
         """Segments written since their last fsync, by start."""
 
-    def load(self, *, key: str) -> list[str]:
+    def load(self, *, key: str, tolerant: bool = False) -> list[str]:
         """Find the segments that are there. `key` is the setting that gives their length.
 
-        Returns the names of files that are no segments (ignored). A last file that a crash left
-        short is completed with zeros. Raises `BadStoreDirectory` for a wrong length or a hole in
-        the row; nothing is changed then.
+        Returns the names of files that are no segments (ignored). Raises `BadStoreDirectory` for
+        a wrong length or a hole in the row. `tolerant`: the length is known to be right, so a
+        short file and a hole are what a power loss left of segments that nobody had synced; the
+        row ends before them, and they stand in `suspects`. Nothing is changed.
         """
         disk = self._world.disk
         strays: list[str] = []
@@ -55,29 +57,40 @@ class SegmentRow:
             else:
                 strays.append(name)
         found.sort()
-        for i, start in enumerate(found):
-            length = self._length(start)
-            last = i == len(found) - 1
-            if length > self.size or (length < self.size and not last):
-                raise BadStoreDirectory(
-                    f"{self.path(start)} is {length} bytes long, but {key} is {self.size}:"
-                    f" set {key} to what this directory was written with, or restore the file"
-                )
-            if start % self.size:
-                raise BadStoreDirectory(
-                    f"{self.path(start)} does not begin at a multiple of {key} ({self.size}):"
-                    f" set {key} to what this directory was written with"
-                )
-        for before, after in itertools.pairwise(found):
-            if after != before + self.size:
-                raise BadStoreDirectory(
-                    f"{self.path(before + self.size)} is missing between its neighbours:"
-                    " restore it, or move the files on one side of the hole away"
-                )
-        self.starts = found
-        if found and self._length(found[-1]) < self.size:
-            self._complete_last()
+        self.starts, self.suspects = [], []
+        for start in found:
+            problem = self._problem(start, key)
+            if self.suspects or (problem and tolerant):
+                self.suspects.append(start)
+            elif problem and not (start == found[-1] and self._length(start) == 0):
+                raise BadStoreDirectory(problem)
+            elif problem:
+                self.suspects.append(start)
+            else:
+                self.starts.append(start)
         return strays
+
+    def _problem(self, start: int, key: str) -> str:
+        """What is wrong with the file that should go on the row, empty if nothing."""
+        length = self._length(start)
+        if length != self.size or start % self.size:
+            return (
+                f"{self.path(start)} is {length} bytes long, but {key} is {self.size}:"
+                f" set {key} to what this directory was written with, or restore the file"
+            )
+        if self.starts and start != self.starts[-1] + self.size:
+            return (
+                f"{self.path(self.starts[-1] + self.size)} is missing between its neighbours:"
+                " restore it, or move the files on one side of the hole away"
+            )
+        return ""
+
+    def remove_suspects(self) -> None:
+        """Unlink what a power loss left of unsynced segments, from the last to the first."""
+        for start in reversed(self.suspects):
+            self._world.log.warning("store.unsynced_segment_removed", path=self.path(start))
+            self._pool.remove(self.path(start))
+        self.suspects = []
 
     def _length(self, start: int) -> int:
         file = self._world.disk.open(self.path(start), writable=False)
@@ -85,16 +98,6 @@ class SegmentRow:
             return file.size()
         finally:
             file.close()
-
-    def _complete_last(self) -> None:
-        start = self.starts[-1]
-        if self._length(start) == 0:
-            self._pool.remove(self.path(start))
-            self.starts.pop()
-            return
-        self._world.log.warning("store.short_segment_completed", path=self.path(start))
-        self.file(start).truncate(self.size)
-        self.dirty[start] = None
 
     def path(self, start: int) -> str:
         """Path of the segment that begins at `start`."""

@@ -7,6 +7,7 @@ import trio
 from node.store.checkpointer import Checkpointer
 from node.store.commitlog import CommitLog
 from node.store.config import StoreConfig
+from node.store.cut import cut_log, last_record_below
 from node.store.dispatch import Arrival, Dispatcher
 from node.store.errors import PutFailed, StoreError, StoreFailed, StoreLocked
 from node.store.flush import Flusher
@@ -315,6 +316,26 @@ class MessageStore:
         """Bytes of the log within one segment."""
         return self._parts.log.read(offset, size)
 
+    async def cut(self, offset: int) -> None:
+        """Make `offset`, the end of a record, the end of the log, for good (store.md 8.6, Cut).
+
+        Nothing may be put meanwhile. Raises `StoreFailed` when the disk fails on the way.
+        """
+        parts = self._parts
+        await self._flusher.flush()
+        while self._dispatcher.step():
+            await trio.lowlevel.checkpoint()
+        # With W at the end, lowering it takes queues and index along.
+        if not await self._checkpointer.raise_mark():
+            raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
+        async with self._checkpointer.lock, self._flusher.lock:
+            last = last_record_below(parts, offset)
+            await cut_log(parts, offset, record_start=last.physical_offset if last else -1)
+            self._dispatcher.rewind(offset, last)
+            parts.log.next_queue_offsets = {
+                (queue.topic, queue.queue_id): queue.max_offset for queue in parts.queues.all()
+            }
+
     # Administration
 
     async def delete_topic(self, topic: str) -> int:
@@ -323,6 +344,7 @@ class MessageStore:
         before: dict[tuple[str, int], int] | None = None
         while before != (now := {key: offsets[key] for key in offsets if key[0] == topic}):
             before = now
+            await self._flusher.flush()
             while self._dispatcher.step():
                 await trio.lowlevel.checkpoint()
             if not await self._checkpointer.raise_mark(without_topic=topic):

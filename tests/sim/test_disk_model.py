@@ -423,3 +423,18 @@ def test_an_inode_agrees_with_a_plain_model(
         sector = survived[start : start + SECTOR]
         once = {state[start : start + SECTOR].ljust(SECTOR, b"\0") for state in (durable, *history)}
         assert any(state.startswith(sector) for state in once)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_directory_made_again_stays_when_the_old_one_goes(seed: int) -> None:
+    disk = SimDisk(random=Random(seed))
+    disk.makedirs("/queues/topic")
+    await disk.sync_dir("/queues")
+    disk.rmdir("/queues/topic")
+    disk.makedirs("/queues/topic")
+    file = disk.open("/queues/topic/unit", create=True)
+    await file.sync()
+    for path in ("/queues/topic", "/queues"):
+        await disk.sync_dir(path)
+    disk.power_cut("random")
+    assert disk.paths() == ["/queues/topic/unit"]

@@ -1,0 +1,78 @@
+"""A kill and a power cut at every disk event of a script, and during the recovery after it."""
+
+import pytest
+
+from chaos.sim.solo import SoloRun, run_solo
+from tests.sim.store_oracle import check_all, crash_kind, reboot
+from tests.sim.store_script import Ledger, config, recover, script
+
+KINDS = ["kill", "power-random", "power-strict", "power-prefix", "power-reorder"]
+QUICK = ("kill", "power-random")
+"""Kinds of crash that `make test` visits; `make test-all` visits all."""
+MODES: dict[str, dict[str, object]] = {"async": {}, "sync": {"sync_flush": True}}
+
+
+def whole_run(mode: str) -> int:
+    """Events of the script when nothing crashes."""
+    ledger = Ledger()
+    run = run_solo(script, ledger, config(**MODES[mode]))
+    assert run.outcome == "ended"
+    assert ledger.closed
+    return run.events
+
+
+def crashed_run(mode: str, event: int, kind: str, seed: int = 0) -> tuple[SoloRun, Ledger]:
+    """The script, dead at an event."""
+    ledger = Ledger()
+    cause, power_mode = crash_kind(kind)
+    run = run_solo(
+        script,
+        ledger,
+        config(**MODES[mode]),
+        crash_at=event,
+        kind=cause,
+        mode=power_mode,
+        seed=seed,
+    )
+    return run, ledger
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
+)
+def test_every_crash_point_recovers(mode: str, kind: str) -> None:
+    settings = config(**MODES[mode])
+    events = whole_run(mode)
+    assert events > 400
+    for event in range(1, events + 1):
+        run, ledger = crashed_run(mode, event, kind)
+        try:
+            check_all(run, ledger, kind, settings)
+        except Exception as exc:
+            raise AssertionError(f"{mode} {kind} at event {event}: {exc!r}") from exc
+
+
+@pytest.mark.parametrize("kind", ["kill", "power-random"])
+def test_a_crash_during_recovery_recovers(kind: str) -> None:
+    settings = config()
+    events = whole_run("async")
+    cause, power_mode = crash_kind(kind)
+    for event in range(7, events, 41):
+        run, ledger = crashed_run("async", event, kind)
+        again = reboot(run.image, kind, settings)
+        for second in range(1, again.events + 1):
+            boots = 1 if kind == "kill" else 2
+            interrupted = run_solo(
+                recover,
+                settings,
+                image=run.image,
+                boots=boots,
+                crash_at=second,
+                kind=cause,
+                mode=power_mode,
+            )
+            try:
+                check_all(interrupted, ledger, kind, settings, boots=boots)
+            except Exception as exc:
+                raise AssertionError(f"{kind} at {event}, then at {second}: {exc!r}") from exc
