@@ -181,6 +181,8 @@ def rebuild_command(
     )
     for hole in report.holes:
         click.echo(f"damage in the log, its messages are in no queue: {hole}")
+    for topic, count in sorted(report.left_out.items()):
+        click.echo(f"left out, the topic was deleted: {count} records of {topic}")
     for refused in report.refused:
         click.echo(f"not in its queue: {refused}")
 

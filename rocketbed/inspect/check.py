@@ -18,6 +18,7 @@ from rocketbed.inspect.check_marks import (
     check_lock,
     check_minimum,
     check_offsets,
+    check_own_marks,
 )
 from rocketbed.inspect.check_queues import (
     BatchCursor,
@@ -92,6 +93,7 @@ def check_store(
     facts = checker.facts
     check_empty_segments(directory, findings, unclean=facts.unclean)
     check_checkpoint(directory, facts, checker.last_store_ms, findings)
+    check_own_marks(directory, facts, findings)
     if not live:
         check_abort(directory, findings, torn=checker.torn, behind=checker.behind)
     check_config(directory, checker.dispatcher.topic_names(), findings)
@@ -188,7 +190,14 @@ class _LogChecker:
         if self.index is not None and dispatch.keys:
             topic_hash = dispatch.topic.hash
             hashes = [topic_hash.key_hash(key) for key in dispatch.keys]
-            self.index.expect(entry.offset, entry.store_ms, hashes, topic_hash, dispatch.tags)
+            self.index.expect(
+                entry.offset,
+                entry.store_ms,
+                hashes,
+                topic_hash,
+                dispatch.tags,
+                gone=dispatch.gone,
+            )
 
     def _expect(self, target: Target, entry: Scanned) -> None:
         key = target.topic, target.queue_id
@@ -242,6 +251,12 @@ class _LogChecker:
 
     def _end(self, end: LogEnd) -> None:
         self.end = end.offset
+        flushed = self.directory.log.flushed_offset
+        if flushed is not None and end.offset < flushed:
+            what = f"the log ends at {end.offset}, it was on disk up to {flushed}"
+            todo = "take the bytes from a replica; acknowledged messages are missing"
+            file = self._file_at(end.offset)
+            self.findings.add("S9", Severity.DAMAGE, file, what, offset=end.offset, todo=todo)
         if end.torn_at is None or end.fault is None:
             return
         self.torn = True

@@ -46,12 +46,20 @@ class IndexChecker:
         self.records = 0
 
     def expect(
-        self, offset: int, store_ms: int, hashes: list[int], topic_hash: TopicHash, tags: bytes
+        self,
+        offset: int,
+        store_ms: int,
+        hashes: list[int],
+        topic_hash: TopicHash,
+        tags: bytes,
+        *,
+        gone: bool = False,
     ) -> None:
         """A record that is indexed, and the hashes of its keys in their order.
 
         A 5.5 broker indexes the tag too, behind the keys; that is asked only if they differ. The
-        first keys of the first indexed record may have been in an older file.
+        first keys of the first indexed record may have been in an older file. The keys of a `gone`
+        record need not be there.
         """
         entry = self._next
         self.records += 1
@@ -59,9 +67,9 @@ class IndexChecker:
             self._judge_stranger(entry)
             entry = self._next = next(self._stream, None)
         if entry is None or entry[1] != offset:
-            if hashes and not self._missing:
-                self._missing_from = offset
-            self._missing += len(hashes)
+            if not gone:
+                self._missing_from = self._missing_from if self._missing else offset
+                self._missing += len(hashes)
             return
         if self._missing:
             self._report_missing(tail=False)

@@ -10,6 +10,7 @@ from rocketbed.inspect.check_queues import LogFacts
 from rocketbed.inspect.config import read_json
 from rocketbed.inspect.directory import Checkpoint, StoreDirectory
 from rocketbed.inspect.findings import Findings, Severity
+from rocketbed.inspect.marks import CKPT_NAME
 
 CHECKPOINT_SIZE = 4096
 _REMOVE_CHECKPOINT = (
@@ -42,6 +43,20 @@ def check_checkpoint(
         findings.add("S11", Severity.DAMAGE, "checkpoint", what, todo=_REMOVE_CHECKPOINT)
     for what in _ahead(checkpoint, facts, last_store_ms):
         findings.add("S11", Severity.DAMAGE, "checkpoint", what, todo=_REMOVE_CHECKPOINT)
+
+
+def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
+    """S11 for rocketbed's own mark, and a cut that was not finished."""
+    marks = directory.marks
+    if marks is None or not marks.trusted:
+        return
+    if marks.durable_offset > facts.end:
+        what = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
+        todo = "take the missing end from a replica"
+        findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, offset=facts.end, todo=todo)
+    if marks.cut_to is not None:
+        what = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
+        findings.add("S13", Severity.TAIL, CKPT_NAME, what, offset=marks.cut_to)
 
 
 def _ahead(checkpoint: Checkpoint, facts: LogFacts, last_store_ms: int) -> list[str]:

@@ -59,6 +59,10 @@ Item = Scanned | Filler | Hole | LogEnd
 class CommitLog(SegmentRow):
     """The log's segments as one row of bytes and records."""
 
+    flushed_offset: int | None = None
+    """What is known to have been on disk. A power loss tears what is above in any order, so good
+    records may stand behind a bad one there, and the log ends at the bad one all the same."""
+
     @property
     def min_offset(self) -> int:
         """Start of the first segment; 0 for a log without segments."""
@@ -90,7 +94,8 @@ class CommitLog(SegmentRow):
                 continue
             if bad is None:
                 bad = Fault("log-gap", "the next segment file does not begin where this ends", -1)
-            following = self._next_claim(number, offset)
+            known_torn = self.flushed_offset is not None and offset >= self.flushed_offset
+            following = None if known_torn else self._next_claim(number, offset)
             if following is None:
                 yield LogEnd(offset, bad, self._first_data(number, offset))
                 return

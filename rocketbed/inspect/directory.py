@@ -10,7 +10,7 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rocketbed.inspect.commitlog import CommitLog
@@ -26,6 +26,7 @@ from rocketbed.inspect.config import (
 from rocketbed.inspect.consumequeue import BatchConsumeQueue, ConsumeQueue
 from rocketbed.inspect.files import FilePool, Listing, SegmentFile, SegmentRow, list_segments
 from rocketbed.inspect.index import IndexFile, IndexLayout, derive_layout
+from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, Marks, read_marks
 
 _CHECKPOINT = struct.Struct(">6q")
 _FLOCK = struct.Struct("@hhqqi")
@@ -74,6 +75,8 @@ class StoreDirectory:
     index_layout: IndexLayout | None
     """None: there are files, and neither they nor the settings tell their layout."""
     sizes: Sizes
+    marks: Marks | None
+    """Rocketbed's own marks, where there are any."""
 
     @property
     def index_files(self) -> list[IndexFile]:
@@ -186,9 +189,10 @@ def open_directory(
     Raises `NotAStore` when there is nothing of a store, or its queues are in RocksDB.
     """
     root = os.fspath(root)
-    settings = settings or Settings()
     if not os.path.isdir(root):
         raise NotAStore(f"{root}: no such directory")
+    marks = _marks(root)
+    settings = _with_marked_sizes(settings or Settings(), marks)
     if settings.store_type == "defaultRocksDB":
         raise NotAStore(f"{root}: its queues are in RocksDB (storeType), which is not supported")
     log_paths = [path for path in settings.commitlog_paths if os.path.isdir(path)]
@@ -206,11 +210,14 @@ def open_directory(
     batches, batch_strays = _queues(root, "batchconsumequeue")
     extensions, _ = _queues(root, "consumequeue_ext")
     index_listing = list_segments(os.path.join(root, "index"))
+    log = CommitLog(pool, tuple(log_files))
+    if marks is not None and marks.trusted:
+        log.flushed_offset = marks.flushed_offset
     return StoreDirectory(
         root=root,
         settings=settings,
         pool=pool,
-        log=CommitLog(pool, tuple(log_files)),
+        log=log,
         log_strays=tuple(stray for listing in listings for stray in listing.strays),
         queues={key: ConsumeQueue(pool, *key, files) for key, files in queues.items()},
         batch_queues={key: BatchConsumeQueue(pool, *key, files) for key, files in batches.items()},
@@ -219,6 +226,40 @@ def open_directory(
         index_listing=index_listing,
         index_layout=_index_layout(pool, index_listing, settings),
         sizes=_sizes(settings, log_files, queues, batches),
+        marks=marks,
+    )
+
+
+def _marks(root: str) -> Marks | None:
+    """Rocketbed's marks of a directory."""
+
+    def read(name: str) -> bytes:
+        try:
+            with open(os.path.join(root, name), "rb") as file:
+                return file.read(1 << 20)
+        except OSError:
+            return b""
+
+    abort = os.path.join(root, "abort")
+    return read_marks(
+        read(CKPT_NAME),
+        read(FLUSHED_NAME),
+        abort_lines=_read_text(abort).splitlines() if os.path.exists(abort) else None,
+        checkpoint=read("checkpoint"),
+    )
+
+
+def _with_marked_sizes(settings: Settings, marks: Marks | None) -> Settings:
+    """Sizes that nobody gave, as the marks say."""
+    marked = marks.sizes if marks is not None else {}
+    return replace(
+        settings,
+        segment_size=settings.segment_size or marked.get("segment_size"),
+        queue_segment_size=settings.queue_segment_size or marked.get("queue_segment_size"),
+        batch_queue_segment_size=settings.batch_queue_segment_size
+        or marked.get("batch_queue_segment_size"),
+        index_slots=settings.index_slots or marked.get("index_slots"),
+        index_entries=settings.index_entries or marked.get("index_entries"),
     )
 
 

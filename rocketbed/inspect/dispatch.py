@@ -23,6 +23,7 @@ PLAIN: Final = "plain"
 BATCH: Final = "batch"
 _TAGS_REMEMBERED_MAX = 4096
 _LMQ_PREFIX = "%LMQ%"
+_EVERYTHING = 1 << 63
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class Topic:
     is_batch: bool
     hash: TopicHash
     tag_codes: dict[bytes, int] = field(default_factory=dict)
+    deleted_below: int = 0
+    """Records below this offset are of a topic that was deleted: they have no queue any more."""
 
 
 class Target(NamedTuple):
@@ -61,6 +64,8 @@ class Dispatch(NamedTuple):
     keys: list[bytes]
     """Keys to index, in order; none for a rolled back record."""
     tags: bytes
+    gone: bool = False
+    """Its topic was deleted: it has no queue, and its keys may or may not be indexed."""
 
 
 class Dispatcher:
@@ -72,6 +77,9 @@ class Dispatcher:
         self._lmq = directory.settings.enable_lmq or any(
             topic.startswith(_LMQ_PREFIX) for topic, _ in directory.queues
         )
+        self._deleted = directory.marks.deleted if directory.marks else {}
+        self._table = directory.topics()
+        self._with_queues = {topic for topic, _ in (*directory.queues, *directory.batch_queues)}
         self._topics: dict[bytes, Topic] = {}
 
     def topic_names(self) -> set[str]:
@@ -82,14 +90,14 @@ class Dispatcher:
         """Queues and keys of a record."""
         topic = self._topics.get(entry.topic)
         if topic is None:
-            name = entry.topic.decode(errors="replace")
-            topic = Topic(name, name in self._batch_topics, TopicHash(name))
-            self._topics[entry.topic] = topic
+            topic = self._topics[entry.topic] = self._topic(entry.topic)
         wanted = Wanted(entry.properties)
         transaction = entry.sys_flag & SYS_TRANSACTION
         keys = [] if transaction == SYS_ROLLBACK else wanted.index_keys()
         if transaction in (SYS_PREPARED, SYS_ROLLBACK):
             return Dispatch(topic, (), keys, wanted.tags)
+        if entry.offset < topic.deleted_below:
+            return Dispatch(topic, (), keys, wanted.tags, gone=True)
         code = self._tag_code(topic, wanted.tags, entry)
         if topic.is_batch:
             targets = self._batch_targets(topic, entry, code)
@@ -98,6 +106,19 @@ class Dispatcher:
         if self._lmq and b"INNER_MULTI_DISPATCH\x01" in entry.properties:
             targets += self._lmq_targets(entry, code)
         return Dispatch(topic, targets, keys, wanted.tags)
+
+    def _topic(self, raw: bytes) -> Topic:
+        """A topic at its first record.
+
+        It was deleted if rocketbed's marks say so, or if a readable topic table does not know it
+        and it has no queue (T14).
+        """
+        name = raw.decode(errors="replace")
+        topic = Topic(name, name in self._batch_topics, TopicHash(name))
+        topic.deleted_below = self._deleted.get(name, 0)
+        if self._table is not None and name not in self._table and name not in self._with_queues:
+            topic.deleted_below = _EVERYTHING
+        return topic
 
     def _tag_code(self, topic: Topic, tags: bytes, entry: Scanned) -> int:
         if topic.name == SCHEDULE_TOPIC:

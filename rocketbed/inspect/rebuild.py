@@ -42,6 +42,8 @@ class RebuildReport:
     """Damaged places of the log; their messages are in no queue."""
     refused: list[str] = field(default_factory=list)
     """Records whose queue offset cannot be: they are in the index only."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Topics that were deleted (no queue, not in the topic table), each with its records."""
 
     def as_row(self) -> dict[str, object]:
         """The report as JSON fields."""
@@ -54,6 +56,7 @@ class RebuildReport:
             "logEnd": self.log_end,
             "holes": self.holes,
             "refused": self.refused,
+            "leftOut": self.left_out,
         }
 
 
@@ -88,6 +91,10 @@ def rebuild(
             for target in dispatch.targets:
                 queues.put(target, item)
             key_hash = dispatch.topic.hash.key_hash
+            if dispatch.gone:
+                name = dispatch.topic.name
+                report.left_out[name] = report.left_out.get(name, 0) + 1
+                continue
             for key in dispatch.keys:
                 index.put(key_hash(key), item.offset, item.store_ms)
             if progress is not None and item.offset - told > _PROGRESS_BYTES:

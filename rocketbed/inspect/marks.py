@@ -1,0 +1,95 @@
+"""Marks that rocketbed leaves beside RocketMQ's files, and whether they may be believed.
+
+`rocketbed.ckpt` says among other things with which sizes the directory was written and which topics
+were deleted; `rocketbed.flushed` says up to where the log was on disk (F). They speak of the
+directory only while nobody else has written to it: `abort` must carry the same id, or the last stop
+must have been ours and clean (store.md 8.6).
+"""
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+CKPT_NAME = "rocketbed.ckpt"
+FLUSHED_NAME = "rocketbed.flushed"
+_FIRST_LINE = b"rocketbed-ckpt 1"
+_FLUSHED = struct.Struct(">qQ")
+_COMPARED = 40
+"""Bytes of `checkpoint` that a clean stop remembers."""
+_POLYNOMIAL = 0x82F63B78
+SIZE_NAMES = (
+    "segment_size",
+    "queue_segment_size",
+    "batch_queue_segment_size",
+    "index_slots",
+    "index_entries",
+)
+"""What the mark's `sizes` are, in their order, by the names of `Settings`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the marks say."""
+
+    store_id: str
+    durable_offset: int
+    """W: log, queues and index are on disk up to here."""
+    flushed_offset: int | None
+    """F: the log is on disk up to here; None when that is not known."""
+    cut_to: int | None
+    """Target of a cut that was not finished."""
+    trusted: bool
+    """Whether nobody else has written to the directory since."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes that the directory was written with, by the names of `Settings`."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Topics that were deleted, each with the end of the log at that moment."""
+
+
+def read_marks(
+    ckpt: bytes, flushed: bytes, *, abort_lines: list[str] | None, checkpoint: bytes
+) -> Marks | None:
+    """The marks from the contents of their files; None when there is no whole, valid one.
+
+    `abort_lines` are the lines of `abort`, None without the file.
+    """
+    lines = ckpt.split(b"\n")
+    if len(lines) != 4 or lines[0] != _FIRST_LINE or lines[2] != b"%08x" % crc32c(lines[1]):
+        return None
+    try:
+        document: dict[str, Any] = json.loads(lines[1])
+        store_id, clean = str(document["id"]), document["clean"]
+        if abort_lines is None:
+            remembered = checkpoint[:_COMPARED].ljust(_COMPARED, b"\0")
+            trusted = clean is not None and clean == remembered.hex()
+        else:
+            trusted = f"uuid={store_id}" in abort_lines
+        return Marks(
+            store_id=store_id,
+            durable_offset=int(document["w"]),
+            flushed_offset=_flushed(flushed),
+            cut_to=document["cut"],
+            trusted=trusted,
+            sizes=dict(zip(SIZE_NAMES, map(int, document["sizes"]), strict=False)),
+            deleted={str(topic): int(at) for topic, at in document["deleted"].items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C, bit by bit: for a few hundred bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def _flushed(data: bytes) -> int | None:
+    if len(data) != _FLUSHED.size:
+        return None
+    offset, crc = _FLUSHED.unpack(data)
+    return int(offset) if offset >= 0 and crc == crc32c(data[:8]) else None
