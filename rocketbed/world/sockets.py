@@ -8,6 +8,7 @@ because `sendfile` would make the whole loop wait for the device.
 import errno
 import os
 import socket
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 import trio
@@ -18,6 +19,8 @@ BACKLOG = 1024
 """Connections the kernel may hold before they are accepted (RocketMQ: 1024)."""
 SEND_STEP = 256 * 1024
 """Bytes of a file handled between two looks at whether they are cached."""
+UNSENT_MAX = 256 * 1024
+"""Bytes the kernel holds unsent before a sender has to wait (TCP_NOTSENT_LOWAT)."""
 ACCEPT_PAUSE = 0.1
 """Seconds to wait when the process is out of descriptors or the kernel out of memory."""
 OUT_OF_RESOURCES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
@@ -58,7 +61,7 @@ class RealNetwork:
                 client.close()
                 raise
             else:
-                return trio.SocketStream(client)
+                return _stream(client)
         raise failure
 
     async def resolve(self, host: str) -> list[str]:
@@ -123,7 +126,7 @@ class RealListener:
                 elif error.errno != errno.ECONNABORTED:
                     raise
             else:
-                return trio.SocketStream(connection)
+                return _stream(connection)
 
     async def aclose(self) -> None:
         """Stop listening; who waits in `accept` gets `trio.ClosedResourceError`."""
@@ -169,6 +172,14 @@ async def _send_pages(
 
 def _too_short(path: str, end: int) -> OSError:
     return OSError(errno.EIO, f"{path} ends at {end}, before the range that was to be sent")
+
+
+def _stream(connection: trio.socket.SocketType) -> trio.SocketStream:
+    """A stream whose sender is woken less often than by trio's own setting (16 KiB unsent)."""
+    stream = trio.SocketStream(connection)
+    with suppress(OSError):
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX)
+    return stream
 
 
 def _family(address: str) -> int:
