@@ -1,0 +1,78 @@
+"""Settings of a nameserver, read from a properties file and `--set` (RocketMQ's key names)."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from routing.errors import RoutingError
+
+KEYS = {
+    "listenPort": "port",
+    "bindAddress": "host",
+    "scanNotActiveBrokerInterval": "scan_interval_ms",
+    "kvConfigPath": "kv_path",
+    "orderMessageEnable": "order_messages",
+    "returnOrderTopicConfigToBroker": "return_order_config",
+    "enableAllTopicList": "all_topic_list",
+    "supportActingMaster": "acting_master",
+}
+UNUSED = ("rocketmqHome", "configStorePath", "productEnvName", "clusterTest", "needWaitForService",
+          "serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads",
+          "defaultThreadPoolNums", "clientRequestThreadPoolNums", "notifyMinBrokerIdChanged",
+          "deleteTopicWithBrokerRegistration", "unRegisterBrokerQueueCapacity")  # fmt: skip
+"""Keys of RocketMQ 5.3 that are accepted with a warning and have no effect."""
+
+
+class BadSetting(RoutingError):
+    """A setting that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameserverConfig:
+    """Everything a nameserver is told."""
+
+    host: str = "0.0.0.0"
+    """Address to listen on (`bindAddress`)."""
+    port: int = 9876
+    """`listenPort`; 0 lets the system choose."""
+    scan_interval_ms: int = 5000
+    """Pause between looks for silent brokers (`scanNotActiveBrokerInterval`)."""
+    kv_path: str = ""
+    """File of the key-value table (`kvConfigPath`); empty: it is kept in memory only."""
+    order_messages: bool = False
+    """Put order configuration into routes (`orderMessageEnable`)."""
+    return_order_config: bool = True
+    """Give it to brokers that register (`returnOrderTopicConfigToBroker`)."""
+    all_topic_list: bool = True
+    """Answer requests for the list of all topics (`enableAllTopicList`)."""
+    acting_master: bool = False
+    """Show a slave as master where the master is gone (`supportActingMaster`)."""
+
+
+def read_settings(settings: Mapping[str, str]) -> tuple[NameserverConfig, list[str]]:
+    """The configuration of these settings, and warnings. Raises `BadSetting`."""
+    values: dict[str, object] = {}
+    warnings = []
+    for key, text in settings.items():
+        if key in UNUSED:
+            warnings.append(f"{key} is a setting of RocketMQ that has no effect here")
+            continue
+        attribute = KEYS.get(key)
+        if attribute is None:
+            near = difflib.get_close_matches(key, [*KEYS, *UNUSED], 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(KEYS))}"
+            raise BadSetting(f"unknown setting {key}{hint}")
+        values[attribute] = _parse(key, text, NameserverConfig.__annotations__[attribute])
+    return NameserverConfig(**values), warnings  # type: ignore[arg-type]
+
+
+def _parse(key: str, text: str, kind: object) -> object:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise BadSetting(f"{key}={text}: true or false is needed")
+        return text.lower() == "true"
+    if kind is int:
+        if not text.isdigit() or (key == "listenPort" and int(text) > 65_535):
+            raise BadSetting(f"{key}={text}: a number is needed")
+        return int(text)
+    return text

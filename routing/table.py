@@ -1,0 +1,276 @@
+"""The nameserver's tables and the rules that change them (wire.md 3.1 to 3.8). Pure: no I/O.
+
+Soft state: brokers tell it all again every 30 seconds, and nameservers never talk to each other.
+Times are seconds on the caller's monotonic clock.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+from rocketbed.wire.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicConfigTable,
+)
+from routing.errors import RegistrationRefused
+
+MASTER_ID = 0
+DEFAULT_TIMEOUT_S = 120.0
+"""A broker that says nothing for this long is taken off the routes (wire.md 3.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registrant:
+    """Who registers."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    """`ip:port` where clients reach it."""
+    ha_address: str
+    """`ip:port` where slaves reach it."""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    acting_master: bool | None = None
+    """None: the broker is too old to know (wire.md 3.2)."""
+    zone: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Live:
+    """A broker that is thought to be alive."""
+
+    last_update_s: float
+    timeout_s: float
+    data_version: DataVersion
+    link: Hashable
+    """The connection its last registration came in on."""
+    ha_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What a slave learns from its registration."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+
+
+Key = tuple[str, str]
+"""Cluster and address."""
+
+
+@dataclass(slots=True)
+class RoutingTable:
+    """All tables of one nameserver.
+
+    Invariant: a broker name is in `brokers` exactly while it has an address, in its cluster's list
+    and in topics only while it is in `brokers`; no topic without queues (asserted by `check`).
+    """
+
+    brokers: dict[str, BrokerData] = field(default_factory=dict)
+    clusters: dict[str, dict[str, None]] = field(default_factory=dict)
+    topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)
+    """Topic -> broker name -> its queues."""
+    live: dict[Key, Live] = field(default_factory=dict)
+
+    def register(
+        self, who: Registrant, topics: TopicConfigTable, *, now_s: float, link: Hashable
+    ) -> Registered:
+        """Take a broker's registration. Raises `RegistrationRefused`."""
+        key = (who.cluster, who.address)
+        version = topics.data_version
+        broker = self.brokers.get(who.broker_name)
+        if broker is not None and self._held_by_newer(broker, who, version):
+            self.live.pop(key, None)
+            return Registered()
+        known = broker is not None and who.broker_id in broker.broker_addrs
+        if not known and len(topics.topic_config_table) == 1:
+            raise RegistrationRefused(
+                f"register broker failed: {who.broker_name}:{who.broker_id} announces one topic"
+                " only; its first registration has to carry its whole table"
+            )
+        first = not known
+        broker = self._upsert(who)
+        for other in [i for i, at in broker.broker_addrs.items() if at == who.address]:
+            if other != who.broker_id:
+                del broker.broker_addrs[other]
+        broker.broker_addrs[who.broker_id] = who.address
+        is_prime = who.broker_id == min(broker.broker_addrs) and who.acting_master is not None
+        if who.broker_id == MASTER_ID or is_prime:
+            changed = first or key not in self.live or self.live[key].data_version != version
+            for config in topics.topic_config_table.values():
+                if changed or who.broker_name not in self.topics.get(config.topic_name, {}):
+                    self._put_topic(who, config)
+        self.live[key] = Live(
+            last_update_s=now_s,
+            timeout_s=who.timeout_s,
+            data_version=version,
+            link=link,
+            ha_address=who.ha_address,
+        )
+        return self._master_of(who)
+
+    def _held_by_newer(self, broker: BrokerData, who: Registrant, version: DataVersion) -> bool:
+        """Whether a live broker of a later epoch already has this id (wire.md 3.2, step 3)."""
+        holder = broker.broker_addrs.get(who.broker_id)
+        if holder is None or holder == who.address:
+            return False
+        live = self.live.get((who.cluster, holder))
+        return live is not None and live.data_version.state_version > version.state_version
+
+    def _upsert(self, who: Registrant) -> BrokerData:
+        self.clusters.setdefault(who.cluster, {})[who.broker_name] = None
+        broker = self.brokers.get(who.broker_name)
+        if broker is None:
+            broker = BrokerData(cluster=who.cluster, broker_name=who.broker_name)
+            self.brokers[who.broker_name] = broker
+        broker.enable_acting_master = bool(who.acting_master)
+        broker.zone_name = who.zone
+        return broker
+
+    def _put_topic(self, who: Registrant, config: TopicConfig) -> None:
+        perm = config.perm
+        if who.broker_id != MASTER_ID and who.acting_master:
+            perm &= ~PERM_WRITE
+        self.topics.setdefault(config.topic_name, {})[who.broker_name] = QueueData(
+            broker_name=who.broker_name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=perm,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+
+    def _master_of(self, who: Registrant) -> Registered:
+        """The live master of a slave's broker name."""
+        master = self.brokers[who.broker_name].broker_addrs.get(MASTER_ID)
+        if who.broker_id == MASTER_ID or master is None:
+            return Registered()
+        live = self.live.get((who.cluster, master))
+        if live is None:
+            return Registered()
+        return Registered(master_address=master, ha_address=live.ha_address)
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """Version of the table that a live broker registered last."""
+        live = self.live.get((cluster, address))
+        return live.data_version if live else None
+
+    def touch(self, cluster: str, address: str, *, now_s: float) -> bool:
+        """A sign of life. False if the broker is not known."""
+        live = self.live.get((cluster, address))
+        if live is None:
+            return False
+        live.last_update_s = now_s
+        return True
+
+    def expired(self, now_s: float) -> list[Key]:
+        """Brokers that were silent for longer than their timeout."""
+        return [k for k, at in self.live.items() if at.last_update_s + at.timeout_s < now_s]
+
+    def on_link(self, link: Hashable) -> list[Key]:
+        """Brokers whose last registration came in on a connection (11043: and not a later one)."""
+        return [key for key, live in self.live.items() if live.link == link]
+
+    def unregister(self, cluster: str, address: str) -> str | None:
+        """Take a broker off the routes; its name, None if it was not there."""
+        self.live.pop((cluster, address), None)
+        for broker in list(self.brokers.values()):
+            ids = [i for i, at in broker.broker_addrs.items() if at == address]
+            if broker.cluster != cluster or not ids:
+                continue
+            for broker_id in ids:
+                del broker.broker_addrs[broker_id]
+            if not broker.broker_addrs:
+                self._forget(broker)
+            elif broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
+                self._set_write(broker.broker_name, writable=False)
+            return broker.broker_name
+        return None
+
+    def _forget(self, broker: BrokerData) -> None:
+        """A broker name without addresses: gone from every table."""
+        name = broker.broker_name
+        del self.brokers[name]
+        names = self.clusters.get(broker.cluster, {})
+        names.pop(name, None)
+        if not names:
+            self.clusters.pop(broker.cluster, None)
+        for topic in list(self.topics):
+            self.topics[topic].pop(name, None)
+            if not self.topics[topic]:
+                del self.topics[topic]
+
+    def _set_write(self, broker_name: str, *, writable: bool) -> int:
+        changed = 0
+        for queues in self.topics.values():
+            data = queues.get(broker_name)
+            if data is not None:
+                perm = PERM_READ | PERM_WRITE if writable else data.perm & ~PERM_WRITE
+                queues[broker_name] = replace(data, perm=perm)
+                changed += 1
+        return changed
+
+    def wipe_write(self, broker_name: str) -> int:
+        """Clear the write permission of all topics of a broker name; how many."""
+        return self._set_write(broker_name, writable=False)
+
+    def add_write(self, broker_name: str) -> int:
+        """Give it back; how many topics. Undone, too, by the broker's next changed registration."""
+        return self._set_write(broker_name, writable=True)
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Take a topic off the routes, or only the brokers of one cluster."""
+        if cluster is None:
+            self.topics.pop(topic, None)
+            return
+        queues = self.topics.get(topic, {})
+        for name in [name for name in queues if name in self.clusters.get(cluster, {})]:
+            del queues[name]
+        if not queues:
+            self.topics.pop(topic, None)
+
+    def put_queues(self, topic: str, queues: list[QueueData]) -> None:
+        """Merge queue data of one topic (217)."""
+        for data in queues:
+            if data.broker_name in self.brokers:
+                self.topics.setdefault(topic, {})[data.broker_name] = data
+
+    def route(self, topic: str, *, acting_master: bool) -> tuple[list[BrokerData], list[QueueData]]:
+        """Brokers and queues of a topic; both empty when it is not served (wire.md 3.6).
+
+        `acting_master`: show the smallest slave as id 0 where the master is gone (3.5).
+        """
+        queues = list(self.topics.get(topic, {}).values())
+        brokers = []
+        for data in queues:
+            broker = self.brokers[data.broker_name]
+            addresses = dict(broker.broker_addrs)
+            stand_in = acting_master and broker.enable_acting_master
+            exempt = topic.startswith("rmq_sys_SYNC_BROKER_MEMBER_")
+            masterless = MASTER_ID not in addresses and not data.perm & PERM_WRITE
+            if stand_in and masterless and not exempt:
+                addresses[MASTER_ID] = addresses.pop(min(addresses))
+            brokers.append(replace(broker, broker_addrs=dict(sorted(addresses.items()))))
+        return brokers, queues
+
+    def topics_of(self, cluster: str) -> list[str]:
+        """Topics that a broker of a cluster serves."""
+        names = self.clusters.get(cluster, {})
+        return [topic for topic, queues in self.topics.items() if any(n in names for n in queues)]
+
+    def check(self) -> None:
+        """Assert the tables' invariant."""
+        for name, broker in self.brokers.items():
+            assert broker.broker_addrs, f"{name} has no address"
+            assert name in self.clusters[broker.cluster]
+        for topic, queues in self.topics.items():
+            assert queues, f"{topic} has no queue"
+            assert all(name in self.brokers for name in queues)
+        for names in self.clusters.values():
+            assert names
+            assert all(name in self.brokers for name in names)
