@@ -32,7 +32,7 @@ def check_checkpoint(
     directory: StoreDirectory, facts: LogFacts, last_store_ms: int, findings: Findings
 ) -> None:
     """S11: no time above the last record's, no offset above the end of the log."""
-    checkpoint = directory.checkpoint()
+    checkpoint = directory.checkpoint
     if checkpoint is None:
         what = "missing: an unclean stop will read all of the log"
         findings.add("S11", Severity.NOTE, "checkpoint", what)

@@ -75,6 +75,9 @@ class StoreDirectory:
     index_layout: IndexLayout | None
     """None: there are files, and neither they nor the settings tell their layout."""
     sizes: Sizes
+    checkpoint: Checkpoint | None
+    """The checkpoint's values; None when it is missing, zeros beyond a short file's end. Like the
+    marks it was read before the files were listed: of a live store it must not be ahead of them."""
     marks: Marks | None
     """Rocketbed's own marks, where there are any."""
 
@@ -104,15 +107,6 @@ class StoreDirectory:
     def abort_lines(self) -> list[str]:
         """What `abort` holds; the first line is the broker's process id."""
         return _read_text(self.path("abort")).splitlines()
-
-    def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint's values; None when it is missing, zeros beyond a short file's end."""
-        try:
-            with open(self.path("checkpoint"), "rb") as file:
-                data = file.read(_CHECKPOINT.size)
-        except FileNotFoundError:
-            return None
-        return Checkpoint(*_CHECKPOINT.unpack(data.ljust(_CHECKPOINT.size, b"\0")))
 
     def lock_holder(self) -> int | None:
         """Process id of whoever holds the store's lock, None when it is free.
@@ -191,7 +185,7 @@ def open_directory(
     root = os.fspath(root)
     if not os.path.isdir(root):
         raise NotAStore(f"{root}: no such directory")
-    marks = _marks(root)
+    checkpoint, marks = _checkpoint(root), _marks(root)
     settings = _with_marked_sizes(settings or Settings(), marks)
     if settings.store_type == "defaultRocksDB":
         raise NotAStore(f"{root}: its queues are in RocksDB (storeType), which is not supported")
@@ -226,8 +220,18 @@ def open_directory(
         index_listing=index_listing,
         index_layout=_index_layout(pool, index_listing, settings),
         sizes=_sizes(settings, log_files, queues, batches),
+        checkpoint=checkpoint,
         marks=marks,
     )
+
+
+def _checkpoint(root: str) -> Checkpoint | None:
+    try:
+        with open(os.path.join(root, "checkpoint"), "rb") as file:
+            data = file.read(_CHECKPOINT.size)
+    except OSError:
+        return None
+    return Checkpoint(*_CHECKPOINT.unpack(data.ljust(_CHECKPOINT.size, b"\0")))
 
 
 def _marks(root: str) -> Marks | None:

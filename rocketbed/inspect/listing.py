@@ -16,7 +16,7 @@ from rocketbed.inspect.directory import QueueKey, StoreDirectory
 def describe(directory: StoreDirectory) -> dict[str, Any]:
     """The overview as JSON fields. Offsets of the log in bytes, of queues in messages."""
     log = directory.log
-    checkpoint = directory.checkpoint()
+    checkpoint = directory.checkpoint
     return {
         "directory": directory.root,
         "lockedBy": directory.lock_holder(),
