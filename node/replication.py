@@ -20,6 +20,7 @@ from node.config import NodeConfig
 from node.store.store import MessageStore
 from node.watermark import Watermark
 from replication.confirm import AckBoard
+from replication.fresh import LogStart, ask_log_start
 from replication.master import Master
 from replication.metadata import MetadataSync
 from replication.slave import Slave
@@ -131,6 +132,7 @@ class Replication:
         confirmed: Watermark | None = None,
     ) -> None:
         """`confirmed` rises to what `inSyncReplicas` copies hold."""
+        self._world = world
         log = StoreLog(store)
         needed = config.in_sync_replicas if confirmed is not None else 1
         times = {
@@ -161,6 +163,8 @@ class Replication:
                 period_s=config.metadata_sync_ms / 1000,
             )
             self.slave.on_following.append(self.metadata.poke)
+            if config.classic_fresh != "last_file":
+                self.slave.find_start = self._find_start
             if config.ha_master_address:
                 self._fixed = parse_address(config.ha_master_address)
                 self.set_master(None, None)
@@ -178,6 +182,12 @@ class Replication:
         if remoting is None and address is not None:
             remoting = (address[0], address[1] - 1)
         self.metadata.set_master(remoting)
+
+    async def _find_start(self) -> LogStart | None:
+        """Where the master's log begins; asked at its remoting address."""
+        if self.metadata is None or self.metadata.master is None:
+            return None
+        return await ask_log_start(self._world, self.metadata.master)
 
     def runtime_info(self) -> HaRuntimeInfo:
         """What code 907 answers."""

@@ -20,6 +20,7 @@ from replication.errors import (
     ReplicationError,
     SegmentMismatch,
 )
+from replication.fresh import LogStart
 from rocketbed.wire.bodies import HaClientRuntimeInfo
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha import Transfer, TransferReader, encode_report
@@ -65,6 +66,8 @@ class Slave:
         """Why the last master was refused."""
         self.received = 0
         """Bytes appended since the start of the process."""
+        self.find_start: Callable[[], Awaitable[LogStart | None]] | None = None
+        """Asked by an empty slave where the master's log begins; None leaves it to the master."""
         self.on_following: list[Callable[[], None]] = []
         """Called each time a master has been found to have the same log."""
         self._changed = trio.Event()
@@ -113,16 +116,28 @@ class Slave:
         with trio.CancelScope() as self._scope:
             try:
                 with trio.fail_after(CONNECT_S):
+                    start = await self._begin_empty_log()
                     stream = await self.world.network.connect(*address)
             except (OSError, trio.TooSlowError) as exc:
                 self.lost(address, f"cannot connect: {str(exc) or type(exc).__name__}")
                 return False
             try:
-                return await MasterConnection(self, address, stream).run()
+                return await MasterConnection(self, address, stream, start).run()
             finally:
                 with trio.move_on_after(1, shield=True):
                     await trio.aclose_forcefully(stream)
         return False
+
+    async def _begin_empty_log(self) -> int:
+        """For an empty log: what to report instead of 0; takes the first message over, if given."""
+        if self.find_start is None or self.log.max_offset > self.log.min_offset:
+            return 0
+        start = await self.find_start()
+        if start is None:
+            return 0
+        if start.data:
+            self.log.append_raw(start.offset, start.data)
+        return start.offset
 
     def lost(self, address: Address, reason: str) -> None:
         """A connection to a master ended, or there was none."""
@@ -133,14 +148,15 @@ class Slave:
 class MasterConnection:
     """One connection to a master: a task that takes its frames, one that reports."""
 
-    def __init__(self, slave: Slave, address: Address, stream: Stream) -> None:
+    def __init__(self, slave: Slave, address: Address, stream: Stream, start: int) -> None:
+        """`start` is what an empty log reports, 0 for wherever the master likes."""
         self._slave = slave
         self._log = slave.log
         self._address = address
         self._stream = stream
         self._frames = TransferReader()
         self._is_fresh = self._log.max_offset == self._log.min_offset
-        self._first = self._first_report()
+        self._first = start if self._is_fresh else self._first_report()
         self._next = self._first
         """Offset that the next frame has to begin with."""
         self._own_end = self._log.max_offset
@@ -152,7 +168,7 @@ class MasterConnection:
     async def run(self) -> bool:
         """Follow until the connection ends. Whether it came to following at all."""
         self._slave.state = "comparing"
-        if self._first == self._own_end:
+        if self._is_fresh or self._first == self._own_end:
             self._follow()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_lost, nursery, self._take_frames)
@@ -171,13 +187,11 @@ class MasterConnection:
     def _first_report(self) -> int:
         """Where the master is to begin: a little before our end, in its segment.
 
-        Never 0 unless the log is empty, since 0 asks for wherever a fresh slave is to begin. A
-        report of less than we have acknowledges less, which is always true.
+        Never 0, which asks for wherever an empty slave is to begin. A report of less than we have
+        acknowledges less, which is always true.
         """
         log = self._log
         end = log.max_offset
-        if self._is_fresh:
-            return end
         last_segment = (end - 1) - (end - 1) % log.segment_size
         start = max(end - OVERLAP_SIZE, last_segment, log.min_offset, 1)
         if self._slave.report_flushed:

@@ -19,7 +19,9 @@ PORT = 10911
 SEGMENT = 64 * 1024
 
 
-def settings(name: str, *, slaves: int = 2, sync_flush: bool = False) -> NodeConfig:
+def settings(
+    name: str, *, slaves: int = 2, sync_flush: bool = False, fresh: str = "first"
+) -> NodeConfig:
     """A node's configuration with small files. Ids follow the names `master`, `slave-1`, ..."""
     number = 0 if name == "master" else int(name.rpartition("-")[2])
     store = StoreConfig(
@@ -40,6 +42,7 @@ def settings(name: str, *, slaves: int = 2, sync_flush: bool = False) -> NodeCon
         in_sync_replicas=2 if slaves else 1,
         ha_master_address="master:10912" if number else "",
         slave_timeout_ms=1000,
+        classic_fresh=fresh,
     )
 
 
@@ -76,8 +79,8 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.simulation.close()
 
-    def start(self, name: str, *, slaves: int = 2) -> None:
-        config = settings(name, slaves=slaves, sync_flush=self.sync_flush)
+    def start(self, name: str, *, slaves: int = 2, fresh: str = "first") -> None:
+        config = settings(name, slaves=slaves, sync_flush=self.sync_flush, fresh=fresh)
 
         async def main(world: World) -> None:
             async with trio.open_nursery() as nursery:
@@ -234,6 +237,40 @@ def test_nothing_acknowledged_is_lost_when_a_power_cut_hits_a_sync_flush_group(s
         cluster.run_until_equal("slave-1", "slave-2")
         for name in ("master", "slave-1", "slave-2"):
             cluster.check_queue(name)
+
+
+@pytest.mark.parametrize("wanted", ["first", "last_file"])
+def test_an_empty_slave_of_an_upstream_like_master(wanted: str) -> None:
+    """Such a master gives an empty slave its last file; ours asks for the whole log if it may."""
+    with Cluster(seed=6) as cluster:
+        cluster.start("master", slaves=0, fresh="last_file")
+        cluster.run(1)
+        cluster.produce(200)
+        cluster.simulation.run(30, until=lambda: cluster.producer.done)
+        end = cluster.nodes["master"].store.max_offset
+        assert end > 2 * SEGMENT
+        cluster.start("slave-1", fresh=wanted)
+        cluster.run(3)
+        slave = cluster.nodes["slave-1"].store
+        assert slave.max_offset == end
+        assert slave.min_offset == (0 if wanted == "first" else end - end % SEGMENT)
+        if wanted == "first":
+            cluster.run_until_equal("slave-1")
+            cluster.check_queue("slave-1")
+
+
+def test_an_empty_slave_begins_where_the_masters_log_begins_now() -> None:
+    with Cluster(seed=7) as cluster:
+        cluster.start("master", slaves=0, fresh="last_file")
+        cluster.run(1)
+        cluster.produce(300)
+        cluster.simulation.run(30, until=lambda: cluster.producer.done)
+        store = cluster.nodes["master"].store
+        cluster.simulation.process("master").call(store.log.segments.remove, 0)
+        cluster.start("slave-1")
+        cluster.run(3)
+        slave = cluster.nodes["slave-1"].store
+        assert (slave.min_offset, slave.max_offset) == (SEGMENT, store.max_offset)
 
 
 def test_a_slave_refuses_sends() -> None:
