@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from node.broker.broker import Broker, Tables
+from node.broker.registration import Registration
 from node.config import NodeConfig
 from node.replication import Replication
 from node.store.errors import StoreError
@@ -48,6 +49,7 @@ class Node:
         self.broker = Broker(world, config, store, tables, confirmed=self.confirmed)
         host = config.bind_address
         self.replication = Replication(world, config, store, tables, confirmed=self.confirmed)
+        self.registration = Registration(world, config, tables.topics, self.replication.set_master)
         self.servers = [
             Server(
                 world,
@@ -70,7 +72,7 @@ class Node:
 
 def make_services(node: Node) -> Sequence[Service]:
     """What runs beside the broker, by configuration; started in this order after the ports."""
-    return (node.replication,)
+    return (node.replication, node.registration)
 
 
 async def run_node(

@@ -1,0 +1,108 @@
+"""Real node processes on loopback: start, SIGTERM, SIGKILL, a second one on the same directory."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.remoting.client import open_connection
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import NotConnected
+from rocketbed.wire.command import request
+from rocketbed.wire.message import decode_messages
+from rocketbed.world.real import real_world
+from tests.broker_support import pull_fields, send_fields
+from tests.ports import free_port
+
+pytestmark = pytest.mark.process
+DEADLINE_S = 30
+
+
+def command(root: Path, port: int, *settings: str) -> list[str]:
+    options = [f"storePathRootDir={root}", f"listenPort={port}", "bindAddress=127.0.0.1"]
+    options += ["mappedFileSizeCommitLog=4194304", *settings]
+    sets = [word for option in options for word in ("--set", option)]
+    return [sys.executable, "-m", "rocketbed", "node", *sets]
+
+
+@contextmanager
+def node(root: Path, port: int, *settings: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command(root, port, *settings), stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def with_connection(port: int, use: Callable[[Connection], Awaitable[Any]]) -> Any:
+    """Dial until the node listens, then use the connection."""
+    world = real_world("test")
+    with trio.fail_after(DEADLINE_S):
+        while True:
+            try:
+                async with open_connection(world, ("127.0.0.1", port)) as connection:
+                    return await use(connection)
+            except* NotConnected:
+                await trio.sleep(0.01)
+
+
+async def send(connection: Connection) -> list[str]:
+    found = []
+    for number in range(20):
+        sent = await connection.request(request(310, send_fields(), b"%d" % number))
+        assert sent.code == 0
+        found.append(sent.fields["queueOffset"])
+    return found
+
+
+async def pull(connection: Connection) -> list[bytes]:
+    found = await connection.request(
+        request(11, pull_fields(flags=4 | 2, hold_ms=5000)), timeout_s=DEADLINE_S
+    )
+    assert found.code == 0
+    return [message.body for message in decode_messages(found.body)]
+
+
+BODIES = [b"%d" % number for number in range(20)]
+
+
+async def test_sigterm_stops_cleanly_and_sigkill_loses_nothing(tmp_path: Path) -> None:
+    root, port = tmp_path / "store", free_port()
+    with node(root, port) as process:
+        assert await with_connection(port, send) == [str(number) for number in range(20)]
+        assert (root / "abort").exists()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, errors
+    assert not (root / "abort").exists()
+    with node(root, port) as process:
+        assert await with_connection(port, pull) == BODIES
+        assert (await with_connection(port, send))[0] == "20"
+        process.kill()
+        assert process.wait(DEADLINE_S) == -signal.SIGKILL
+    assert (root / "abort").exists()
+    with node(root, port):
+        assert await with_connection(port, pull) == (BODIES + BODIES)[:32]
+        assert (await with_connection(port, send))[0] == "40"
+
+
+async def test_a_second_node_on_the_same_directory_says_so_and_ends(tmp_path: Path) -> None:
+    root, port = tmp_path / "store", free_port()
+    with node(root, port):
+        await with_connection(port, send)
+        with trio.fail_after(DEADLINE_S):
+            second = await trio.run_process(
+                command(root, free_port()), capture_stderr=True, check=False
+            )
+        message = second.stderr.decode()
+        assert second.returncode == 1
+        assert "held by another process" in message
+        assert "Traceback" not in message
+        assert await with_connection(port, pull) == BODIES

@@ -1,0 +1,155 @@
+"""The JSON tables under config/: whole after any crash, told when they are not (trap T11)."""
+
+import functools
+from typing import Any
+
+import pytest
+import trio
+
+from chaos.sim.image import DiskImage
+from chaos.sim.solo import run_solo
+from node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.world.api import World
+
+DIRECTORY = "/store/config"
+NAME = "topics.json"
+
+
+async def write(world: World, *versions: int) -> None:
+    file = ConfigFile(world, DIRECTORY, NAME)
+    for version in versions:
+        world.mark(f"before {version}")
+        await file.write({"version": version, "padding": "x" * 3000})
+
+
+async def load(world: World) -> tuple[Any, bool]:
+    file = ConfigFile(world, DIRECTORY, NAME)
+    value = file.load()
+    return (value or {}).get("version"), file.is_clean
+
+
+def loaded(image: DiskImage) -> tuple[Any, bool]:
+    found = run_solo(load, image=image, boots=2).value
+    assert isinstance(found, tuple)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+@pytest.mark.parametrize("mode", ["random", "strict", "reorder"])
+def test_T11_a_crash_at_any_disk_event_leaves_a_whole_table(kind: str, mode: str) -> None:
+    first = run_solo(write, 1, 2).image
+    events = run_solo(write, 3, 4, image=first).events
+    seen = set()
+    for event in range(1, events + 1):
+        crashed = run_solo(write, 3, 4, image=first, crash_at=event, kind=kind, mode=mode)
+        version, _ = loaded(crashed.image)
+        assert version in (2, 3, 4)
+        seen.add(version)
+    assert {2, 3} <= seen
+
+
+@pytest.mark.parametrize("bad", [b"", b"{", b"\0" * 4096, b"[1]", b'{"version":9}tail', b"\xff"])
+def test_an_unreadable_table_is_read_from_its_backup(bad: bytes) -> None:
+    image = run_solo(write, 1, 2).image
+
+    async def damage(world: World) -> None:
+        file = world.disk.open(f"{DIRECTORY}/{NAME}")
+        file.truncate(0)
+        file.write_at(0, bad)
+        await file.sync()
+
+    assert loaded(run_solo(damage, image=image).image) == (1, False)
+
+
+def test_missing_table_missing_backup_means_defaults() -> None:
+    assert loaded(DiskImage()) == (None, False)
+
+
+def test_an_unreadable_backup_that_is_needed_is_an_error_that_says_what_to_do() -> None:
+    image = run_solo(write, 1, 2).image
+
+    async def damage(world: World) -> None:
+        for path in (f"{DIRECTORY}/{NAME}", f"{DIRECTORY}/{NAME}.bak"):
+            file = world.disk.open(path)
+            file.truncate(0)
+            file.write_at(0, b"{torn")
+            await file.sync()
+        with pytest.raises(ConfigFileError, match="remove both to start with defaults"):
+            await load(world)
+
+    assert run_solo(damage, image=image).outcome == "ended"
+
+
+def test_a_clean_table_is_told_from_its_backup() -> None:
+    assert loaded(run_solo(write, 1, 2).image) == (2, True)
+
+
+def test_a_table_of_rocketmq_is_read() -> None:
+    async def main(world: World) -> object:
+        world.disk.makedirs(DIRECTORY)
+        file = world.disk.open(f"{DIRECTORY}/{NAME}", create=True)
+        file.write_at(0, b'{\n\t"offsetTable":{\n\t\t"T@g":{0:7,1:6\n\t\t}\n\t}\n}')
+        return ConfigFile(world, DIRECTORY, NAME).load()
+
+    assert run_solo(main).value == {"offsetTable": {"T@g": {"0": 7, "1": 6}}}
+
+
+def test_changes_made_during_a_save_are_saved_too() -> None:
+    async def main(world: World) -> list[int]:
+        state = {"version": 0}
+        file = ConfigFile(world, DIRECTORY, NAME)
+        written: list[int] = []
+        original = file.write
+
+        async def slow(value: dict[str, Any]) -> None:
+            await trio.sleep(1)
+            await original(value)
+            written.append(value["version"])
+
+        file.write = slow  # type: ignore[method-assign]
+        table = SavedTable(world, file, lambda: dict(state))
+
+        async def change(version: int) -> None:
+            state["version"] = version
+            table.touch()
+            await table.save()
+            assert written[-1] >= version
+
+        async with trio.open_nursery() as nursery:
+            for version in (1, 2, 3):
+                nursery.start_soon(change, version)
+                await trio.sleep(0.4)
+        assert not table.is_dirty
+        return written
+
+    assert run_solo(main).value == [1, 3]
+
+
+def test_a_failed_save_is_tried_again() -> None:
+
+    async def main(world: World) -> list[bool]:
+        file = ConfigFile(world, DIRECTORY, NAME)
+        attempts: list[bool] = []
+        failing = [True]
+        original = file.write
+
+        async def write_or_fail(value: dict[str, Any]) -> None:
+            if failing[0]:
+                raise OSError(28, "No space left on device")
+            await original(value)
+
+        file.write = write_or_fail  # type: ignore[method-assign]
+        table = SavedTable(world, file, lambda: {"version": 1})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                functools.partial(table.run, lambda failure: attempts.append(failure is None))
+            )
+            table.touch()
+            await trio.sleep(2.5)
+            failing[0] = False
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+        assert file.load() == {"version": 1}
+        return attempts
+
+    assert run_solo(main).value == [False, False, False, True]

@@ -1,0 +1,149 @@
+"""broker.conf: what is read, what is warned of, what is refused, and how it is told (design 15)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from node.config import (
+    ConfigError,
+    NodeConfig,
+    Setting,
+    make_config,
+    settings_from_options,
+    settings_from_text,
+)
+from node.config_keys import KEYS
+from node.config_unused import UNUSED_KEYS
+from rocketbed.wire.properties_text import parse_properties, render_properties
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def config_of(text: str) -> NodeConfig:
+    return make_config(settings_from_text(text, "broker.conf"))[0]
+
+
+def test_defaults_are_rocketmqs() -> None:
+    config = config_of("")
+    assert (config.broker_name, config.cluster_name, config.broker_id) == (
+        "DEFAULT_BROKER",
+        "DefaultCluster",
+        0,
+    )
+    assert (config.listen_port, config.ha_port) == (10911, 10912)
+    assert config.store.segment_size == 1 << 30
+    assert not config.store.sync_flush
+    assert (config.address, config.ha_address) == ("127.0.0.1:10911", "127.0.0.1:10912")
+
+
+def test_a_whole_file() -> None:
+    config = config_of(
+        """
+        # a comment
+        ! another
+        brokerName = broker-a
+        brokerId: 1
+        brokerRole=SLAVE
+        namesrvAddr=10.0.0.1:9876;10.0.0.2:9876,10.0.0.3:9877
+        flushDiskType=SYNC_FLUSH
+        fileReservedTime=48
+        deleteWhen=04;16
+        storePathRootDir=/data/with\\
+           -continuation
+        listenPort=20911
+        brokerIP1=10.0.0.9
+        """
+    )
+    assert config.is_slave
+    assert config.nameservers == (("10.0.0.1", 9876), ("10.0.0.2", 9876), ("10.0.0.3", 9877))
+    assert config.store.sync_flush
+    assert config.store.reserved_ms == 48 * 3_600_000
+    assert config.store.delete_when == (4, 16)
+    assert config.store.root == "/data/with-continuation"
+    assert config.store.is_slave
+    assert (config.store.store_host, config.store.store_port) == ("10.0.0.9", 20911)
+    assert config.ha_port == 20912
+    assert config.values["deleteWhen"] == "04;16"
+
+
+def test_later_settings_stand_over_earlier_ones() -> None:
+    settings = settings_from_text("listenPort=1000\n", "f") + settings_from_options(
+        ["listenPort=2000", "brokerName=b=c"]
+    )
+    config, _ = make_config(settings)
+    assert config.listen_port == 2000
+    assert config.broker_name == "b=c"
+
+
+def test_share_of_the_machines_memory() -> None:
+    settings = settings_from_options(["accessMessageInMemoryMaxRatio=25"])
+    assert make_config(settings, memory_bytes=1000)[0].store.memory_bytes == 250
+    assert make_config(settings)[0].store.memory_bytes == 0
+
+
+def test_settings_of_the_recorded_broker_are_taken() -> None:
+    manifest = json.loads((FIXTURES / "rocketmq-store-clean.manifest.json").read_text())
+    rows = [Setting(key, value, "manifest") for key, value in manifest["brokerConfig"].items()]
+    config, warnings = make_config(rows)
+    assert config.store.segment_size == 1_048_576
+    assert config.store.queue_segment_size == 1280
+    assert len(warnings) == 3
+
+
+def test_keys_without_effect_are_warned_of_with_their_line() -> None:
+    text = "brokerName=a\n\nuseReentrantLockWhenPutMessage=true\n"
+    _, warnings = make_config(settings_from_text(text, "conf/broker.conf"))
+    assert warnings == ["conf/broker.conf:3: useReentrantLockWhenPutMessage has no effect here"]
+    assert not KEYS.keys() & UNUSED_KEYS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\nlistenPrt=3", "broker.conf:2: unknown key 'listenPrt'; did you mean listenPort?"),
+        ("zzz=3", "broker.conf:1: unknown key 'zzz'"),
+        ("listenPort=abc", "broker.conf:1: listenPort=abc: has to be a whole number"),
+        ("listenPort=70000", "broker.conf:1: listenPort=70000: has to lie in 0..65535"),
+        ("flushDiskType=SOMETIMES", "has to be one of ASYNC_FLUSH, SYNC_FLUSH"),
+        ("brokerRole=MASTER", "has to be one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("autoCreateTopicEnable=yes", "has to be true or false"),
+        ("namesrvAddr=10.0.0.1", "'10.0.0.1' is not host:port"),
+        ("deleteWhen=24", "has to lie in 0..23"),
+        ("brokerRole=SLAVE\nbrokerId=0", "broker.conf:2: brokerId=0: 0 is the master's"),
+        ("brokerId=1", "broker.conf:1: brokerId=1: a ASYNC_MASTER has to be 0"),
+        ("enablePropertyFilter=true", "SQL92 filters are not supported"),
+        ("haListenPort=10909", "the port is taken by listenPort"),
+        ("mappedFileSizeCommitLog=100", "mappedFileSizeCommitLog=100: at least 256"),
+        ("inSyncReplicas=0", "has to lie in 1.."),
+        ("brokerName=a b", "has to be a name"),
+        ("brokerName=\\u00zz", "broker.conf: line 1: bad escape"),
+    ],
+)
+def test_errors_name_file_line_and_key(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["listenPort", "=5", ""])
+def test_options_have_to_be_key_and_value(option: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        settings_from_options([option])
+
+
+def test_properties_text_as_java_reads_it() -> None:
+    text = (
+        "a=1\n b : two words \nc\\ d=\\u4e2d\\n\n#x\ne\nf=g=h\n path=C:\\\\data\nlast=\\\n   joined"
+    )
+    assert parse_properties(text) == [
+        (1, "a", "1"),
+        (2, "b", "two words "),
+        (3, "c d", "\u4e2d\n"),
+        (5, "e", ""),
+        (6, "f", "g=h"),
+        (7, "path", "C:\\data"),
+        (8, "last", "joined"),
+    ]
+    values = {"a": "x\\y", "b": "two\nlines"}
+    assert {key: value for _, key, value in parse_properties(render_properties(values))} == values
