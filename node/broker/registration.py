@@ -1,0 +1,188 @@
+"""Registering at the nameservers: who we are, which topics we serve (wire.md 3.2, 3.3).
+
+One task and one connection for each nameserver, since a nameserver takes a broker off the routes
+when the connection of its registration ends. The whole topic table goes out each time, also when
+one topic changed: a first registration with a single topic would hide the others (trap 3). A slave
+learns its master from the answer.
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import trio
+
+from node.broker.topics import Topics
+from node.config import NodeConfig
+from rocketbed.remoting.client import dial, parse_address
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import PERM_READ, PERM_WRITE, RegisterBrokerBody, TopicConfigTable
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, request
+from rocketbed.wire.headers_admin import (
+    BrokerIdentityRequest,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+)
+from rocketbed.wire.message import CRC_MASK
+from rocketbed.world.api import Address, World
+
+RETRY_S = 0.5
+"""Pause after a failed try; doubles up to `RETRY_MAX_S`."""
+RETRY_MAX_S = 5.0
+MASTERLESS_S = 1.0
+"""A slave that was told no master asks again this soon."""
+UNREGISTER_S = 1.0
+"""A stop does not wait longer for a nameserver."""
+
+SetMaster = Callable[[Address | None, Address | None], None]
+
+
+class Registration:
+    """A node's service: keeps it registered everywhere, and takes it off at the stop."""
+
+    def __init__(
+        self, world: World, config: NodeConfig, topics: Topics, set_master: SetMaster
+    ) -> None:
+        """`set_master` is told a slave's master: replication and remoting address."""
+        self._world = world
+        self._config = config
+        self._topics = topics
+        self._set_master = set_master
+        self._changed: dict[Address, trio.Event] = {at: trio.Event() for at in config.nameservers}
+        self.registered: dict[Address, bool] = dict.fromkeys(config.nameservers, False)
+        """Which nameservers have our registration."""
+        self._master: tuple[Address, Address] | None = None
+        topics.on_change.append(self._on_topics)
+
+    def _on_topics(self, names: list[str]) -> None:
+        for event in self._changed.values():
+            event.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled, then unregister (at most `UNREGISTER_S`)."""
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            for address in self._config.nameservers:
+                nursery.start_soon(self._keep_registered, address)
+
+    async def _keep_registered(self, address: Address) -> None:
+        pause_s = RETRY_S
+        while True:
+            try:
+                connection = await dial(self._world, address)
+            except RemotingError as exc:
+                self._log_failure(address, str(exc))
+            else:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(connection.run)
+                    if await self._serve(connection, address):
+                        pause_s = RETRY_S
+                    connection.close()
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def _log_failure(self, address: Address, error: str) -> None:
+        self.registered[address] = False
+        self._world.log.warning(
+            "broker.not_registered", nameserver=f"{address[0]}:{address[1]}", error=error
+        )
+
+    async def _serve(self, connection: Connection, address: Address) -> bool:
+        """Register on one connection until it ends; whether it worked at least once."""
+        worked = False
+        ended = trio.Event()
+        connection.on_close.append(lambda _: ended.set())
+        try:
+            while not ended.is_set():
+                self._changed[address] = trio.Event()
+                answer = await connection.request(
+                    self._registration(), timeout_s=self._config.register_timeout_ms / 1000
+                )
+                if answer.code != ResponseCode.SUCCESS:
+                    self._log_failure(address, f"code {answer.code}: {answer.remark}")
+                    return worked
+                worked = True
+                self._took(address, answer)
+                await self._wait_for_change(address, ended)
+        except RemotingError as exc:
+            self._log_failure(address, str(exc))
+        except trio.Cancelled:
+            await self._unregister(connection)
+            raise
+        self.registered[address] = False
+        return worked
+
+    async def _wait_for_change(self, address: Address, ended: trio.Event) -> None:
+        """Until the period is over, a topic changed, or the connection ended."""
+        seconds = self._config.register_period_ms / 1000
+        if self._config.is_slave and self._master is None:
+            seconds = min(seconds, MASTERLESS_S)
+
+        async def cancel_after(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cancel_after, ended)
+                nursery.start_soon(cancel_after, self._changed[address])
+
+    def _registration(self) -> Command:
+        """The request 103 with the whole table."""
+        config = self._config
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=self._routed_topics()).encode()
+        header = RegisterBrokerRequest(
+            brokerName=config.broker_name,
+            brokerAddr=config.address,
+            clusterName=config.cluster_name,
+            haServerAddr=config.ha_address,
+            brokerId=config.broker_id,
+            enableActingMaster=False,
+            compressed=False,
+            bodyCrc32=zlib.crc32(body) & CRC_MASK,
+        )
+        return request(RequestCode.REGISTER_BROKER, header.encode(), body)
+
+    def _routed_topics(self) -> TopicConfigTable:
+        """The table with permissions cut to the broker's own (wire.md 3.3)."""
+        table = self._topics.body()
+        mask = self._config.broker_permission
+        if mask & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
+            table.topic_config_table = {
+                name: replace(topic, perm=topic.perm & mask)
+                for name, topic in table.topic_config_table.items()
+            }
+        return table
+
+    def _took(self, address: Address, answer: Command) -> None:
+        if not self.registered[address]:
+            self._world.log.info("broker.registered", nameserver=f"{address[0]}:{address[1]}")
+        self.registered[address] = True
+        found = RegisterBrokerResponse.decode(answer.raw_fields)
+        if not self._config.is_slave or not found.haServerAddr or not found.masterAddr:
+            return
+        try:
+            master = parse_address(found.haServerAddr), parse_address(found.masterAddr)
+        except ValueError as exc:
+            self._world.log.warning("broker.master_address_unreadable", error=str(exc))
+            return
+        if master != self._master:
+            self._master = master
+            self._world.log.info("broker.master_found", address=found.masterAddr)
+            self._set_master(*master)
+
+    async def _unregister(self, connection: Connection) -> None:
+        config = self._config
+        header = BrokerIdentityRequest(
+            brokerName=config.broker_name,
+            brokerAddr=config.address,
+            clusterName=config.cluster_name,
+            brokerId=config.broker_id,
+        )
+        with trio.move_on_after(UNREGISTER_S, shield=True):
+            try:
+                await connection.request(request(RequestCode.UNREGISTER_BROKER, header.encode()))
+            except RemotingError as exc:
+                self._world.log.debug("broker.not_unregistered", error=str(exc))
