@@ -21,7 +21,6 @@ from rocketbed.wire.bodies import PERM_READ, PERM_WRITE, RegisterBrokerBody, Top
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, request
 from rocketbed.wire.headers_admin import (
-    BrokerIdentityRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
@@ -33,14 +32,15 @@ RETRY_S = 0.5
 RETRY_MAX_S = 5.0
 MASTERLESS_S = 1.0
 """A slave that was told no master asks again this soon."""
-UNREGISTER_S = 1.0
-"""A stop does not wait longer for a nameserver."""
 
 SetMaster = Callable[[Address | None, Address | None], None]
 
 
 class Registration:
-    """A node's service: keeps it registered everywhere, and takes it off at the stop."""
+    """A node's service: keeps it registered everywhere.
+
+    A stop closes the connections, which takes the node off the routes at once.
+    """
 
     def __init__(
         self, world: World, config: NodeConfig, topics: Topics, set_master: SetMaster
@@ -61,7 +61,7 @@ class Registration:
             event.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled, then unregister (at most `UNREGISTER_S`)."""
+        """Run until cancelled."""
         task_status.started()
         async with trio.open_nursery() as nursery:
             for address in self._config.nameservers:
@@ -108,9 +108,6 @@ class Registration:
                 await self._wait_for_change(address, ended)
         except RemotingError as exc:
             self._log_failure(address, str(exc))
-        except trio.Cancelled:
-            await self._unregister(connection)
-            raise
         self.registered[address] = False
         return worked
 
@@ -172,17 +169,3 @@ class Registration:
             self._master = master
             self._world.log.info("broker.master_found", address=found.masterAddr)
             self._set_master(*master)
-
-    async def _unregister(self, connection: Connection) -> None:
-        config = self._config
-        header = BrokerIdentityRequest(
-            brokerName=config.broker_name,
-            brokerAddr=config.address,
-            clusterName=config.cluster_name,
-            brokerId=config.broker_id,
-        )
-        with trio.move_on_after(UNREGISTER_S, shield=True):
-            try:
-                await connection.request(request(RequestCode.UNREGISTER_BROKER, header.encode()))
-            except RemotingError as exc:
-                self._world.log.debug("broker.not_unregistered", error=str(exc))
