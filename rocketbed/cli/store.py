@@ -8,6 +8,7 @@ or 3. The work is `rocketbed.inspect`; here are only options and output.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -117,11 +118,9 @@ def dump_command(
     opened = _open(directory, config, overrides)
     found = messages(opened, Filter(**wanted))
     rows = (message.as_row() for message in (islice(found, limit) if limit else found))
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
-    else:
-        _print(_message_table(rows))
+    _print(
+        (json.dumps(row, ensure_ascii=False) for row in rows) if as_json else _message_table(rows)
+    )
 
 
 @store.command("fsck")
@@ -215,8 +214,12 @@ def _stop(message: str, status: int) -> NoReturn:
 
 
 def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
+    """Print lines; a reader that has seen enough (`| head`) ends the command quietly."""
+    try:
+        for line in lines:
+            click.echo(line)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _progress() -> Callable[[int, int], None] | None:

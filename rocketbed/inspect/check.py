@@ -25,6 +25,7 @@ from rocketbed.inspect.check_queues import (
     LogFacts,
     QueueCursor,
     check_empty_segments,
+    dispatched_position,
 )
 from rocketbed.inspect.commitlog import Filler, Hole, LogEnd
 from rocketbed.inspect.directory import StoreDirectory
@@ -88,7 +89,9 @@ def check_store(
     findings = Findings()
     live = check_lock(directory, findings)
     check_files(directory, findings)
-    checker = _LogChecker(directory, findings, unclean=live or directory.has_abort)
+    unclean = live or directory.has_abort
+    facts = LogFacts(directory.log.min_offset, 0, unclean, dispatched_position(directory))
+    checker = _LogChecker(directory, findings, facts)
     checker.run(progress)
     facts = checker.facts
     check_empty_segments(directory, findings, unclean=facts.unclean)
@@ -119,29 +122,22 @@ class _LogChecker:
 
     directory: StoreDirectory
     findings: Findings
-    unclean: bool
+    facts: LogFacts
+    """Its end is known when the log has been read."""
     records: int = 0
     last_store_ms: int = 0
     torn: bool = False
     behind: bool = False
     """Whether queues or index lack the end of the log."""
-    end: int = 0
     cursors: dict[tuple[str, int], QueueCursor] = field(default_factory=dict)
     batches: dict[tuple[str, int], BatchCursor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         files = self.directory.index_files
         names = [self.directory.relative(index.file.path) for index in files]
-        self.index = (
-            IndexChecker(files, names, self.findings, unclean=self.unclean) if files else None
-        )
+        self.index = IndexChecker(files, names, self.findings, self.facts) if files else None
         self.dispatcher = Dispatcher(self.directory)
         self._steps_back = self._keys = 0
-
-    @property
-    def facts(self) -> LogFacts:
-        """What is known of the log once it was read."""
-        return LogFacts(self.directory.log.min_offset, self.end, self.unclean)
 
     def run(self, progress: Callable[[int, int], None] | None) -> None:
         """Read the log to its end."""
@@ -212,7 +208,7 @@ class _LogChecker:
             batch = self.batches.get(key)
             if batch is None:
                 batch = self._batch_cursor(key)
-            batch.expect(target.batch_unit(entry), unclean=self.unclean)
+            batch.expect(target.batch_unit(entry), self.facts)
 
     def _cursor(self, key: tuple[str, int]) -> QueueCursor:
         queue = self.directory.queues.get(key)
@@ -250,7 +246,7 @@ class _LogChecker:
         self.findings.add(rule, Severity.DAMAGE, file, what, offset=hole.offset, todo=todo)
 
     def _end(self, end: LogEnd) -> None:
-        self.end = end.offset
+        self.facts = self.facts._replace(end=end.offset)
         flushed = self.directory.log.flushed_offset
         if flushed is not None and end.offset < flushed:
             what = f"the log ends at {end.offset}, it was on disk up to {flushed}"

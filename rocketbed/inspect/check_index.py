@@ -31,10 +31,10 @@ class IndexChecker:
     """Takes the records of the log one by one, and says what the index makes of them."""
 
     def __init__(
-        self, files: list[IndexFile], names: list[str], findings: Findings, *, unclean: bool
+        self, files: list[IndexFile], names: list[str], findings: Findings, facts: LogFacts
     ) -> None:
         self._findings = findings
-        self._unclean = unclean
+        self._facts = facts
         self._files = list(zip(files, names, strict=True))
         self._name = names[0] if names else "index"
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
@@ -97,7 +97,7 @@ class IndexChecker:
         while self._next is not None:
             entry = self._next
             if entry[1] >= facts.end:
-                severity = Severity.TAIL if self._unclean else Severity.DAMAGE
+                severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
                 what = f"entry {entry[4]} points to {entry[1]}, the log ends at {facts.end}"
                 self._findings.add("S3", severity, self._name, what, offset=entry[1], todo=REBUILD)
             elif entry[1] >= facts.minimum:
@@ -111,7 +111,9 @@ class IndexChecker:
             self._name = name
             self._header = header = index.header()
             newest = position + 1 == len(self._files)
-            replay = _Replay(index, header, name, self._findings, mendable=newest and self._unclean)
+            replay = _Replay(
+                index, header, name, self._findings, mendable=newest and self._facts.unclean
+            )
             slots = index.layout.slots
             table = replay.table
             entry = None
@@ -155,7 +157,7 @@ class IndexChecker:
         if lacking:
             what = f"{lacking.total()} keys of the record at {offset} are not indexed"
             severity = Severity.DAMAGE
-            if self._next is None and self._unclean:
+            if self._next is None and self._facts.unclean:
                 severity = Severity.TAIL
             self._findings.add("S10", severity, self._name, what, offset=offset, todo=REBUILD)
         if not extra and not lacking:
@@ -168,7 +170,7 @@ class IndexChecker:
         if self._leading and not tail:
             severity = Severity.NOTE
             what += ": older index files were deleted"
-        elif tail and self._unclean:
+        elif tail and self._facts.mends(self._missing_from):
             severity = Severity.TAIL
             what += " yet"
         self._findings.add(

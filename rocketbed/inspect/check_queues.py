@@ -24,17 +24,24 @@ from rocketbed.inspect.findings import Findings, Severity
 WINDOW_UNITS = 1024
 """Units held of each queue: 20 KB, so that ten thousand queues need 200 MB at most."""
 REBUILD = "rebuild the queues from the log: rocketbed store rebuild"
+_EVERYTHING = 1 << 63
 LOST = "the messages are not in this log; look for them on a replica"
 _pack = UNIT.pack
 
 
 class LogFacts(NamedTuple):
-    """What the queues are judged by, known when the log has been read."""
+    """What queues and index are judged by."""
 
     minimum: int
     end: int
     unclean: bool
     """Whether the last stop left an abort file, or the store is in use."""
+    dispatched: int = 0
+    """Below this offset queues and index must be complete even so; above, the next start mends."""
+
+    def mends(self, offset: int) -> bool:
+        """Whether a record may lack its unit or entry because it was not dispatched yet."""
+        return self.unclean and offset >= self.dispatched
 
 
 class _Run:
@@ -95,7 +102,7 @@ class QueueCursor:
         """
         behind = self.missing is not None
         if behind:
-            self._report_missing(behind=True, unclean=facts.unclean)
+            self._report_missing(facts)
         if self.queue is None:
             return behind
         if self.next < 0:
@@ -125,7 +132,7 @@ class QueueCursor:
         self.next = slot + 1
         if found == expected or self._is_extended(found, expected):
             if self.missing is not None:
-                self._report_missing(behind=False, unclean=False)
+                self._report_missing(None)
         elif found in (b"", EMPTY, PRE_BLANK):
             if self.missing is None:
                 self.missing = _Run(slot, offset)
@@ -133,7 +140,7 @@ class QueueCursor:
                 self.missing.count += 1
         else:
             if self.missing is not None:
-                self._report_missing(behind=False, unclean=False)
+                self._report_missing(None)
             self._judge_unit(slot, found, expected)
 
     def _unit(self, slot: int, expected: bytes) -> bytes:
@@ -182,13 +189,14 @@ class QueueCursor:
             what = f"unit {slot} has tag code {tag_code}, its record's is {want_tag}"
         self._findings.add(rule, Severity.DAMAGE, self.name, what, offset=slot, todo=REBUILD)
 
-    def _report_missing(self, *, behind: bool, unclean: bool) -> None:
+    def _report_missing(self, facts: LogFacts | None) -> None:
+        """A run of missing units; with `facts` it reaches the end of the queue."""
         run = self.missing
         assert run is not None
         last = run.first_slot + run.count - 1
         what = f"no unit for queue offsets {run.first_slot} to {last} (log {run.offset} on)"
         severity = Severity.DAMAGE
-        if behind and unclean:
+        if facts is not None and facts.mends(run.offset):
             what = f"{what}: not dispatched yet"
             severity = Severity.TAIL
         self._findings.add(
@@ -230,7 +238,7 @@ class BatchCursor:
         self._seen_next: int | None = None
         self.pending: BatchUnit | None = next(self._units, None)
 
-    def expect(self, expected: BatchUnit, *, unclean: bool) -> None:
+    def expect(self, expected: BatchUnit, facts: LogFacts) -> None:
         """A record with several messages; `number` of the expected unit is not looked at."""
         while self.pending is not None and self.pending.offset < expected.offset:
             self._judge_extra(self.pending)
@@ -245,7 +253,8 @@ class BatchCursor:
         found = self.pending
         if found is None or found.offset != expected.offset:
             self._behind = found is None
-            severity = Severity.TAIL if found is None and unclean else Severity.DAMAGE
+            mended = found is None and facts.mends(expected.offset)
+            severity = Severity.TAIL if mended else Severity.DAMAGE
             what = f"no unit for the batch at {expected.offset}"
             self._findings.add("S5", severity, self.name, what, offset=expected.base, todo=REBUILD)
             return
@@ -278,6 +287,29 @@ class BatchCursor:
                 "S4", Severity.DAMAGE, self.name, what, offset=unit.base, todo=REBUILD
             )
         self.pending = next(self._units, None)
+
+
+def dispatched_position(directory: StoreDirectory) -> int:
+    """Up to where the log must have been dispatched, bytes; 0 when nothing tells.
+
+    Rocketbed's durable mark, where it can be trusted. Else the end of the furthest record that any
+    queue knows, since dispatch goes in the order of the log; and if no queue knows any although the
+    checkpoint says that units were written, somebody has removed them, and all of the log counts.
+    """
+    if directory.marks is not None and directory.marks.trusted:
+        return directory.marks.durable_offset
+    furthest = 0
+    for queue in directory.queues.values():
+        slot = queue.end_slot() - 1
+        for unit in queue.units(max(slot, 0), slot + 1):
+            if not unit.is_pre_blank:
+                furthest = max(furthest, unit.offset + unit.size)
+    for batch_queue in directory.batch_queues.values():
+        for batch in batch_queue.units():
+            furthest = max(furthest, batch.offset + batch.size)
+    if not furthest and directory.checkpoint is not None and directory.checkpoint.logics_ms > 0:
+        return _EVERYTHING
+    return furthest
 
 
 def check_empty_segments(directory: StoreDirectory, findings: Findings, *, unclean: bool) -> None:

@@ -94,12 +94,29 @@ def test_s5_units_not_dispatched_yet_are_a_tail(root: Path) -> None:
     assert "not dispatched yet" in only(check(root), "S5", Severity.TAIL)
 
 
+def test_s5_a_unit_of_before_the_kill_is_missed(root: Path) -> None:
+    """Dispatch goes in the order of the log, so a unit below what another queue has was there."""
+    build(root, [*some(5), *some(2, topic="Other")], clean=False)
+    overwrite(queue_file(root), 3 * 20, bytes(40))
+    only(check(root), "S5")
+
+
+def test_s5_queues_that_are_gone_after_a_kill(root: Path) -> None:
+    """RocketMQ's recovery need not begin early enough to write all of them again."""
+    build(root, some(5), clean=False)
+    overwrite(queue_file(root), 0, bytes(100))
+    only(check(root), "S5")
+    (root / "checkpoint").unlink()
+    only(check(root), "S5", Severity.TAIL)
+
+
 def test_s5_queues_that_are_gone(root: Path) -> None:
     build(root, some(25))
     for path in queue_file(root).parent.iterdir():
         path.unlink()
     report = check(root)
     assert "S5" in broken(report)
+    assert report.worst == Severity.DAMAGE
     missing = sum(finding.count for finding in report.findings if finding.rule == "S5")
     assert missing == 25
 
