@@ -225,7 +225,7 @@ class ConsumeQueue(UnitQueue):
             while unit is not None and self._is_blank(unit) and probe + 1 < high:
                 probe += 1
                 unit = self.unit_at(probe)
-            if unit is not None and not self._is_blank(unit) and unit[0] >= log_min:
+            if unit is not None and (self._is_blank(unit) or unit[0] >= log_min):
                 high = middle
             else:
                 low = probe + 1

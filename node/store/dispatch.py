@@ -178,7 +178,7 @@ class Dispatcher:
                 if offset >= limit:
                     return []
                 continue
-            if scanned.stop is Stop.BAD and offset + size < limit:
+            if scanned.stop is Stop.BAD:
                 raise CorruptRecord(
                     f"no record at offset {offset}: {scanned.reason}; run `rocketbed store fsck`",
                     offset=offset,
