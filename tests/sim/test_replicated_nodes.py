@@ -1,6 +1,7 @@
 """Whole nodes, master and slaves, in simulation: acknowledged means held, and logs are equal."""
 
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 import trio
@@ -82,6 +83,8 @@ class Cluster:
     def start(self, name: str, *, slaves: int = 2, fresh: str = "first") -> None:
         config = settings(name, slaves=slaves, sync_flush=self.sync_flush, fresh=fresh)
 
+        self.nodes.pop(name, None)
+
         async def main(world: World) -> None:
             async with trio.open_nursery() as nursery:
                 self.nodes[name] = await nursery.start(_run_node, world, config)
@@ -132,10 +135,12 @@ class Cluster:
         return b"".join(disk.contents(path) for path in files)[: store.max_offset]
 
     def run_until_equal(self, *names: str) -> None:
-        end = self.nodes["master"].store.max_offset
 
         def equal() -> bool:
-            stores = [self.nodes[name].store for name in names]
+            if not all(name in self.nodes for name in ("master", *names)):
+                return False
+            end = self.nodes["master"].store.max_offset
+            stores = [self.nodes[name].store for name in ("master", *names)]
             return all(
                 store.max_offset == end and store.dispatched.value == end for store in stores
             )
@@ -215,6 +220,35 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed(
         cluster.simulation.run(60, until=lambda: cluster.producer.done)
         cluster.run_until_equal("slave-1", "slave-2")
         for name in ("master", "slave-1", "slave-2"):
+            cluster.check_queue(name)
+        events = {line.event for line in cluster.simulation.log}
+        assert not events & {"replication.refused", "replication.slave_refused"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_acknowledged_is_lost_when_anyone_is_killed_at_any_moment(seed: int) -> None:
+    """Kills in any order, of nodes that are recovering too."""
+    random = Random(seed)
+    names = ("master", "slave-1", "slave-2")
+    with Cluster(seed, sync_flush=seed % 2 == 0) as cluster:
+        for name in names:
+            cluster.start(name)
+        cluster.run(1)
+        cluster.produce(300)
+        for _ in range(8):
+            cluster.run(random.random() * 0.15)
+            victim = random.choice(names)
+            cluster.simulation.kill(victim)
+            cluster.run(random.random() * 0.3)
+            cluster.start(victim)
+            cluster.run(random.random() * 0.01)
+            if random.random() < 0.3:
+                cluster.simulation.kill(victim)
+                cluster.start(victim)
+            cluster.run(random.random() * 0.4)
+        cluster.simulation.run(100, until=lambda: cluster.producer.done)
+        cluster.run_until_equal("slave-1", "slave-2")
+        for name in names:
             cluster.check_queue(name)
         events = {line.event for line in cluster.simulation.log}
         assert not events & {"replication.refused", "replication.slave_refused"}
