@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from node.store.entry import NO_UNIT, Entry
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import Command
 
@@ -63,8 +64,16 @@ class LongPolls:
         self._count += 1
         return True
 
-    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tag_code: int) -> None:
-        """A message was dispatched: pulls that it fits are due. Called for every message."""
+    def on_arrival(self, entries: list[Entry]) -> None:
+        """Records were dispatched: pulls that one of them fits are due."""
+        if not self._table:
+            return
+        for entry in entries:
+            if entry.units != NO_UNIT:
+                next_offset = entry.queue_offset + abs(entry.units)
+                self._arrive(entry.topic, entry.queue_id, next_offset, entry.tag_code)
+
+    def _arrive(self, topic: str, queue_id: int, next_offset: int, tag_code: int) -> None:
         held = self._table.get((topic, queue_id))
         if held is None:
             return

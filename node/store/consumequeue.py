@@ -14,6 +14,7 @@ UNIT = struct.Struct(">qiq")
 """Physical offset, record size, tag code: 20 bytes."""
 BATCH_UNIT = struct.Struct(">qiqqqhii")
 """Physical offset, size, tag code, store time, first queue offset, count, -1, 0: 46 bytes."""
+_pack_unit = UNIT.pack
 BLANK_UNIT_SIZE = 0x7FFFFFFF
 """Record size in a pre-blank unit, which stands for no message (T6)."""
 PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
@@ -56,8 +57,12 @@ class UnitQueue:
             if not self.row.has(position):
                 self.row.create(start)
             room = start + self.row.size - position
-            self.row.write(position, memoryview(self._pending)[:room].tobytes())
-            position += min(room, len(self._pending))
+            if room >= len(self._pending):
+                self.row.write(position, self._pending)
+                self._pending.clear()
+                return
+            self.row.write(position, self._pending[:room])
+            position += room
             del self._pending[:room]
 
     def unit_at(self, number: int) -> tuple[int, ...] | None:
@@ -194,6 +199,10 @@ class ConsumeQueue(UnitQueue):
         A lower queue offset than the next: the slot is taken, the first record keeps it (T1, T2).
         A higher one: the gap is filled with pre-blanks.
         """
+        if queue_offset == self.end_unit and queue_offset:
+            self._pending += _pack_unit(physical_offset, size, tag_code)
+            self.end_unit = queue_offset + 1
+            return ""
         problem = ""
         if queue_offset != self.end_unit:
             if queue_offset < self.end_unit:

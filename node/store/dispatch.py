@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import trio
 
-from node.store.entry import NO_UNIT, Entry
+from node.store.entry import Entry
 from node.store.errors import CorruptRecord
 from node.store.parts import StoreParts
 from node.store.scan import Scanned, Stop
@@ -22,7 +22,13 @@ WATERMARK = 0.8
 """Share of the ring above which appends dispatch themselves before they answer (EQueue)."""
 _RETRY_S = 1.0
 
-Arrival = Callable[[str, int, int, int], None]
+BATCH_S = 0.001
+"""Under load, rounds are this far apart: each costs a write for every queue it touches. After a
+pause the first record is dispatched at once (RocketMQ always waits 1 ms)."""
+BATCH = 512
+"""Entries that are worth a round at once."""
+
+Arrival = Callable[[list[Entry]], None]
 
 
 class Dispatcher:
@@ -36,7 +42,7 @@ class Dispatcher:
         self._ring: deque[Entry] = deque()
         self._lost = True
         self.on_arrival: Arrival | None = None
-        """Called for each queued message: topic, queue id, next queue offset, tag code."""
+        """Called with the records of each round, once they can be pulled."""
         self.last: Entry | None = None
         """The record that ends at `dispatched` (before a blank one), once there is one."""
         self._unfinished: list[Entry] = []
@@ -82,16 +88,18 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Dispatch until cancelled."""
+        last_round = -1.0
         while True:
-            if not self.step():
-                if self.stuck:
-                    with trio.move_on_after(_RETRY_S):
-                        await trio.sleep_forever()
-                    continue
+            if len(self._ring) < BATCH and not self._lost:
+                await trio.sleep_until(last_round + BATCH_S)
+            if self.step():
+                last_round = trio.current_time()
+                await trio.lowlevel.checkpoint()
+            elif self.stuck:
+                await trio.sleep(_RETRY_S)
+            else:
                 await self._wake.wait()
                 self._wake = trio.Event()
-            else:
-                await trio.lowlevel.checkpoint()
 
     def step(self) -> int:
         """Dispatch up to `SLICE` entries; how many it were. Never raises for the disk's sake."""
@@ -128,7 +136,7 @@ class Dispatcher:
         self.last = entries[-1]
         self._parts.dispatched.advance(self.last.physical_offset + self.last.size)
         if self.on_arrival is not None:
-            self._announce(entries, self.on_arrival)
+            self.on_arrival(entries)
         return len(entries)
 
     def put(self, entries: list[Entry]) -> None:
@@ -188,12 +196,6 @@ class Dispatcher:
     def _scan(self, offset: int, size: int, segment_end: int) -> Scanned:
         data = self._parts.log.read(offset, size)
         return self._parts.scanner.scan(data, offset, segment_end=segment_end)
-
-    def _announce(self, entries: list[Entry], arrival: Arrival) -> None:
-        for entry in entries:
-            if entry.units != NO_UNIT:
-                count = entry.units if entry.units > 0 else -entry.units
-                arrival(entry.topic, entry.queue_id, entry.queue_offset + count, entry.tag_code)
 
     def rewind(self, offset: int, last: Entry | None) -> None:
         """Go on at `offset` after a cut; `last` is the record before it."""

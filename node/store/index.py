@@ -25,7 +25,9 @@ class Index:
         self.directory = f"{config.root}/{INDEX_DIR}"
         self.files: list[IndexFile] = []
         """Oldest first; only the last one takes entries."""
-        self._waiting: deque[tuple[str, str, int, int]] = deque()
+        self._waiting: deque[Entry] = deque()
+        self._keys_done = 0
+        """Keys of the first waiting record that are in a file already."""
         self.filled_ms = 0
         """End time of the last file that became full and is durable (RocketMQ's checkpoint)."""
 
@@ -51,24 +53,18 @@ class Index:
     def put_all(self, entries: list[Entry]) -> None:
         """Take the keys of records; `drain` puts them into files."""
         if self._config.index_enabled:
-            self._waiting.extend(
-                (entry.topic, key, entry.physical_offset, entry.store_ms)
-                for entry in entries
-                for key in entry.keys
-            )
+            self._waiting.extend(entries)
 
     def drain(self) -> None:
         """Put waiting keys. Raises `OSError` when a new file cannot be made; the rest waits."""
         waiting = self._waiting
-        file = self.files[-1] if self.files else None
         while waiting:
-            if file is None or file.full:
+            file = self.files[-1] if self.files else None
+            if file is None or (file.full and waiting[0].keys):
                 file = self._next_file()
-            topic, key, offset, store_ms = waiting[0]
-            file.put(index_hash(key_state(topic, key)), offset, store_ms)
-            waiting.popleft()
-        if file is not None:
-            file.flush_buffer()
+            self._keys_done = file.put_entries(waiting, self._keys_done)
+        if self.files:
+            self.files[-1].flush_buffer()
 
     def _next_file(self) -> IndexFile:
         """A new file; it begins with the end values of the one before (store.md 4.2)."""

@@ -9,9 +9,12 @@ full, and at a clean stop; a query reads through the same buffers.
 import struct
 import sys
 from array import array
+from collections import deque
 from typing import NamedTuple
 
+from node.store.entry import Entry
 from node.store.files import FilePool
+from rocketbed.wire.javahash import key_state
 from rocketbed.world.api import File
 
 HEADER = struct.Struct(">4q2i")
@@ -102,30 +105,47 @@ class IndexFile:
         self.header = header._replace(next_entry=min(header.next_entry, self.entries))
         self._written_entries = self.next_entry
 
-    def put(self, key_hash: int, physical_offset: int, store_ms: int) -> None:
-        """Add an entry; the file must not be full."""
-        slot = key_hash % self.slots
-        page = self._pages.get(slot >> 10)
-        if page is None:
-            page = self._load_page(slot >> 10)
-        number = self.next_entry
-        previous = page[slot & 1023]
-        if not 0 < previous <= number:
-            previous = 0
-        seconds = 0
-        if self.begin_ms > 0:
-            seconds = min(max((store_ms - self.begin_ms) // 1000, 0), TIME_DIFF_MAX)
-        self._buffer += ENTRY.pack(key_hash, physical_offset, seconds, previous)
-        page[slot & 1023] = number
-        self._dirty_pages[slot >> 10] = None
-        if number <= 1:
-            self.begin_offset = physical_offset
-            self.begin_ms = store_ms
-        if not previous:
-            self.used_slots += 1
-        self.next_entry = number + 1
-        self.end_offset = physical_offset
-        self.end_ms = store_ms
+    def put_entries(self, waiting: deque[Entry], done: int) -> int:
+        """Put the keys of waiting records, taking off each that is whole, until the file is full.
+
+        `done` keys of the first one were put before; returns that number for the one that is
+        first now. One loop, since it runs for every key of every message.
+        """
+        pages, buffer, slots, room = self._pages, self._buffer, self.slots, self.entries
+        number, dirty, pack = self.next_entry, self._dirty_pages, ENTRY.pack
+        while waiting:
+            topic, _, _, offset, _, _, store_ms, keys, _ = waiting[0]
+            for key in keys[done:] if done else keys:
+                if number >= room:
+                    self.next_entry = number
+                    return done
+                state = key_state(topic, key)
+                key_hash = state if state < 0x80000000 else (1 << 32) - state
+                if key_hash == 0x80000000:
+                    key_hash = 0
+                slot = key_hash % slots
+                page = pages.get(slot >> 10)
+                if page is None:
+                    page = self._load_page(slot >> 10)
+                previous = page[slot & 1023]
+                if not 0 < previous <= number:
+                    previous = 0
+                    self.used_slots += 1
+                seconds = 0
+                if self.begin_ms > 0:
+                    seconds = min(max((store_ms - self.begin_ms) // 1000, 0), TIME_DIFF_MAX)
+                buffer += pack(key_hash, offset, seconds, previous)
+                page[slot & 1023] = number
+                dirty[slot >> 10] = None
+                if number == 1:
+                    self.begin_offset, self.begin_ms = offset, store_ms
+                number += 1
+                done += 1
+                self.end_offset, self.end_ms = offset, store_ms
+            waiting.popleft()
+            done = 0
+        self.next_entry = number
+        return done
 
     def _load_page(self, number: int) -> "array[int]":
         """Slots of one page, from the file."""

@@ -87,16 +87,15 @@ class Queues:
         """
         ordinary, touched = self.ordinary, self._touched
         for entry in entries:
-            if entry.units == ONE_UNIT:
-                queue = ordinary.get((entry.topic, entry.queue_id))
+            topic, queue_id, queue_offset, physical, size, tag_code, _, _, units = entry
+            if units == ONE_UNIT:
+                queue = ordinary.get((topic, queue_id))
                 if queue is None:
-                    queue = self._make(QUEUE_DIR, entry.topic, entry.queue_id)  # type: ignore[assignment]
+                    queue = self._make(QUEUE_DIR, topic, queue_id)  # type: ignore[assignment]
                     assert queue is not None
                 touched[queue] = None
-                problem = queue.put(
-                    entry.queue_offset, entry.physical_offset, entry.size, entry.tag_code
-                )
-            elif entry.units < 0:
+                problem = queue.put(queue_offset, physical, size, tag_code)
+            elif units < 0:
                 problem = self._put_batch(entry)
             else:
                 continue
