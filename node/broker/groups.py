@@ -41,9 +41,7 @@ class Groups:
 
     def load(self) -> None:
         """Read the file and add the system's groups. Raises `ConfigFileError`, `BodyError`."""
-        value = self._file.load()
-        if value is not None:
-            self._take(SubscriptionGroupTable.from_json(value))
+        self._take(SubscriptionGroupTable.from_json(self._file.load()))
         for name in SYSTEM_GROUPS:
             if name not in self._table:
                 self._table[name] = SubscriptionGroupConfig(group_name=name)

@@ -29,9 +29,7 @@ class Offsets:
 
     def load(self) -> None:
         """Read the file. Raises `ConfigFileError`, `BodyError`."""
-        value = self._file.load()
-        if value is not None:
-            self.replace_all(ConsumerOffsetTable.from_json(value), is_new=False)
+        self.replace_all(ConsumerOffsetTable.from_json(self._file.load()), is_new=False)
 
     async def save(self) -> None:
         """Make every commit durable. Raises `ConfigFileError`."""

@@ -6,7 +6,6 @@ steps as we know; everything else is decided in `send_checks` first and then add
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from node.broker.config_file import ConfigFileError
 from node.broker.groups import Groups
@@ -20,7 +19,15 @@ from node.store.run import Run
 from node.store.status import PutStatus
 from node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
-from rocketbed.wire.command import LANGUAGE, VERSION, Command, Encoding, ResponseCode, answer
+from rocketbed.wire.command import (
+    LANGUAGE,
+    ONEWAY_BIT,
+    VERSION,
+    Command,
+    Encoding,
+    ResponseCode,
+    answer,
+)
 from rocketbed.wire.frame import encode
 from rocketbed.wire.properties import (
     KEYS,
@@ -49,27 +56,17 @@ SLOW_PROPERTIES = frozenset(
 )
 """Properties that may change how a message is taken."""
 
-_HEAD = (
-    '{"code":0,"extFields":{"msgId":"%s%016X","queueId":"%d","queueOffset":"%d",'
-    '"transactionId":"%s","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,'
-    f'"language":"{LANGUAGE}","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
-)
+_ANSWER = (
+    b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d",'
+    b'"transactionId":"%%b","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,'
+    b'"language":"%b","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+) % (LANGUAGE.encode(), VERSION)
+"""JSON header of the answer to a message: host, offset, queue, queue offset, key, opaque."""
 
-
-class Sent(NamedTuple):
-    """One message of a run, as its answer needs it. Offsets as in the log."""
-
-    connection: Connection
-    command: Command
-    queue_id: int
-    queue_offset: int
-    offsets: Sequence[int]
-    """Physical offsets; several for a batch."""
-    unique_key: str
-    waits: bool
-    """False: `WAIT=false`, answered as soon as it is written."""
-    batch_key: str | None = None
-    """Unique key of an inner batch, told back to the producer."""
+Sent = tuple[Connection, Command, int, int, Sequence[int], str, bool, str | None]
+"""One message of a run, as its answer needs it: connection, request, queue id, queue offset,
+physical offsets (several for a batch), unique key, whether it waits for disk and slaves
+(`WAIT=false` does not), unique key of an inner batch. A bare tuple: one a message."""
 
 
 class Sender:
@@ -93,7 +90,7 @@ class Sender:
         self._sendable = topics.sendable
         self._run: Run | None = None
         self._sent: list[Sent] = []
-        self._host_hex = store.store_host_bytes.hex().upper()
+        self._host_hex = store.store_host_bytes.hex().upper().encode()
         self._suffix = encode_properties(
             {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": config.cluster_name}
         )
@@ -128,7 +125,7 @@ class Sender:
         if (
             not 0 <= queue_id < queues
             or raw.get("m", "false") != "false"
-            or raw.get("j", "0") != "0"
+            or raw.get("j", "0") not in ("0", 0)
             or sys_flag & SLOW_SYS_FLAGS
             or not -0x80000000 <= flag <= 0x7FFFFFFF
             or not 0 <= sys_flag <= 0x7FFFFFFF
@@ -156,7 +153,7 @@ class Sender:
         except MessageRejected as exc:
             return answer(command, PUT_CODES[exc.status], str(exc))
         self._sent.append(
-            Sent(connection, command, queue_id, queue_offset, (offset,), unique_key, True)
+            (connection, command, queue_id, queue_offset, (offset,), unique_key, True, None)
         )
         return None
 
@@ -171,14 +168,13 @@ class Sender:
         except PutFailed as exc:
             self.failed += len(sent)
             for item in sent:
-                failure = answer(item.command, PUT_CODES[exc.status], str(exc))
-                item.connection.reply(item.command, failure)
+                item[0].reply(item[1], answer(item[1], PUT_CODES[exc.status], str(exc)))
             return
         self.accepted += len(sent)
         self.accepted_bytes += run.end - run.start
         if self._releases.waits:
-            waiting = [item for item in sent if item.waits]
-            self._answer([item for item in sent if not item.waits], PutStatus.PUT_OK)
+            waiting = [item for item in sent if item[6]]
+            self._answer([item for item in sent if not item[6]], PutStatus.PUT_OK)
             if waiting:
                 self._wait(run.end, waiting)
         else:
@@ -263,7 +259,7 @@ class Sender:
                 )
             ]
         self._sent.append(
-            Sent(
+            (
                 connection,
                 command,
                 decision.queue_id,
@@ -294,11 +290,11 @@ class Sender:
 
     def _wait(self, end: int, waiting: list[Sent]) -> None:
         for item in waiting:
-            item.connection.open_wait()
+            item[0].open_wait()
 
         def release(status: PutStatus) -> None:
             for item in waiting:
-                item.connection.close_wait()
+                item[0].close_wait()
             self._answer(waiting, status)
 
         self._releases.add(end, release)
@@ -306,50 +302,53 @@ class Sender:
     def _answer(self, sent: list[Sent], status: PutStatus) -> None:
         """Send the answers of messages that are in the log, one outbox entry a connection."""
         parts: list[bytes] = []
-        connection: Connection | None = None
+        current: Connection | None = None
+        is_good = status is PutStatus.PUT_OK
+        host = self._host_hex
         for item in sent:
-            command = item.command
-            if command.flag & 2:
+            connection, command, queue_id, queue_offset, offsets, key, _, batch_key = item
+            if command.flag & ONEWAY_BIT:
                 continue
-            if item.connection is not connection:
-                if connection is not None:
-                    connection.send(b"".join(parts))
+            if connection is not current:
+                if current is not None:
+                    current.send(b"".join(parts))
                     parts = []
-                connection = item.connection
-            key = item.unique_key
+                current = connection
             if (
-                status is PutStatus.PUT_OK
+                is_good
                 and command.encoding is Encoding.JSON
-                and len(item.offsets) == 1
-                and item.batch_key is None
+                and len(offsets) == 1
+                and batch_key is None
                 and key.isalnum()
                 and key.isascii()
             ):
-                header = _HEAD % (
-                    self._host_hex,
-                    item.offsets[0],
-                    item.queue_id,
-                    item.queue_offset,
-                    key,
+                header = _ANSWER % (
+                    host,
+                    offsets[0],
+                    queue_id,
+                    queue_offset,
+                    key.encode(),
                     command.opaque,
                 )
                 length = len(header)
-                parts.append((length + 4).to_bytes(4, "big") + length.to_bytes(4, "big"))
-                parts.append(header.encode())
+                parts.append((length + 4 << 32 | length).to_bytes(8, "big"))
+                parts.append(header)
             else:
                 parts.append(encode(self._response(item, status)))
-        if connection is not None:
-            connection.send(b"".join(parts))
+        if current is not None:
+            current.send(b"".join(parts))
 
     def _response(self, item: Sent, status: PutStatus) -> Command:
+        _, command, queue_id, queue_offset, offsets, key, _, batch_key = item
+        host = self._host_hex.decode()
         fields = {
-            "msgId": ",".join(f"{self._host_hex}{offset:016X}" for offset in item.offsets),
-            "queueId": str(item.queue_id),
-            "queueOffset": str(item.queue_offset),
-            "transactionId": item.unique_key,
+            "msgId": ",".join(f"{host}{offset:016X}" for offset in offsets),
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+            "transactionId": key,
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
         }
-        if item.batch_key is not None:
-            fields["batchUniqId"] = item.batch_key
-        return answer(item.command, PUT_CODES[status], None, fields)
+        if batch_key is not None:
+            fields["batchUniqId"] = batch_key
+        return answer(command, PUT_CODES[status], None, fields)

@@ -92,10 +92,10 @@ class Topics:
     def load(self) -> None:
         """Read the file and add the built-in topics. Raises `ConfigFileError`, `BodyError`."""
         value = self._file.load()
-        if value is not None:
-            table = TopicConfigTable.from_json(value)
-            self._table = table.topic_config_table
-            self.version = table.data_version
+        table = TopicConfigTable.from_json(value)
+        self._table = table.topic_config_table
+        self.version = table.data_version
+        self.sendable.clear()
         copied = value is not None and bool(value.get(_COPIED))
         self._is_complete = self._file.is_clean and not copied and not self._config.is_slave
         missing = {

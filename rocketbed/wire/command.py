@@ -1,7 +1,8 @@
 """One frame's meaning: a request or a response, before encoding or after decoding.
 
 The class is written by hand rather than as a dataclass because a broker makes one for every
-message it takes: the ext fields stay as the decoder gave them until someone asks for `fields`.
+message it takes: the ext fields stay as the decoder gave them until someone asks for `fields`,
+and what a JSON header says besides is looked up when it is first wanted.
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ class Command:
     """
 
     __slots__ = (
+        "_members",
         "answers",
         "body",
         "code",
@@ -49,6 +51,7 @@ class Command:
         "version",
     )
 
+    _members: dict[str, object]
     code: int
     opaque: int
     """Correlation id, a signed 32-bit number chosen by the requester."""
@@ -92,6 +95,42 @@ class Command:
         self.has_fields = has_fields
         self.answers = 0
 
+    @classmethod
+    def from_members(
+        cls,
+        code: int,
+        opaque: int,
+        flag: int,
+        members: dict[str, object],
+        raw_fields: dict[str, object],
+        body: bytes,
+        has_fields: bool,
+    ) -> "Command":
+        """A command read from a JSON header; version, language and remark stay in `members`."""
+        command = cls.__new__(cls)
+        command.code = code
+        command.opaque = opaque
+        command.flag = flag
+        command._members = members
+        command.raw_fields = raw_fields
+        command.body = body
+        command.encoding = Encoding.JSON
+        command.has_fields = has_fields
+        command.answers = 0
+        return command
+
+    def __getattr__(self, name: str) -> object:
+        """Called for what was not set: take it from the header; of the wrong type it is absent."""
+        if name not in ("version", "language", "remark"):
+            raise AttributeError(name)
+        value = self._members.get(name)
+        if name == "version":
+            value = value if value.__class__ is int else 0
+        elif value.__class__ is not str:
+            value = "OTHER" if name == "language" else None
+        setattr(self, name, value)
+        return value
+
     @property
     def fields(self) -> dict[str, str]:
         """Ext fields, all values as text (numbers decimal, booleans `true` and `false`)."""
@@ -117,7 +156,7 @@ class Command:
         return all(
             getattr(self, name) == getattr(other, name)
             for name in self.__slots__
-            if name != "answers"
+            if name not in ("answers", "_members")
         )
 
     __hash__ = None  # type: ignore[assignment]

@@ -6,11 +6,14 @@ frames re-encode byte for byte. `orjson` keeps the order of `extFields` both way
 
 import orjson
 
-from rocketbed.wire.command import Command, Encoding
+from rocketbed.wire.command import Command
 from rocketbed.wire.errors import LocalProtocolError, RemoteProtocolError
 
 INT_MIN = -(2**31)
 INT_MAX = 2**31 - 1
+
+
+_command = Command.from_members
 
 
 def decode(header: bytes | memoryview, body: bytes) -> Command:
@@ -20,37 +23,19 @@ def decode(header: bytes | memoryview, body: bytes) -> Command:
         code = members["code"]
         opaque = members["opaque"]
         flag = members["flag"]
-        if type(code) is not int or type(opaque) is not int or type(flag) is not int:
-            raise RemoteProtocolError("JSON header: code, opaque and flag have to be integers")
-        fields = members.get("extFields")
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as exc:
+        fields = members["extFields"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as exc:
         return _lenient(header, body, exc)
-    if not INT_MIN <= opaque <= INT_MAX or not INT_MIN <= code <= INT_MAX:
-        raise RemoteProtocolError("JSON header: code or opaque does not fit 32 bits")
-    if fields.__class__ is not dict:
-        return _lenient(header, body, None)
-    return Command(
-        code,
-        opaque,
-        flag,
-        *_about(members),
-        fields,
-        body,
-        Encoding.JSON,
-        True,
-    )
-
-
-def _about(members: dict[str, object]) -> tuple[int, str, str | None]:
-    """Version, language and remark; of the wrong type they count as absent."""
-    version = members.get("version")
-    language = members.get("language")
-    remark = members.get("remark")
-    return (
-        version if version.__class__ is int else 0,
-        language if language.__class__ is str else "OTHER",
-        remark if remark.__class__ is str else None,
-    )
+    if (
+        fields.__class__ is dict
+        and code.__class__ is int
+        and opaque.__class__ is int
+        and flag.__class__ is int
+        and INT_MIN <= opaque <= INT_MAX
+        and INT_MIN <= code <= INT_MAX
+    ):
+        return _command(code, opaque, flag, members, fields, body, True)
+    return _lenient(header, body, None)
 
 
 def _lenient(header: bytes | memoryview, body: bytes, cause: Exception | None) -> Command:
@@ -59,25 +44,18 @@ def _lenient(header: bytes | memoryview, body: bytes, cause: Exception | None) -
         members = orjson.loads(header)
     except orjson.JSONDecodeError as exc:
         raise RemoteProtocolError(f"JSON header cannot be read: {exc}") from exc
-    if not isinstance(members, dict) or type(members.get("code")) is not int:
-        raise RemoteProtocolError("JSON header without an integer code") from cause
-    opaque = members.get("opaque", 0)
-    flag = members.get("flag", 0)
+    if not isinstance(members, dict) or "code" not in members:
+        raise RemoteProtocolError("JSON header without a code") from cause
+    numbers = members["code"], members.get("opaque", 0), members.get("flag", 0)
+    for number in numbers:
+        if type(number) is not int or not INT_MIN <= number <= INT_MAX:
+            raise RemoteProtocolError(
+                f"JSON header: code, opaque and flag are 32-bit integers, not {number!r:.60}"
+            ) from cause
     fields = members.get("extFields")
-    if type(opaque) is not int or not INT_MIN <= opaque <= INT_MAX or type(flag) is not int:
-        raise RemoteProtocolError("JSON header: opaque or flag is no 32-bit integer") from cause
     if fields is not None and not isinstance(fields, dict):
         raise RemoteProtocolError("JSON header: extFields is no object") from cause
-    return Command(
-        members["code"],
-        opaque,
-        flag,
-        *_about(members),
-        fields,
-        body,
-        Encoding.JSON,
-        fields is not None,
-    )
+    return _command(*numbers, members, fields or {}, body, fields is not None)
 
 
 def encode(command: Command) -> bytes:
