@@ -1,0 +1,46 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
+PEER ?=
+
+.PHONY: demo test test-all test-peer check bench clean
+
+demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
+	$(BIN)/rocketbed demo $(DEMO)
+
+test: $(VENV)/.test  ## set up; everything that needs only Python
+	$(BIN)/python -m pytest -q -m "not slow and not peer"
+
+test-all: $(VENV)/.test  ## the same and what takes long
+	$(BIN)/python -m pytest -q -m "not peer"
+
+test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17 and Maven)
+	$(BIN)/python -m pytest -q -m peer tests/peer
+
+check: $(VENV)/.lint  ## format, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+bench: $(VENV)/.test  ## measure; PEER=DIR (a folder of RocketMQ's jars) compares with a real broker
+	$(BIN)/python -m bench $(if $(PEER),--peer $(PEER))
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis out
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(PIP) --editable '.[chaos]'
+	touch $@
+
+$(VENV)/.test: pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(PIP) --editable '.[chaos,test]'
+	touch $@ $(VENV)/.demo
+
+$(VENV)/.lint: pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(PIP) --editable '.[chaos,test,lint]'
+	touch $@ $(VENV)/.demo $(VENV)/.test
