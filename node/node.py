@@ -49,6 +49,9 @@ class Node:
         self.broker = Broker(world, config, store, tables, confirmed=self.confirmed)
         host = config.bind_address
         self.replication = Replication(world, config, store, tables, confirmed=self.confirmed)
+        self.broker.attach_replication(
+            self.replication.runtime_info, lambda: self.replication.is_following
+        )
         self.registration = Registration(world, config, tables.topics, self.replication.set_master)
         self.servers = [
             Server(

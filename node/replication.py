@@ -189,6 +189,11 @@ class Replication:
             return None
         return await ask_log_start(self._world, self.metadata.master)
 
+    @property
+    def is_following(self) -> bool:
+        """Whether a master sends us its log."""
+        return self.slave is not None and self.slave.state == "following"
+
     def runtime_info(self) -> HaRuntimeInfo:
         """What code 907 answers."""
         info = self.master.runtime_info()

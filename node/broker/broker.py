@@ -1,5 +1,7 @@
 """A broker: the tables and activities of one node, and which request goes where."""
 
+from collections.abc import Callable
+
 import trio
 
 from node.broker.admin import Admin
@@ -19,6 +21,8 @@ from node.store.store import MessageStore
 from node.watermark import Watermark
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
+from rocketbed.wire.bodies import HaRuntimeInfo
+from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.command import RequestCode as Code
 from rocketbed.world.api import World
 
@@ -120,6 +124,21 @@ class Broker:
                 Code.GET_BROKER_RUNTIME_INFO: info.runtime,
             },
         )
+
+    def attach_replication(
+        self, runtime_info: Callable[[], HaRuntimeInfo], is_following: Callable[[], bool]
+    ) -> None:
+        """Answer 907 from replication, and send a slave's readers to a master that it follows.
+
+        Before the ports open.
+        """
+
+        def ha_status(command: Command, connection: Connection) -> Command:
+            body = runtime_info().encode()
+            return answer(command, ResponseCode.SUCCESS, None, None, body)
+
+        self.handlers.inline[Code.GET_BROKER_HA_STATUS] = ha_status
+        self.puller.is_master_alive = is_following
 
     @property
     def fast_handlers(self) -> Handlers:

@@ -1,5 +1,6 @@
 """Pulls: 11 and 361 (wire.md 5.1 to 5.6)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,7 +83,7 @@ class Puller:
             limit=config.held_pulls_max, queue_max=store.queue_max, execute=self._again
         )
         store.on_arrival = self.polls.on_arrival
-        self.master_alive = False
+        self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
         self.served = 0
         """Messages handed out since the start."""
@@ -245,7 +246,7 @@ class Puller:
             slow = result.suggest_slave
             suggested = group.which_broker_when_consume_slowly if slow else group.broker_id
         if config.is_slave:
-            if self.master_alive and not result.suggest_slave:
+            if self.is_master_alive() and not result.suggest_slave:
                 suggested = MASTER_ID
                 if code != ResponseCode.SUCCESS:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -5,6 +5,7 @@ import pytest
 from node.broker.refusals import FEATURES
 from rocketbed.wire.bodies import (
     ConsumerOffsetTable,
+    HaRuntimeInfo,
     KvTable,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -200,6 +201,16 @@ def test_runtime_info_has_what_tools_need() -> None:
         assert table["putMessageTimesTotal"] == "1"
         assert int(table["earliestMessageTimeStamp"]) > 1_600_000_000_000
         assert int(table["commitLogMaxOffset"]) > 0
+
+    with_node(scenario)
+
+
+def test_replication_status() -> None:
+    async def scenario(session: Session) -> None:
+        await session.send()
+        status = HaRuntimeInfo.decode((await session.ask(907)).body)
+        assert status.master
+        assert status.master_commit_log_max_offset == session.node.store.max_offset
 
     with_node(scenario)
 

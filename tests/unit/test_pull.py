@@ -252,7 +252,7 @@ def test_slave_serves_reads_and_sends_readers_to_a_living_master() -> None:
         assert config is not None
         alone = await session.pull(offset=5)
         assert (alone.code, alone.fields["nextBeginOffset"]) == (20, "5")
-        session.node.broker.puller.master_alive = True
+        session.node.broker.puller.is_master_alive = lambda: True
         beside = await session.pull(offset=0, flags=4 | 2, hold_ms=9_000)
         assert (beside.code, beside.fields["suggestWhichBrokerId"]) == (20, "0")
 
