@@ -230,10 +230,9 @@ class Admin:
     def all_delay_offsets(self, command: Command, connection: Connection) -> Command:
         """45: the delay offsets as their file has them; nothing is delivered here yet."""
         try:
-            value = self._delays.load()
+            table = self._delays.load(DelayOffsetTable.from_json) or DelayOffsetTable()
         except ConfigFileError as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
-        table = DelayOffsetTable.from_json(value)
         return answer(command, ResponseCode.SUCCESS, None, None, table.encode())
 
     def all_request_modes(self, command: Command, connection: Connection) -> Command:

@@ -36,7 +36,7 @@ class Tables:
         self.offsets = Offsets(world, config)
 
     def load(self) -> None:
-        """Read the files, in RocketMQ's order. Raises `ConfigFileError`, `BodyError`."""
+        """Read the files, in RocketMQ's order. Raises `ConfigFileError`."""
         self.topics.load()
         self.offsets.load()
         self.groups.load()

@@ -7,7 +7,8 @@ overwrites in place without fsync). What is written is legal JSON, which fastjso
 
 import json
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import trio
 
@@ -17,12 +18,22 @@ from rocketbed.world.api import World
 
 AfterSave = Callable[["ConfigFileError | None"], None]
 
+T = TypeVar("T")
+
+ABSENT = "absent"
 RETRY_S = 1.0
 """Pause after a failed save (a full disk), before the next try."""
 
 
 class ConfigFileError(RocketbedError):
     """A table that can be neither read nor written; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Why a file gives no table, in words."""
+
+    why: str
 
 
 class ConfigFile:
@@ -34,49 +45,52 @@ class ConfigFile:
         self.path = f"{directory}/{name}"
         self.is_clean = False
         """Whether the last `load` got the file itself, not its backup or nothing."""
+        self._is_damaged = False
+        """Whether the file is there and unreadable: it must not replace a good backup."""
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
         """The table, from the file or else from its backup; None when there is neither.
 
-        Raises `ConfigFileError` when the backup is needed and cannot be read.
+        `parse` may raise `BodyError`: such a file counts as unreadable. Raises `ConfigFileError`
+        when the backup is needed and cannot be read.
         """
-        found = self._read(self.path)
-        self.is_clean = isinstance(found, dict)
-        if isinstance(found, dict):
+        found = self._read(self.path, parse)
+        self.is_clean = not isinstance(found, _Unreadable)
+        self._is_damaged = isinstance(found, _Unreadable) and found.why != ABSENT
+        if not isinstance(found, _Unreadable):
             return found
         backup_path = f"{self.path}.bak"
-        backup = self._read(backup_path)
-        if isinstance(backup, dict):
-            self._world.log.warning("config.from_backup", path=backup_path, reason=found)
+        backup = self._read(backup_path, parse)
+        if not isinstance(backup, _Unreadable):
+            self._world.log.warning("config.from_backup", path=backup_path, reason=found.why)
             return backup
-        if backup == "absent":
-            if found != "absent":
-                self._world.log.warning("config.defaults", path=self.path, reason=found)
+        if backup.why == ABSENT:
+            if found.why != ABSENT:
+                self._world.log.warning("config.defaults", path=self.path, reason=found.why)
             return None
         raise ConfigFileError(
-            f"{backup_path} cannot be read ({backup}) and {self.path} is {found}:"
+            f"{backup_path} cannot be read ({backup.why}) and {self.path} is {found.why}:"
             " restore either of them, or remove both to start with defaults"
         )
 
-    def _read(self, path: str) -> dict[str, Any] | str:
-        """The table, or in words why there is none."""
+    def _read(self, path: str, parse: Callable[[dict[str, Any]], T]) -> T | _Unreadable:
         try:
             file = self._world.disk.open(path, writable=False)
         except FileNotFoundError:
-            return "absent"
+            return _Unreadable(ABSENT)
         try:
             data = file.read_at(0, file.size())
         except OSError as exc:
-            return f"unreadable: {exc}"
+            return _Unreadable(f"unreadable: {exc}")
         finally:
             file.close()
         if not data.strip(b"\0 \t\r\n"):
-            return "empty"
+            return _Unreadable("empty")
         try:
             value = loads(data)
+            return parse(value) if isinstance(value, dict) else _Unreadable("no JSON object")
         except BodyError as exc:
-            return str(exc)
-        return value if isinstance(value, dict) else "no JSON object"
+            return _Unreadable(str(exc))
 
     async def write(self, value: dict[str, Any]) -> None:
         """Replace the table; durable when this returns. Raises `OSError`.
@@ -94,9 +108,10 @@ class ConfigFile:
             await file.sync()
         finally:
             file.close()
-        if disk.exists(self.path):
+        if disk.exists(self.path) and not self._is_damaged:
             disk.rename(self.path, f"{self.path}.bak")
         disk.rename(temporary, self.path)
+        self._is_damaged = False
         await disk.sync_dir(self._directory)
 
 

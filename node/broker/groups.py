@@ -40,8 +40,8 @@ class Groups:
         self.version = DataVersion()
 
     def load(self) -> None:
-        """Read the file and add the system's groups. Raises `ConfigFileError`, `BodyError`."""
-        self._take(SubscriptionGroupTable.from_json(self._file.load()))
+        """Read the file and add the system's groups. Raises `ConfigFileError`."""
+        self._take(self._file.load(SubscriptionGroupTable.from_json) or SubscriptionGroupTable())
         for name in SYSTEM_GROUPS:
             if name not in self._table:
                 self._table[name] = SubscriptionGroupConfig(group_name=name)

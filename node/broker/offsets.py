@@ -28,8 +28,9 @@ class Offsets:
         self.version = DataVersion()
 
     def load(self) -> None:
-        """Read the file. Raises `ConfigFileError`, `BodyError`."""
-        self.replace_all(ConsumerOffsetTable.from_json(self._file.load()), is_new=False)
+        """Read the file. Raises `ConfigFileError`."""
+        found = self._file.load(ConsumerOffsetTable.from_json) or ConsumerOffsetTable()
+        self.replace_all(found, is_new=False)
 
     async def save(self) -> None:
         """Make every commit durable. Raises `ConfigFileError`."""

@@ -90,13 +90,14 @@ class Topics:
     # --- start and stop
 
     def load(self) -> None:
-        """Read the file and add the built-in topics. Raises `ConfigFileError`, `BodyError`."""
-        value = self._file.load()
-        table = TopicConfigTable.from_json(value)
+        """Read the file and add the built-in topics. Raises `ConfigFileError`."""
+        found = self._file.load(
+            lambda value: (TopicConfigTable.from_json(value), bool(value.get(_COPIED)))
+        )
+        table, copied = found or (TopicConfigTable(), False)
         self._table = table.topic_config_table
         self.version = table.data_version
         self.sendable.clear()
-        copied = value is not None and bool(value.get(_COPIED))
         self._is_complete = self._file.is_clean and not copied and not self._config.is_slave
         missing = {
             name: item for name, item in self.system_topics.items() if name not in self._table

@@ -9,6 +9,7 @@ import trio
 from chaos.sim.image import DiskImage
 from chaos.sim.solo import run_solo
 from node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.wire.json_dialect import BodyError
 from rocketbed.world.api import World
 
 DIRECTORY = "/store/config"
@@ -22,10 +23,15 @@ async def write(world: World, *versions: int) -> None:
         await file.write({"version": version, "padding": "x" * 3000})
 
 
+def version_of(value: dict[str, Any]) -> Any:
+    if not isinstance(value.get("version"), int):
+        raise BodyError("a table without a version")
+    return value["version"]
+
+
 async def load(world: World) -> tuple[Any, bool]:
     file = ConfigFile(world, DIRECTORY, NAME)
-    value = file.load()
-    return (value or {}).get("version"), file.is_clean
+    return file.load(version_of), file.is_clean
 
 
 def loaded(image: DiskImage) -> tuple[Any, bool]:
@@ -48,7 +54,9 @@ def test_T11_a_crash_at_any_disk_event_leaves_a_whole_table(kind: str, mode: str
     assert {2, 3} <= seen
 
 
-@pytest.mark.parametrize("bad", [b"", b"{", b"\0" * 4096, b"[1]", b'{"version":9}tail', b"\xff"])
+@pytest.mark.parametrize(
+    "bad", [b"", b"{", b"\0" * 4096, b"[1]", b'{"version":9}tail', b"\xff", b'{"version":"x"}']
+)
 def test_an_unreadable_table_is_read_from_its_backup(bad: bytes) -> None:
     image = run_solo(write, 1, 2).image
 
@@ -89,7 +97,7 @@ def test_a_table_of_rocketmq_is_read() -> None:
         world.disk.makedirs(DIRECTORY)
         file = world.disk.open(f"{DIRECTORY}/{NAME}", create=True)
         file.write_at(0, b'{\n\t"offsetTable":{\n\t\t"T@g":{0:7,1:6\n\t\t}\n\t}\n}')
-        return ConfigFile(world, DIRECTORY, NAME).load()
+        return ConfigFile(world, DIRECTORY, NAME).load(lambda value: value)
 
     assert run_solo(main).value == {"offsetTable": {"T@g": {"0": 7, "1": 6}}}
 
@@ -149,7 +157,7 @@ def test_a_failed_save_is_tried_again() -> None:
             failing[0] = False
             await trio.sleep(2)
             nursery.cancel_scope.cancel()
-        assert file.load() == {"version": 1}
+        assert file.load(version_of) == 1
         return attempts
 
     assert run_solo(main).value == [False, False, False, True]
