@@ -54,9 +54,18 @@ def test_T11_a_crash_at_any_disk_event_leaves_a_whole_table(kind: str, mode: str
     assert {2, 3} <= seen
 
 
-@pytest.mark.parametrize(
-    "bad", [b"", b"{", b"\0" * 4096, b"[1]", b'{"version":9}tail', b"\xff", b'{"version":"x"}']
-)
+BAD = [
+    b"",
+    b"{",
+    b"\0" * 4096,
+    b"[1]",
+    b'{"version":9}tail',
+    b"\xff",
+    b'{"version":"x"}',
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_an_unreadable_table_is_read_from_its_backup(bad: bytes) -> None:
     image = run_solo(write, 1, 2).image
 
@@ -66,7 +75,16 @@ def test_an_unreadable_table_is_read_from_its_backup(bad: bytes) -> None:
         file.write_at(0, bad)
         await file.sync()
 
-    assert loaded(run_solo(damage, image=image).image) == (1, False)
+    damaged = run_solo(damage, image=image).image
+    assert loaded(damaged) == (1, False)
+
+    async def load_and_write(world: World) -> Any:
+        file = ConfigFile(world, DIRECTORY, NAME)
+        file.load(version_of)
+        await file.write({"version": 3})
+        return ConfigFile(world, DIRECTORY, f"{NAME}.bak").load(version_of)
+
+    assert run_solo(load_and_write, image=damaged).value == 1
 
 
 def test_missing_table_missing_backup_means_defaults() -> None:
