@@ -22,13 +22,16 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import (
     LANGUAGE,
     ONEWAY_BIT,
+    RESPONSE_BIT,
     VERSION,
     Command,
     Encoding,
+    RequestCode,
     ResponseCode,
     answer,
 )
 from rocketbed.wire.frame import encode
+from rocketbed.wire.header_msgpack import pack_header, shape_of
 from rocketbed.wire.properties import (
     KEYS,
     TAGS,
@@ -69,6 +72,26 @@ physical offsets (several for a batch), unique key, whether it waits for disk an
 (`WAIT=false` does not), unique key of an inner batch. A bare tuple: one a message."""
 
 
+_V2_NAMES = shape_of(RequestCode.SEND_MESSAGE_V2, False)
+_MSGPACK_WORD = Encoding.MSGPACK << 24
+_ROW_END = (None, None, "DefaultRegion", "true")
+"""Rest of a `SendMessageResponse` by position: no batch, no recall handle, region, trace."""
+
+
+def _by_position(command: Command) -> tuple[object, object, Sequence[object], bool]:
+    """Topic, properties, (queue id, system flag, born time, flag), and whether it is no batch and
+    no retry, of a send whose msgpack header has `SendMessageV2Request`'s shape.
+
+    Raises `KeyError` for another shape, which the slow way reads by name.
+    """
+    row = command.row
+    if command.names is not _V2_NAMES or row is None or len(row) < 9:
+        raise KeyError("b")
+    rest = row[9:13]
+    is_plain = rest[3:4] in ([], [None], ["false"]) and rest[:1] in ([], [None], ["0"])
+    return row[1], row[8], row[4:8], is_plain
+
+
 class Sender:
     """Takes messages into the log and answers when they are as safe as the settings say."""
 
@@ -90,7 +113,8 @@ class Sender:
         self._sendable = topics.sendable
         self._run: Run | None = None
         self._sent: list[Sent] = []
-        self._host_hex = store.store_host_bytes.hex().upper().encode()
+        self._host_text = store.store_host_bytes.hex().upper()
+        self._host_hex = self._host_text.encode()
         self._suffix = encode_properties(
             {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": config.cluster_name}
         )
@@ -109,23 +133,24 @@ class Sender:
             if refusal is not None:
                 return refusal
             run = self._run = self._store.begin()
-        raw = command.raw_fields
+        numbers: Sequence[object]
         try:
-            topic = raw["b"]
+            if command.row is None:
+                raw = command.raw_fields
+                topic, properties = raw["b"], raw["i"]
+                numbers = raw["e"], raw["f"], raw["g"], raw["h"]
+                is_plain = raw.get("m", "false") == "false" and raw.get("j", "0") == "0"
+            else:
+                topic, properties, numbers, is_plain = _by_position(command)
             queues = self._sendable[topic]  # type: ignore[index]
-            queue_id = int(raw["e"])  # type: ignore[call-overload]
-            sys_flag = int(raw["f"])  # type: ignore[call-overload]
-            born_ms = int(raw["g"])  # type: ignore[call-overload]
-            flag = int(raw["h"])  # type: ignore[call-overload]
-            properties = raw["i"]
+            queue_id, sys_flag, born_ms, flag = map(int, numbers)  # type: ignore[arg-type]
             found = decode_properties(properties)  # type: ignore[arg-type]
             unique_key = found[UNIQUE_KEY]
         except (KeyError, ValueError, TypeError, AttributeError):
             return self._slow(run, command, connection)
         if (
-            not 0 <= queue_id < queues
-            or raw.get("m", "false") != "false"
-            or raw.get("j", "0") not in ("0", 0)
+            not is_plain
+            or not 0 <= queue_id < queues
             or sys_flag & SLOW_SYS_FLAGS
             or not -0x80000000 <= flag <= 0x7FFFFFFF
             or not 0 <= sys_flag <= 0x7FFFFFFF
@@ -314,14 +339,9 @@ class Sender:
                     current.send(b"".join(parts))
                     parts = []
                 current = connection
-            if (
-                is_good
-                and command.encoding is Encoding.JSON
-                and len(offsets) == 1
-                and batch_key is None
-                and key.isalnum()
-                and key.isascii()
-            ):
+            if not is_good or len(offsets) > 1 or batch_key is not None:
+                parts.append(encode(self._response(item, status)))
+            elif command.encoding is Encoding.JSON and key.isalnum() and key.isascii():
                 header = _ANSWER % (
                     host,
                     offsets[0],
@@ -333,6 +353,15 @@ class Sender:
                 length = len(header)
                 parts.append((length + 4 << 32 | length).to_bytes(8, "big"))
                 parts.append(header)
+            elif command.encoding is Encoding.MSGPACK:
+                message_id = f"{self._host_text}{offsets[0]:016X}"
+                row = [message_id, str(queue_id), str(queue_offset), key, *_ROW_END]
+                header = pack_header(
+                    (0, command.opaque, RESPONSE_BIT, VERSION, None, [command.code, *row])
+                )
+                length = len(header)
+                parts.append((length + 4 << 32 | _MSGPACK_WORD | length).to_bytes(8, "big"))
+                parts.append(header)
             else:
                 parts.append(encode(self._response(item, status)))
         if current is not None:
@@ -340,7 +369,7 @@ class Sender:
 
     def _response(self, item: Sent, status: PutStatus) -> Command:
         _, command, queue_id, queue_offset, offsets, key, _, batch_key = item
-        host = self._host_hex.decode()
+        host = self._host_text
         fields = {
             "msgId": ",".join(f"{host}{offset:016X}" for offset in offsets),
             "queueId": str(queue_id),

@@ -2,7 +2,7 @@
 
 The class is written by hand rather than as a dataclass because a broker makes one for every
 message it takes: the ext fields stay as the decoder gave them until someone asks for `fields`,
-and what a JSON header says besides is looked up when it is first wanted.
+and what is rarely wanted is made of the decoder's result when it first is (`__getattr__`).
 """
 
 from collections.abc import Mapping
@@ -45,9 +45,11 @@ class Command:
         "flag",
         "has_fields",
         "language",
+        "names",
         "opaque",
         "raw_fields",
         "remark",
+        "row",
         "version",
     )
 
@@ -69,6 +71,10 @@ class Command:
     encoding: Encoding
     answers: int
     """Code of the request that a response belongs to, 0 when not known; not part of equality."""
+    row: list[object] | None
+    """Values by position as a msgpack header brings them, else None; `raw_fields` names them."""
+    names: tuple[str, ...]
+    """Names of the values in `row`: a tuple that `header_msgpack` keeps. Set only with `row`."""
 
     def __init__(
         self,
@@ -94,6 +100,7 @@ class Command:
         self.encoding = encoding
         self.has_fields = has_fields
         self.answers = 0
+        self.row = None
 
     @classmethod
     def from_members(
@@ -117,10 +124,43 @@ class Command:
         command.encoding = Encoding.JSON
         command.has_fields = has_fields
         command.answers = 0
+        command.row = None
+        return command
+
+    @classmethod
+    def from_row(
+        cls,
+        code: int,
+        opaque: int,
+        flag: int,
+        version: int,
+        remark: str | None,
+        names: tuple[str, ...],
+        row: list[object],
+        body: bytes,
+    ) -> "Command":
+        """A command read from a msgpack header whose fields came by position."""
+        command = cls.__new__(cls)
+        command.code = code
+        command.opaque = opaque
+        command.flag = flag
+        command.version = version
+        command.language = LANGUAGE
+        command.remark = remark
+        command.names = names
+        command.row = row
+        command.body = body
+        command.encoding = Encoding.MSGPACK
+        command.has_fields = True
+        command.answers = 0
         return command
 
     def __getattr__(self, name: str) -> object:
         """Called for what was not set: take it from the header; of the wrong type it is absent."""
+        if name == "raw_fields" and self.row is not None:
+            pairs = zip(self.names, self.row, strict=False)
+            self.raw_fields = {key: value for key, value in pairs if value is not None}
+            return self.raw_fields
         if name not in ("version", "language", "remark"):
             raise AttributeError(name)
         value = self._members.get(name)
@@ -156,7 +196,7 @@ class Command:
         return all(
             getattr(self, name) == getattr(other, name)
             for name in self.__slots__
-            if name not in ("answers", "_members")
+            if name not in ("answers", "row", "_members", "names")
         )
 
     __hash__ = None  # type: ignore[assignment]

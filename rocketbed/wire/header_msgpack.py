@@ -4,12 +4,12 @@
 
 `fields` is nil (none), a map of names, or an array `[shape, value, ..., {the rest}]`: `shape` is
 the code of the request whose header class (`header_registry`) orders the values, given also in
-responses so that a frame can be read by itself; the map stands last only when some field has no
-position. Numbers travel as numbers where that loses nothing of the text. Only sent to a server
-that said `rbMsgpack=1`.
+responses so that a frame can be read by itself. A value is a text or nil; missing ones at the end
+are left out; the map stands at the end, behind all positions, only when some field has none. A
+value of another type counts as its text. Only sent to a server that said `rbMsgpack=1`.
 """
 
-from functools import cache
+from collections.abc import Callable
 
 import msgpack
 
@@ -18,29 +18,40 @@ from rocketbed.wire.errors import LocalProtocolError, RemoteProtocolError
 from rocketbed.wire.header_fields import plans
 from rocketbed.wire.header_registry import REQUESTS, RESPONSES
 
-_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+pack_header: Callable[[tuple[object, ...]], bytes] = msgpack.Packer(use_bin_type=True).pack
+"""Bytes of a header already laid out."""
+_unpack = msgpack.unpackb
 
 
-@cache
-def _shape(code: int, is_response: bool) -> tuple[tuple[str, bool], ...]:
-    """Names in order, each with whether its value is a number; empty for an unknown code."""
-    header = (RESPONSES if is_response else REQUESTS).get(code)
-    return tuple((plan.name, plan.is_number) for plan in plans(header)) if header else ()
+_shapes: dict[tuple[int, bool], tuple[str, ...]] = {}
+
+
+def shape_of(code: int, is_response: bool) -> tuple[str, ...]:
+    """Names in the order of their positions, always the same tuple; empty without a class."""
+    names = _shapes.get((code, is_response))
+    if names is None:
+        header = (RESPONSES if is_response else REQUESTS).get(code)
+        if header is None:
+            return ()
+        names = _shapes[code, is_response] = tuple(plan.name for plan in plans(header))
+    return names
 
 
 def decode(header: bytes, body: bytes) -> Command:
     """A command from its header. Raises `RemoteProtocolError`."""
     try:
-        code, opaque, flag, version, remark, values = msgpack.unpackb(header)
-    except (ValueError, TypeError, msgpack.UnpackException) as exc:
+        code, opaque, flag, version, remark, values = _unpack(header)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as exc:
         raise RemoteProtocolError(f"msgpack header cannot be read: {exc}") from exc
     for number in (code, opaque, flag, version):
-        if type(number) is not int or not -(2**31) <= number < 2**31:
+        if number.__class__ is not int or not -(2**31) <= number < 2**31:
             raise RemoteProtocolError("msgpack header: code, opaque, flag, version are 32-bit")
-    if remark is not None and not isinstance(remark, str):
+    if remark is not None and remark.__class__ is not str:
         raise RemoteProtocolError("msgpack header: the remark is no text")
-    fields, shape = _read_fields(values, is_response=bool(flag & 1))
-    command = Command(
+    if values.__class__ is list:
+        return _by_position(code, opaque, flag, version, remark, values, body)
+    fields = {} if values is None else _named(values)
+    return Command(
         code,
         opaque,
         flag,
@@ -52,60 +63,61 @@ def decode(header: bytes, body: bytes) -> Command:
         Encoding.MSGPACK,
         values is not None,
     )
-    command.answers = shape if flag & 1 else 0
+
+
+def _by_position(
+    code: int,
+    opaque: int,
+    flag: int,
+    version: int,
+    remark: str | None,
+    values: list[object],
+    body: bytes,
+) -> Command:
+    shape = values[0] if values else None
+    if not isinstance(shape, int):
+        raise RemoteProtocolError("msgpack header: fields do not begin with their shape")
+    names = shape_of(shape, bool(flag & 1))
+    if not names or len(values) > len(names) + 2:
+        raise RemoteProtocolError(f"msgpack header: {len(values)} fields of shape {shape}")
+    rest = _named(values.pop()) if len(values) == len(names) + 2 else None
+    del values[0]
+    command = Command.from_row(code, opaque, flag, version, remark, names, values, body)
+    if rest is not None:
+        command.raw_fields.update(rest)
+    if flag & 1:
+        command.answers = shape
     return command
 
 
-def _read_fields(values: object, *, is_response: bool) -> tuple[dict[str, object], int]:
-    if values is None:
-        return {}, 0
-    if isinstance(values, dict):
-        return _checked(values), 0
-    if not isinstance(values, list) or not values or type(values[0]) is not int:
-        raise RemoteProtocolError("msgpack header: fields are neither nil, map nor array")
-    names = _shape(values[0], is_response)
-    if not names or len(values) > len(names) + 2:
-        raise RemoteProtocolError(f"msgpack header: {len(values)} fields of shape {values[0]}")
-    fields: dict[str, object] = {
-        name: value
-        for (name, _), value in zip(names, values[1:], strict=False)
-        if value is not None
-    }
-    if len(values) == len(names) + 2:
-        rest = values[-1]
-        if not isinstance(rest, dict):
-            raise RemoteProtocolError("msgpack header: the last field is no map")
-        fields.update(rest)
-    return _checked(fields), values[0]
-
-
-def _checked(fields: dict[str, object]) -> dict[str, object]:
-    for name, value in fields.items():
-        if type(name) is not str or type(value) not in (str, int, bool):
-            raise RemoteProtocolError("msgpack header: a field is no text, number or boolean")
-    return fields
+def _named(values: object) -> dict[str, object]:
+    if not isinstance(values, dict) or any(name.__class__ is not str for name in values):
+        raise RemoteProtocolError("msgpack header: fields are no map of names")
+    return values
 
 
 def encode(command: Command) -> bytes:
     """The header's bytes. Raises `LocalProtocolError` for what 32 bits do not hold."""
-    shape = command.answers if command.is_response else command.code
-    names = _shape(shape, command.is_response)
+    is_response = bool(command.flag & 1)
+    shape = command.answers if is_response else int(command.code)
     fields = command.fields
+    names = shape_of(shape, is_response)
     values: object
-    if not fields and not command.has_fields:
-        values = None
+    if not fields:
+        values = [shape] if names and command.has_fields else {} if command.has_fields else None
     elif not names:
         values = fields
     else:
-        row: list[object] = [shape]
-        row += [_value(fields.get(name), is_number) for name, is_number in names]
-        known = {name for name, _ in names}
-        rest = {name: value for name, value in fields.items() if name not in known}
-        if rest:
-            row.append(rest)
-        values = row
+        row: list[object] = list(map(fields.get, names))
+        missing = row.count(None)
+        if len(names) - missing < len(fields):
+            known = set(names)
+            row.append({name: value for name, value in fields.items() if name not in known})
+        while row[-1] is None:
+            row.pop()
+        values = [shape, *row]
     try:
-        packed = _pack(
+        return pack_header(
             (
                 int(command.code),
                 command.opaque,
@@ -117,14 +129,3 @@ def encode(command: Command) -> bytes:
         )
     except (OverflowError, ValueError, TypeError) as exc:
         raise LocalProtocolError(f"header of {command!r} cannot be written: {exc}") from exc
-    assert isinstance(packed, bytes)
-    return packed
-
-
-def _value(text: str | None, is_number: bool) -> object:
-    if text is None or not is_number or len(text) > 19:
-        return text
-    digits = text[1:] if text[:1] == "-" else text
-    if not digits.isdigit() or not digits.isascii() or str(int(text)) != text:
-        return text
-    return int(text)

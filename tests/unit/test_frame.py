@@ -150,7 +150,7 @@ def test_msgpack_sends_values_by_position_and_the_rest_by_name() -> None:
     header = msgpack.unpackb(data[8 : 8 + (word & 0xFFFFFF)])
     assert word >> 24 == 2
     assert header[:4] == [15, 0, 0, 479]
-    assert header[5] == [15, "g", "T", 3, 7, None, {"own": "x"}]
+    assert header[5] == [15, "g", "T", "3", "7", None, {"own": "x"}]
     assert read_one(data).fields == fields
 
 
@@ -160,6 +160,17 @@ def test_msgpack_response_can_be_read_without_its_request() -> None:
     response = read_one(data)
     assert response.fields == {"offset": "12"}
     assert response.answers == RequestCode.GET_MAX_OFFSET
+
+
+def test_msgpack_values_of_any_type_count_as_text() -> None:
+    header = msgpack.packb([15, 2, 0, 479, None, [15, "g", True, 3, None, 1.5]])
+    data = struct.pack(">iI", 4 + len(header), 2 << 24 | len(header)) + header
+    assert read_one(data).fields == {
+        "consumerGroup": "g",
+        "topic": "true",
+        "queueId": "3",
+        "bname": "1.5",
+    }
 
 
 def test_body_may_be_sent_after_its_head() -> None:
@@ -249,7 +260,9 @@ def test_binary_lengths_that_leave_the_header_are_refused(header: bytes) -> None
         msgpack.packb("text"),
         msgpack.packb([1, 2, 0, 4, None, [999, "x"]]),
         msgpack.packb([15, 2, 0, 4, None, [15, "a", "b", 3, 4, None, "no map"]]),
-        msgpack.packb([15, 2, 0, 4, None, {"a": [1]}]),
+        msgpack.packb([15, 2, 0, 4, None, {1: "a"}]),
+        msgpack.packb([15, 2, 0, 4, None, []]),
+        msgpack.packb([15, 2, 0, 4, None, 7]),
         msgpack.packb([15, 2**40, 0, 4, None, None]),
         msgpack.packb([15, 2, 0, 4, b"bytes", None]),
     ],
