@@ -1,0 +1,1 @@
+"""The client: producers, pull consumers, administration; RocketMQ's own clusters work too."""

@@ -1,0 +1,134 @@
+"""One connection for each address, opened when first wanted and again when it broke.
+
+A connection begins with JSON headers. When an answer says `rbMsgpack=1` the peer is a rocketbed
+server, and from then on that connection speaks msgpack headers (design.md 2).
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from rocketbed.remoting.client import CONNECT_TIMEOUT_S, dial
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import NotConnected, RemotingError
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.wire.command import Command, Encoding
+from rocketbed.world.api import Address, World
+
+SPEAKS_MSGPACK: Final = "rbMsgpack"
+
+
+class Link:
+    """A connection and how we write headers on it."""
+
+    __slots__ = ("address", "connection", "encoding")
+
+    def __init__(self, address: Address, connection: Connection) -> None:
+        self.address = address
+        self.connection = connection
+        self.encoding = Encoding.JSON
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self.connection.is_closed
+
+    async def request(self, command: Command, *, timeout_s: float) -> Command:
+        """Ask, and wait for the answer, whatever its code. Raises as `Connection.request`."""
+        command.encoding = self.encoding
+        response = await self.connection.request(command, timeout_s=timeout_s)
+        if response.raw_fields.get(SPEAKS_MSGPACK) == "1":
+            self.encoding = Encoding.MSGPACK
+        return response
+
+    def notify(self, command: Command) -> None:
+        """Send a one-way request."""
+        command.encoding = self.encoding
+        self.connection.notify(command)
+
+
+class Connections:
+    """All connections of a client. They run in the nursery that `start` is given."""
+
+    def __init__(
+        self,
+        world: World,
+        handlers: Handlers | None = None,
+        *,
+        on_open: Callable[[Link], None] | None = None,
+    ) -> None:
+        """`on_open` is called with each new link before anyone else uses it."""
+        self._world = world
+        self._handlers = handlers
+        self._on_open = on_open
+        self._nursery: trio.Nursery | None = None
+        self._links: dict[Address, Link] = {}
+        self._locks: dict[Address, trio.Lock] = {}
+        self.local_host: str | None = None
+        """Our own address, as the latest connection had it."""
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """From now on connections can be opened; they end with the nursery."""
+        self._nursery = nursery
+
+    def open_links(self) -> list[Link]:
+        """Links that are open now, oldest first."""
+        return [link for link in self._links.values() if not link.is_closed]
+
+    def found(self, address: Address) -> Link | None:
+        """The open link to an address, if there is one."""
+        link = self._links.get(address)
+        return None if link is None or link.is_closed else link
+
+    async def link(self, address: Address, *, timeout_s: float = CONNECT_TIMEOUT_S) -> Link:
+        """The open link to an address, dialled if need be. Raises `NotConnected`."""
+        link = self.found(address)
+        if link is not None:
+            return link
+        assert self._nursery is not None, "the client was not entered with `async with`"
+        lock = self._locks.setdefault(address, trio.Lock())
+        with trio.move_on_after(timeout_s):
+            async with lock:
+                link = self.found(address)
+                return link if link is not None else await self._open(address, timeout_s)
+        raise NotConnected(f"cannot connect to {address[0]}:{address[1]} in {timeout_s:g} s")
+
+    async def _open(self, address: Address, timeout_s: float) -> Link:
+        assert self._nursery is not None
+        try:
+            connection = await dial(self._world, address, self._handlers, timeout_s=timeout_s)
+        except ValueError as exc:  # a peer that was gone before it could be asked for its address
+            raise NotConnected(f"{address[0]}:{address[1]} closed at once") from exc
+        self.local_host = connection.local[0]
+        self._nursery.start_soon(connection.run)
+        link = self._links[address] = Link(address, connection)
+        if self._on_open is not None:
+            self._on_open(link)
+        return link
+
+    async def request(
+        self,
+        address: Address,
+        command: Command,
+        *,
+        timeout_s: float,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> Command:
+        """Ask one peer; dialling and the answer share `timeout_s`. Raises `RemotingError`."""
+        began = trio.current_time()
+        link = await self.link(address, timeout_s=min(connect_timeout_s, timeout_s))
+        left_s = max(timeout_s - (trio.current_time() - began), 0.001)
+        return await link.request(command, timeout_s=left_s)
+
+    def close(self, address: Address) -> None:
+        """End a connection; the next request opens another one."""
+        link = self._links.pop(address, None)
+        if link is not None:
+            link.connection.close()
+
+    async def try_request(self, address: Address, command: Command, *, timeout_s: float) -> None:
+        """The same where nobody minds a failure."""
+        with suppress(RemotingError):
+            await self.request(address, command, timeout_s=timeout_s)

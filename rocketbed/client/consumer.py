@@ -1,0 +1,292 @@
+"""Reading messages: single pulls, or all queues of a topic in turn by long polling.
+
+A consumer reads every queue it is told to; members of a group do not share queues out among
+themselves. What the group has in common is the committed offsets at the brokers.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import trio
+
+from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.client.flow import Batch, Flow
+from rocketbed.client.messages import Received, check_group, check_topic
+from rocketbed.client.offsets import QueueOffsets
+from rocketbed.client.pulls import ALL, Pulled, Puller, PullStatus, TagFilter, describe
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData, SubscriptionData
+from rocketbed.world.api import World
+
+__all__ = ["Consumer", "PullStatus", "Pulled", "Start"]
+
+COUNT: Final = 32
+"""Messages of one pull; brokers give no more by default."""
+HOLD_S: Final = 15.0
+"""How long a broker may hold a pull that finds nothing (wire.md 5.1)."""
+QUEUES_S: Final = 30.0
+"""Pause between looks for new queues of the subscribed topics."""
+
+Start = Literal["first", "last"] | int
+"""Where a group without committed offset begins; a number is a wall time in milliseconds."""
+
+
+class Consumer:
+    """Reads messages. `async with Consumer(nameservers="host:9876", group="g") as consumer: ...`
+
+    Either call `pull` with offsets of your own, or `subscribe` and then `poll` again and again.
+    Nothing is committed by itself unless `auto_commit_s` is given: call `commit` when what `poll`
+    returned has been dealt with.
+    """
+
+    def __init__(
+        self,
+        world: World | None = None,
+        *,
+        nameservers: str | Sequence[str],
+        group: str,
+        auto_commit_s: float | None = None,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        """Nothing is connected yet. Raises `BadMessage` for arguments that cannot be used.
+
+        With `auto_commit_s` positions are committed that often, and when the consumer ends;
+        a message counts as dealt with once `poll` is called again.
+        """
+        check_group(group)
+        self.group = group
+        self._hold_s = hold_s
+        self._auto_commit_s = auto_commit_s
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._session = Session(world, nameservers, groups=self._groups)
+        self._puller = Puller(self._session, group)
+        self.offsets = QueueOffsets(self._session)
+        """Questions about any queue's offsets."""
+        self._flows: dict[MessageQueue, Flow] = {}
+        self._starts: dict[str, Start] = {}
+        self._batches_in, self._batches_out = trio.open_memory_channel[Batch](0)
+        self._uncounted: Batch | None = None
+        """What the last poll returned: counts for automatic commits from the next poll on."""
+
+    def _groups(self) -> tuple[list[ProducerData], list[ConsumerData]]:
+        data = ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_ACTIVELY",
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+        return [], [data]
+
+    async def __aenter__(self) -> Self:
+        await self._session.__aenter__()
+        assert self._session.nursery is not None
+        self._session.nursery.start_soon(self._watch_queues)
+        if self._auto_commit_s is not None:
+            self._session.nursery.start_soon(self._commit_forever, self._auto_commit_s)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is None and self._auto_commit_s is not None:
+            await self._try_commit()
+        return await self._session.__aexit__(kind, error, traceback)
+
+    # --- by hand
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The topic's queues that can be read. Raises `ClientError`."""
+        check_topic(topic)
+        return (await self._session.routes.get(topic)).readable
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        tags: str = ALL,
+        count: int = COUNT,
+        hold_s: float = 0.0,
+    ) -> Pulled:
+        """Read from one queue. With `hold_s` the broker waits that long for a first message.
+
+        Raises `RequestRefused`, other `ClientError`, `RemotingError`; nothing is changed then.
+        """
+        if offset < 0 or count < 1:
+            raise BadMessage("an offset is at least 0, a count at least 1")
+        return await self._puller.pull(
+            queue, offset, TagFilter(tags), count=count, hold_s=hold_s, commit=None
+        )
+
+    # --- by subscription
+
+    async def subscribe(
+        self,
+        topic: str,
+        *,
+        tags: str = ALL,
+        start: Start = "last",
+        queues: Iterable[MessageQueue] | None = None,
+    ) -> None:
+        """Read a topic from now on: all its queues, new ones too, or just `queues`.
+
+        A queue begins at the group's committed offset, else where `start` says. Subscribing again
+        changes the tags. Raises `ClientError`, `RemotingError`.
+        """
+        check_topic(topic)
+        words = TagFilter(tags)
+        self._subscriptions[topic] = SubscriptionData(
+            topic=topic,
+            sub_string=words.expression,
+            tags_set=sorted(words.tags),
+            sub_version=self._session.world.clock.wall_ms(),
+        )
+        for queue in [queue for queue in self._flows if queue.topic == topic]:
+            self._flows.pop(queue).stop()
+        route = await self._session.routes.get(topic)
+        for members in route.brokers.values():
+            for address in members.values():
+                await self._try_heartbeat(address)
+        if queues is None:
+            self._starts[topic] = start
+            queues = route.readable
+        for queue in queues:
+            if queue.topic != topic:
+                raise BadMessage(f"{describe(queue)} is no queue of topic {topic}")
+            self._begin(queue, words, await self._first_offset(queue, start))
+
+    async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
+        """The next messages of any subscribed queue, in order within the queue.
+
+        Empty when none came in time. The position of the queue is behind them then. Raises
+        `RequestRefused` when a broker refuses to serve a queue; polling may go on.
+        """
+        self._count_up()
+        if not self._flows:
+            raise ClientError("poll without a subscription: call subscribe first")
+        with trio.move_on_after(timeout_s):
+            while True:
+                batch = await self._batches_out.receive()
+                if not batch.flow.is_current(batch):
+                    continue
+                if batch.failure is not None:
+                    raise batch.failure
+                batch.flow.position = batch.next_offset
+                if batch.messages:
+                    self._uncounted = batch
+                    return list(batch.messages)
+                batch.flow.done = batch.next_offset
+        return []
+
+    def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message that `poll` will return. Raises `ClientError`."""
+        return self._flow(queue).position
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """The same for all subscribed queues."""
+        return {queue: flow.position for queue, flow in self._flows.items()}
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on reading at another offset. Raises `ClientError` for a queue not subscribed to."""
+        if offset < 0:
+            raise BadMessage("an offset is at least 0")
+        flow = self._flow(queue)
+        flow.seek(offset)
+        if self._uncounted is not None and self._uncounted.flow is flow:
+            self._uncounted = None
+
+    async def commit(self, positions: dict[MessageQueue, int] | None = None) -> None:
+        """Store positions at the brokers: these, or where `poll` stands in every queue.
+
+        Raises `ClientError`, `RemotingError`; some queues may have been stored then.
+        """
+        wanted = self.positions() if positions is None else positions
+        for queue, offset in wanted.items():
+            flow = self._flows.get(queue)
+            if positions is None and flow is not None and flow.committed == offset:
+                continue
+            await self.offsets.commit(self.group, queue, offset)
+            if flow is not None:
+                flow.committed = offset
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group stands in a queue by its broker. Raises `ClientError`."""
+        return await self.offsets.committed(self.group, queue)
+
+    # --- inside
+
+    def _flow(self, queue: MessageQueue) -> Flow:
+        flow = self._flows.get(queue)
+        if flow is None:
+            raise ClientError(f"{describe(queue)} is not subscribed to")
+        return flow
+
+    def _begin(self, queue: MessageQueue, tags: TagFilter, offset: int) -> None:
+        flow = Flow(
+            self._session.world,
+            self._puller,
+            queue,
+            tags,
+            offset,
+            self._batches_in,
+            hold_s=self._hold_s,
+        )
+        self._flows[queue] = flow
+        assert self._session.nursery is not None, "the consumer was not entered with `async with`"
+        self._session.nursery.start_soon(flow.run)
+
+    async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
+        stored = await self.offsets.committed(self.group, queue)
+        if stored is not None:
+            return stored
+        if start == "first":
+            return await self.offsets.min_offset(queue)
+        if start == "last":
+            return await self.offsets.max_offset(queue)
+        return await self.offsets.offset_at(queue, start)
+
+    async def _watch_queues(self) -> None:
+        """Begin to read queues that a subscribed topic gained; those from their start."""
+        while True:
+            await trio.sleep(QUEUES_S)
+            for topic in list(self._starts):
+                try:
+                    route = await self._session.routes.get(topic)
+                    for queue in route.readable:
+                        if queue not in self._flows:
+                            words = TagFilter(self._subscriptions[topic].sub_string)
+                            self._begin(queue, words, await self._first_offset(queue, "first"))
+                except (ClientError, RemotingError) as exc:
+                    self._session.world.log.info(
+                        "client.queues_not_looked_at", topic=topic, error=str(exc)
+                    )
+
+    async def _try_heartbeat(self, address: tuple[str, int]) -> None:
+        try:
+            await self._session.heartbeat(address)
+        except RemotingError as exc:
+            self._session.world.log.info("client.heartbeat_lost", error=str(exc))
+
+    # --- automatic commits
+
+    def _count_up(self) -> None:
+        if self._uncounted is not None:
+            self._uncounted.flow.done = self._uncounted.next_offset
+            self._uncounted = None
+
+    async def _commit_forever(self, pause_s: float) -> None:
+        while True:
+            await trio.sleep(pause_s)
+            await self._try_commit()
+
+    async def _try_commit(self) -> None:
+        try:
+            await self.commit(
+                {q: flow.done for q, flow in self._flows.items() if flow.done != flow.committed}
+            )
+        except (ClientError, RemotingError) as exc:
+            self._session.world.log.info("client.not_committed", error=str(exc))

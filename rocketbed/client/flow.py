@@ -1,0 +1,161 @@
+"""Reading one queue on and on: a task that pulls and hands batches over, at most one ahead.
+
+Batches of all queues go through one channel without a buffer, so a program that polls slowly
+stops the pulling. `seek` makes what is under way worthless; its batches are told by their number.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from rocketbed.client.errors import ClientError, RequestRefused
+from rocketbed.client.messages import Received
+from rocketbed.client.pulls import Puller, PullStatus, TagFilter, describe
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.codes import ResponseCode
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.world.api import World
+
+COUNT: Final = 32
+PAUSE_S: Final = 0.05
+"""After a failed pull; doubles up to `PAUSE_MAX_S`."""
+PAUSE_MAX_S: Final = 1.0
+EMPTY_PAUSE_S: Final = 0.05
+"""After an answer that came at once and brought nothing: a slave sends us away so, a broker that
+holds too many pulls does not hold ours."""
+
+PASSING_CODES: Final = frozenset(
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    )
+)
+"""Refusals that end by themselves (wire.md 11, trap 17)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Messages of one queue on their way to the program, or why there are none."""
+
+    flow: "Flow"
+    number: int
+    """How often the flow had been moved when this was pulled."""
+    messages: tuple[Received, ...] = ()
+    next_offset: int = 0
+    failure: ClientError | ProtocolError | None = None
+
+
+class Flow:
+    """The reading of one queue."""
+
+    def __init__(
+        self,
+        world: World,
+        puller: Puller,
+        queue: MessageQueue,
+        tags: TagFilter,
+        offset: int,
+        batches: trio.MemorySendChannel[Batch],
+        *,
+        hold_s: float,
+    ) -> None:
+        self.queue = queue
+        self.position = offset
+        """Behind the messages that the program has."""
+        self.done = offset
+        """Behind those that it has dealt with."""
+        self.committed: int | None = None
+        self._world = world
+        self._puller = puller
+        self._tags = tags
+        self._batches = batches
+        self._hold_s = hold_s
+        self._next = offset
+        self._moves = 0
+        self._is_stopped = False
+        self._scope: trio.CancelScope | None = None
+
+    def is_current(self, batch: Batch) -> bool:
+        """Whether a batch was pulled after the last move."""
+        return batch.number == self._moves and not self._is_stopped
+
+    def seek(self, offset: int) -> None:
+        """Go on at another offset."""
+        self.position = self.done = self._next = offset
+        self._moves += 1
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def stop(self) -> None:
+        """End the task."""
+        self._is_stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Pull until stopped or cancelled."""
+        while not self._is_stopped:
+            with trio.CancelScope() as self._scope:
+                await self._run()
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_S
+        while True:
+            try:
+                batch = await self._pull()
+                pause_s = PAUSE_S
+            except RequestRefused as exc:
+                if exc.code in PASSING_CODES:
+                    self._log(exc)
+                    batch = None
+                else:
+                    batch = Batch(flow=self, number=self._moves, failure=exc)
+            except ProtocolError as exc:
+                batch = Batch(flow=self, number=self._moves, failure=exc)
+            except (ClientError, RemotingError) as exc:
+                self._log(exc)
+                batch = None
+            if batch is not None:
+                await self._batches.send(batch)
+            if batch is None or batch.failure is not None:
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _pull(self) -> Batch:
+        """One pull, and what it amounts to. Raises as `Puller.pull`."""
+        began = trio.current_time()
+        found = await self._puller.pull(
+            self.queue,
+            self._next,
+            self._tags,
+            count=COUNT,
+            hold_s=self._hold_s,
+            commit=self.committed,
+        )
+        if found.status is PullStatus.MOVED:
+            self._world.log.warning(
+                "client.offset_moved",
+                queue=describe(self.queue),
+                wanted=self._next,
+                next=found.next_offset,
+            )
+        moved = found.next_offset != self._next
+        self._next = found.next_offset
+        if found.messages or moved:
+            return Batch(
+                flow=self,
+                number=self._moves,
+                messages=found.messages,
+                next_offset=found.next_offset,
+            )
+        if trio.current_time() - began < EMPTY_PAUSE_S:
+            await trio.sleep(EMPTY_PAUSE_S)
+        return Batch(flow=self, number=self._moves, next_offset=found.next_offset)
+
+    def _log(self, error: Exception) -> None:
+        self._world.log.info("client.pull_failed", queue=describe(self.queue), error=str(error))

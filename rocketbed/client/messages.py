@@ -1,0 +1,164 @@
+"""Messages as a program writes and reads them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+
+from rocketbed.client.errors import BadMessage
+from rocketbed.inspect.bodies import unpack_body
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.message import COMPRESSED, StoredMessage
+from rocketbed.wire.properties import (
+    KEYS,
+    NAME_END,
+    PAIR_END,
+    PROPERTIES_MAX,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
+    encode_properties,
+)
+
+BODY_MAX = 4 * 1024 * 1024
+"""Bytes of a body that brokers take by default (`maxMessageSize`)."""
+TOPIC_LENGTH_MAX = 127
+LONG_TOPIC_LENGTH_MAX = 255
+"""For `%RETRY%` and `%DLQ%` topics."""
+GROUP_LENGTH_MAX = 120
+OWN_PROPERTIES = frozenset((KEYS, TAGS, WAIT, UNIQUE_KEY))
+"""Properties that the client writes itself."""
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a producer sends."""
+
+    topic: str
+    body: bytes
+    _: KW_ONLY
+    tag: str | None = None
+    """One word by which consumers choose."""
+    keys: Sequence[str] = ()
+    """Words under which the message can be found again; none has a blank in it."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Further names and texts, stored with the message."""
+    flag: int = 0
+    """A 32-bit number of the program's own."""
+
+    def properties_text(self, unique_key: str) -> str:
+        """The property string with the client's own entries. Raises `BadMessage`."""
+        text = encode_properties(
+            {
+                KEYS: " ".join(self.keys) or None,
+                UNIQUE_KEY: unique_key,
+                WAIT: "true",
+                TAGS: self.tag or None,
+                **self.properties,
+            }
+        )
+        size = len(text.encode())
+        if size > PROPERTIES_MAX:
+            raise BadMessage(f"properties of {size} bytes are over {PROPERTIES_MAX}")
+        return text
+
+    def check(self) -> None:
+        """Raise `BadMessage` for what no broker takes."""
+        check_topic(self.topic)
+        if type(self.body) is not bytes or not self.body:
+            raise BadMessage("the body has to be bytes, at least one")
+        if len(self.body) > BODY_MAX:
+            raise BadMessage(f"a body of {len(self.body)} bytes is over {BODY_MAX}")
+        if not -(2**31) <= self.flag < 2**31:
+            raise BadMessage(f"flag {self.flag} does not fit 32 bits")
+        if isinstance(self.keys, str) or any(not key or " " in key for key in self.keys):
+            raise BadMessage("keys are a sequence of words without blanks")
+        reserved = OWN_PROPERTIES.intersection(self.properties)
+        if reserved:
+            raise BadMessage(f"the client sets {', '.join(sorted(reserved))} itself")
+        texts = [*self.keys, self.tag or "", *self.properties, *self.properties.values()]
+        if any(NAME_END in text or PAIR_END in text for text in texts):
+            raise BadMessage("tags, keys and properties cannot contain the characters 1 and 2")
+        if not all(self.properties) or not all(self.properties.values()):
+            raise BadMessage("a property needs a name and a text")
+
+
+def check_topic(topic: str) -> None:
+    """Raise `BadMessage` for a name that no topic can have (RocketMQ: `TopicValidator`)."""
+    if not _NAME.fullmatch(topic):
+        raise BadMessage(f"topic {topic!r}: a name has letters, digits and % | _ - only")
+    long = topic.startswith(("%RETRY%", "%DLQ%"))
+    limit = LONG_TOPIC_LENGTH_MAX if long else TOPIC_LENGTH_MAX
+    if len(topic) > limit:
+        raise BadMessage(f"a topic's name has at most {limit} characters, not {len(topic)}")
+
+
+def check_group(group: str) -> None:
+    """Raise `BadMessage` for a name that no group can have (RocketMQ: `Validators`)."""
+    if not _NAME.fullmatch(group):
+        raise BadMessage(f"group {group!r}: a name has letters, digits and % | _ - only")
+    if len(group) > GROUP_LENGTH_MAX:
+        raise BadMessage(f"a group's name has at most {GROUP_LENGTH_MAX} characters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """What a consumer gets."""
+
+    queue: MessageQueue
+    """Topic, broker name and queue id."""
+    queue_offset: int
+    """Its place in the queue, counted in messages."""
+    message_id: str
+    """The producer's id (UNIQ_KEY), or the offset id where the producer set none."""
+    offset_id: str
+    """The broker's id: its address and the physical offset."""
+    body: bytes
+    """As the producer gave it; still packed if it cannot be unpacked (`is_packed`)."""
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    """All of them, the client's and the broker's own included."""
+    flag: int
+    is_packed: bool
+    born_ms: int
+    """Producer's wall clock, milliseconds."""
+    born_host: tuple[str, int]
+    stored_ms: int
+    """Broker's wall clock, milliseconds."""
+    physical_offset: int
+    """Where the record begins in the commit log, bytes."""
+    size: int
+    """Bytes of the stored record."""
+    reconsume_times: int
+
+    @property
+    def topic(self) -> str:
+        """The queue's topic."""
+        return self.queue.topic
+
+    @classmethod
+    def of(cls, stored: StoredMessage, broker_name: str) -> "Received":
+        """From a record that a broker of this name sent."""
+        body = unpack_body(stored.body, stored.sys_flag)
+        offset_id = stored.offset_message_id
+        return cls(
+            queue=MessageQueue(
+                topic=stored.topic, broker_name=broker_name, queue_id=stored.queue_id
+            ),
+            queue_offset=stored.queue_offset,
+            message_id=stored.unique_key or offset_id,
+            offset_id=offset_id,
+            body=stored.body if body is None else body,
+            tag=stored.tags,
+            keys=tuple(stored.properties.get(KEYS, "").split()),
+            properties=stored.properties,
+            flag=stored.flag,
+            is_packed=body is None and bool(stored.sys_flag & COMPRESSED),
+            born_ms=stored.born_timestamp,
+            born_host=stored.born_host,
+            stored_ms=stored.store_timestamp,
+            physical_offset=stored.physical_offset,
+            size=stored.size,
+            reconsume_times=stored.reconsume_times,
+        )

@@ -1,0 +1,94 @@
+"""The nameservers: questions go to one of them, changes to all.
+
+We stay with one as long as it answers and turn to the next when it fails. Connecting has a budget
+of its own, so that one unreachable nameserver cannot eat the time of a whole call (wire.md 11,
+trap 9).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from rocketbed.client.connections import Connections
+from rocketbed.client.errors import BadMessage, NoNameserver, RequestRefused
+from rocketbed.remoting.client import parse_address
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.command import Command, ResponseCode
+from rocketbed.world.api import Address, World
+
+CONNECT_S: Final = 0.75
+"""For each nameserver; three unreachable ones still leave time in a call of 3 s."""
+REQUEST_S: Final = 3.0
+"""A client's default (wire.md 1.8)."""
+
+
+def parse_nameservers(given: str | Sequence[str]) -> list[Address]:
+    """Addresses from `host:port;host:port` (`,` separates too) or a list. Raises `BadMessage`."""
+    texts = given.replace(",", ";").split(";") if isinstance(given, str) else given
+    try:
+        found = [parse_address(text) for text in texts if text.strip()]
+    except ValueError as exc:
+        raise BadMessage(f"nameservers: {exc}") from exc
+    if not found:
+        raise BadMessage("at least one nameserver is needed, as host:port")
+    return list(dict.fromkeys(found))
+
+
+class Nameservers:
+    """The list, and which one of them is asked."""
+
+    def __init__(
+        self, world: World, addresses: Sequence[Address], connections: Connections
+    ) -> None:
+        self._world = world
+        self._connections = connections
+        self.addresses = list(addresses)
+        world.random.shuffle(self.addresses)
+        self._current = 0
+
+    async def request(self, command: Command, *, timeout_s: float = REQUEST_S) -> Command:
+        """Ask one; the answer, whatever its code. Raises `NoNameserver` when none answers."""
+        failures = []
+        with trio.move_on_after(timeout_s):
+            for _ in range(len(self.addresses)):
+                asked = self._current
+                address = self.addresses[asked]
+                try:
+                    return await self._ask(address, command, timeout_s)
+                except RemotingError as exc:
+                    failures.append(str(exc))
+                    self._connections.close(address)
+                    if self._current == asked:
+                        self._current = (asked + 1) % len(self.addresses)
+        if not failures or len(failures) < len(self.addresses):
+            failures.append(f"no time was left after {timeout_s:g} s")
+        raise NoNameserver(f"no nameserver answered: {'; '.join(failures)}")
+
+    async def request_all(
+        self, command: Command, what: str, *, timeout_s: float = REQUEST_S
+    ) -> list[Command]:
+        """Ask every one; their answers.
+
+        Raises `RequestRefused` for the first answer that is not success, `NoNameserver` when any
+        of them gave none, after all were asked.
+        """
+        answers: list[tuple[Address, Command]] = []
+        failures = []
+        for address in sorted(self.addresses):
+            try:
+                answers.append((address, await self._ask(address, command, timeout_s)))
+            except RemotingError as exc:
+                failures.append(str(exc))
+        for address, answer in answers:
+            if answer.code != ResponseCode.SUCCESS:
+                peer = f"nameserver {address[0]}:{address[1]}"
+                raise RequestRefused(what, peer, answer.code, answer.remark)
+        if failures:
+            raise NoNameserver(f"{what}: not every nameserver answered: {'; '.join(failures)}")
+        return [answer for _, answer in answers]
+
+    async def _ask(self, address: Address, command: Command, timeout_s: float) -> Command:
+        link = await self._connections.link(address, timeout_s=CONNECT_S)
+        share_s = timeout_s if len(self.addresses) == 1 else timeout_s / 2
+        return await link.request(command, timeout_s=share_s)

@@ -1,0 +1,112 @@
+"""Questions about one queue's offsets: 14, 15, 29, 30, 31 (wire.md 2.1, 6.5)."""
+
+from typing import Final
+
+from rocketbed.client.errors import NoBroker, RequestRefused
+from rocketbed.client.pulls import describe
+from rocketbed.client.routes import MASTER_ID
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
+from rocketbed.wire.headers import (
+    MaxOffsetRequest,
+    OffsetResponse,
+    QueryConsumerOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+
+TIMEOUT_S: Final = 3.0
+
+
+class QueueOffsets:
+    """Asks the broker of a queue; its master where there is one."""
+
+    def __init__(self, session: Session, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._session = session
+        self._timeout_s = timeout_s
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """Where a group stands; None when it never committed.
+
+        Raises `ClientError`, `RemotingError`, as everything here.
+        """
+        header = QueryConsumerOffsetRequest(
+            consumerGroup=group,
+            topic=queue.topic,
+            queueId=queue.queue_id,
+            setZeroIfNotFound=False,
+            bname=queue.broker_name,
+        )
+        command = request(RequestCode.QUERY_CONSUMER_OFFSET, header.encode())
+        answer = await self._ask(queue, command, "committed offset")
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        offset = OffsetResponse.decode(answer.raw_fields).offset
+        return offset if offset >= 0 else None
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Store where a group stands. Raises `NoBroker` without a master."""
+        header = UpdateConsumerOffsetRequest(
+            consumerGroup=group,
+            topic=queue.topic,
+            queueId=queue.queue_id,
+            commitOffset=offset,
+            bname=queue.broker_name,
+        )
+        command = request(RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+        await self._ask(queue, command, "commit", master_only=True)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """First offset that the queue still has."""
+        header = QueueRequest(topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
+        return await self._offset(
+            queue, request(RequestCode.GET_MIN_OFFSET, header.encode()), "first offset"
+        )
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message gets."""
+        header = MaxOffsetRequest(
+            topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name
+        )
+        return await self._offset(
+            queue, request(RequestCode.GET_MAX_OFFSET, header.encode()), "end"
+        )
+
+    async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """Offset of the first message stored at or after a wall time in milliseconds."""
+        header = SearchOffsetRequest(
+            topic=queue.topic,
+            queueId=queue.queue_id,
+            timestamp=time_ms,
+            boundaryType="LOWER",
+            bname=queue.broker_name,
+        )
+        command = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
+        return await self._offset(queue, command, "offset of a time")
+
+    async def _offset(self, queue: MessageQueue, command: Command, what: str) -> int:
+        answer = await self._ask(queue, command, what)
+        return OffsetResponse.decode(answer.raw_fields).offset
+
+    async def _ask(
+        self, queue: MessageQueue, command: Command, what: str, *, master_only: bool = False
+    ) -> Command:
+        route = await self._session.routes.get(queue.topic)
+        member = route.member(queue.broker_name, MASTER_ID)
+        if member is None or (master_only and member[0] != MASTER_ID):
+            self._session.routes.distrust(queue.topic)
+            kind = "master" if master_only else "broker"
+            raise NoBroker(f"{what} of {describe(queue)}: no {kind} serves it now")
+        address = member[1]
+        try:
+            answer = await self._session.ask(address, command, timeout_s=self._timeout_s)
+        except RemotingError:
+            self._session.routes.distrust(queue.topic)
+            raise
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+            peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+            raise RequestRefused(f"{what} of {describe(queue)}", peer, answer.code, answer.remark)
+        return answer

@@ -1,0 +1,137 @@
+"""How a send ended: sent, refused, or unknown; and which endings are tried again.
+
+Unknown is no failure: the broker may have stored the message, and may still do so. Only what was
+refused can be sent again without the risk of a second copy. Everything here is pure; the rules are
+RocketMQ's (wire.md 4.3), with one more distinction: codes 1 and 14 can also come from a broker that
+failed after it had stored the message, so they count as unknown.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.codes import ResponseCode
+
+
+class SendStatus(Enum):
+    """How safe a stored message is; only SEND_OK is what the cluster was told to guarantee."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+STATUSES = {status.value: status for status in SendStatus}
+"""Response codes that mean: stored."""
+
+DOUBTFUL_CODES = frozenset((ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE))
+"""Refusals that may hide a stored message."""
+
+RETRIED_CODES = frozenset(
+    (
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    )
+)
+"""Another broker, or the same one later, may take the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A broker stored the message and said where."""
+
+    status: SendStatus
+    message_ids: tuple[str, ...]
+    """The unique key of each message; several for a batch."""
+    offset_ids: tuple[str, ...]
+    """The broker's ids, one a message; empty if it gave none."""
+    queue: MessageQueue
+    queue_offset: int
+    """Of the first message, counted in messages."""
+    attempts: int
+    may_be_double: bool = False
+    """An earlier attempt ended unknown, so there may be another copy with the same id."""
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it is as safe as the cluster's settings promise."""
+        return self.status is SendStatus.SEND_OK
+
+    @property
+    def message_id(self) -> str:
+        """The unique key of the (first) message."""
+        return self.message_ids[0]
+
+    @property
+    def offset_id(self) -> str | None:
+        """The broker's id of the (first) message."""
+        return self.offset_ids[0] if self.offset_ids else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The message is not stored and will not be: sending it again makes no second copy."""
+
+    reason: str
+    """What happened, where."""
+    code: int | None
+    """RocketMQ's response code; None when no broker could be asked."""
+    message_ids: tuple[str, ...]
+    attempts: int
+
+    @property
+    def message_id(self) -> str:
+        """The unique key of the (first) message."""
+        return self.message_ids[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """The message may be stored, now or a little later, or not at all."""
+
+    reason: str
+    """What happened, where."""
+    code: int | None
+    """The answer's code if there was one (see `DOUBTFUL_CODES`)."""
+    message_ids: tuple[str, ...]
+    attempts: int
+
+    @property
+    def message_id(self) -> str:
+        """The unique key of the (first) message."""
+        return self.message_ids[0]
+
+
+Outcome = Sent | Refused | Unknown
+
+
+def wants_retry(outcome: Outcome, *, retry_unknown: bool, retry_unsafe: bool) -> bool:
+    """Whether one attempt's end is reason to try again."""
+    if isinstance(outcome, Sent):
+        return retry_unsafe and not outcome.is_safe
+    retried = outcome.code is None or outcome.code in RETRIED_CODES
+    if isinstance(outcome, Unknown):
+        return retry_unknown and retried
+    return retried
+
+
+def combined(earlier: Outcome | None, latest: Outcome) -> Outcome:
+    """What all attempts up to the latest amount to."""
+    if earlier is None or isinstance(earlier, Refused):
+        return latest
+    if isinstance(latest, Sent):
+        return replace(latest, may_be_double=True)
+    if isinstance(earlier, Sent):
+        return replace(earlier, attempts=latest.attempts, may_be_double=True)
+    if isinstance(latest, Refused):
+        return replace(
+            earlier, attempts=latest.attempts, reason=f"{earlier.reason}; then: {latest.reason}"
+        )
+    return latest

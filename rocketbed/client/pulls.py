@@ -1,0 +1,185 @@
+"""One pull: the request, the broker to ask, and what its answer means (wire.md 5).
+
+Which broker of a group to ask next is in every answer, whatever its status, and is followed every
+time: a client that follows it only when messages came loops on a slave (wire.md 11, trap 14).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from rocketbed.client.errors import NoBroker, RequestRefused
+from rocketbed.client.messages import Received
+from rocketbed.client.routes import MASTER_ID
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
+from rocketbed.wire.headers import PullMessageRequest, PullMessageResponse
+from rocketbed.wire.message import decode_messages
+
+COMMIT_OFFSET: Final = 0x1
+SUSPEND: Final = 0x2
+SUBSCRIPTION: Final = 0x4
+ANSWER_S: Final = 15.0
+"""A held pull's answer may come this much later than its hold: brokers look every 5 s."""
+BYTES_MAX: Final = 4 * 1024 * 1024
+"""Most bytes of messages that we ask for in one answer."""
+ALL: Final = "*"
+
+
+class PullStatus(Enum):
+    """What a pull found."""
+
+    FOUND = 0
+    NO_NEW = 19
+    """Nothing at or after the offset yet."""
+    NO_MATCH = 20
+    """Messages, but none with the wanted tags; go on at `next_offset`."""
+    MOVED = 21
+    """The queue does not have the offset any more, or not yet; go on at `next_offset`."""
+
+
+STATUSES: Final = {status.value: status for status in PullStatus}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """The result of one pull."""
+
+    status: PullStatus
+    messages: tuple[Received, ...]
+    next_offset: int
+    """Where the next pull goes on."""
+    min_offset: int
+    """First offset of the queue that the broker still has."""
+    max_offset: int
+    """The offset that the next message will get."""
+    broker_id: int
+    """Who answered; 0 is the master."""
+
+
+class TagFilter:
+    """A tag expression: `*`, or `one || two`. The broker compares hashes, we compare the words."""
+
+    def __init__(self, expression: str = ALL) -> None:
+        words = [word.strip() for word in expression.split("||")]
+        self.expression = expression.strip() or ALL
+        self.tags = frozenset(word for word in words if word and word != ALL)
+        if ALL in words:
+            self.tags = frozenset()
+
+    def takes(self, message: Received) -> bool:
+        """Whether a message has one of the tags."""
+        return not self.tags or message.tag in self.tags
+
+
+class Puller:
+    """Pulls for one group, and remembers whom to ask for each queue."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        tags: TagFilter,
+        *,
+        count: int,
+        hold_s: float,
+        commit: int | None,
+    ) -> Pulled:
+        """Pull once. Raises `RequestRefused`, `NoBroker`, other `ClientError`, `RemotingError`."""
+        route = await self._session.routes.get(queue.topic)
+        member = route.member(queue.broker_name, self._suggested.get(queue, MASTER_ID))
+        if member is None:
+            self._session.routes.distrust(queue.topic)
+            raise NoBroker(f"no broker serves {describe(queue)} now")
+        broker_id, address = member
+        is_slave = broker_id != MASTER_ID
+        command = self._request(
+            queue,
+            offset,
+            tags,
+            count=count,
+            hold_s=hold_s,
+            commit=None if is_slave else commit,
+        )
+        try:
+            answer = await self._session.ask(address, command, timeout_s=hold_s + ANSWER_S)
+        except RemotingError:
+            self._suggested.pop(queue, None)
+            self._session.routes.distrust(queue.topic)
+            raise
+        status = STATUSES.get(answer.code)
+        if status is None:
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._session.routes.distrust(queue.topic)
+            peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+            raise RequestRefused(f"pull of {describe(queue)}", peer, answer.code, answer.remark)
+        return self._read(queue, answer, status, tags, broker_id)
+
+    def _request(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        tags: TagFilter,
+        *,
+        count: int,
+        hold_s: float,
+        commit: int | None,
+    ) -> Command:
+        flags = SUBSCRIPTION
+        if hold_s > 0:
+            flags |= SUSPEND
+        if commit is not None:
+            flags |= COMMIT_OFFSET
+        header = PullMessageRequest(
+            consumerGroup=self._group,
+            topic=queue.topic,
+            queueId=queue.queue_id,
+            queueOffset=offset,
+            maxMsgNums=count,
+            sysFlag=flags,
+            commitOffset=commit or 0,
+            suspendTimeoutMillis=int(hold_s * 1000),
+            subscription=tags.expression,
+            subVersion=0,
+            expressionType="TAG",
+            maxMsgBytes=BYTES_MAX,
+            bname=queue.broker_name,
+        )
+        return request(RequestCode.PULL_MESSAGE, header.encode())
+
+    def _read(
+        self,
+        queue: MessageQueue,
+        answer: Command,
+        status: PullStatus,
+        tags: TagFilter,
+        broker_id: int,
+    ) -> Pulled:
+        """Raises `ProtocolError` for an answer or a record that is damaged."""
+        header = PullMessageResponse.decode(answer.raw_fields)
+        self._suggested[queue] = header.suggestWhichBrokerId
+        messages: Sequence[Received] = ()
+        if status is PullStatus.FOUND:
+            stored = decode_messages(answer.body)
+            messages = [Received.of(item, queue.broker_name) for item in stored]
+        return Pulled(
+            status=status,
+            messages=tuple(message for message in messages if tags.takes(message)),
+            next_offset=header.nextBeginOffset,
+            min_offset=header.minOffset,
+            max_offset=header.maxOffset,
+            broker_id=broker_id,
+        )
+
+
+def describe(queue: MessageQueue) -> str:
+    """`queue 3 of topic T at broker-a`."""
+    return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"

@@ -1,0 +1,174 @@
+"""Which brokers serve a topic: a cache of what the nameservers say (wire.md 3.6, 4.7).
+
+A route is used for half a minute, or until someone found it wrong. When no nameserver answers, an
+old route is better than none. A topic that nobody knows yet is sent to the brokers of `TBW102`,
+which make it on the first message if they are allowed to.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from rocketbed.client.errors import NoNameserver, NoRoute, RequestRefused
+from rocketbed.client.nameservers import Nameservers
+from rocketbed.remoting.client import parse_address
+from rocketbed.wire.bodies import PERM_READ, PERM_WRITE, MessageQueue, TopicRouteData
+from rocketbed.wire.command import RequestCode, ResponseCode, request
+from rocketbed.wire.headers_admin import GetRouteRequest
+from rocketbed.world.api import Address, World
+
+MASTER_ID: Final = 0
+DEFAULT_TOPIC: Final = "TBW102"
+DEFAULT_QUEUES: Final = 4
+"""Queues of a topic that the first message makes, at most (wire.md 4.1)."""
+REFRESH_S: Final = 30.0
+"""Age at which a route is asked for again (wire.md 6.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where a topic lives."""
+
+    topic: str
+    brokers: dict[str, dict[int, Address]]
+    """Broker name -> broker id -> address; id 0 is the master."""
+    writable: tuple[MessageQueue, ...]
+    """Queues that take messages now: with write permission and a master."""
+    ordered: tuple[MessageQueue, ...]
+    """Queues with write permission, whether their master is there or not: the base of hash keys,
+    so that a key keeps its queue while a master is away."""
+    readable: tuple[MessageQueue, ...]
+    is_template: bool = False
+    """The topic does not exist; these are the brokers that may make it."""
+
+    def master(self, broker_name: str) -> Address | None:
+        """Address of a master."""
+        return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
+    def member(self, broker_name: str, broker_id: int) -> tuple[int, Address] | None:
+        """Whom to ask instead of a broker id that may be gone: it, the next slave, or any."""
+        members = self.brokers.get(broker_name, {})
+        for wanted in (broker_id, broker_id + 1 if broker_id else broker_id, *sorted(members)):
+            if wanted in members:
+                return wanted, members[wanted]
+        return None
+
+
+def route_of(topic: str, data: TopicRouteData, *, template: bool = False) -> Route:
+    """A route from a nameserver's answer. Raises `ValueError` for an address that is none."""
+    brokers = {
+        broker.broker_name: {
+            number: parse_address(text) for number, text in sorted(broker.broker_addrs.items())
+        }
+        for broker in data.broker_datas
+    }
+    writable: list[MessageQueue] = []
+    ordered: list[MessageQueue] = []
+    readable: list[MessageQueue] = []
+    for queues in sorted(data.queue_datas, key=lambda item: item.broker_name):
+        name = queues.broker_name
+        if name not in brokers:
+            continue
+        read, write = queues.read_queue_nums, queues.write_queue_nums
+        if template:
+            read = write = min(DEFAULT_QUEUES, read)
+        rows = [
+            MessageQueue(topic=topic, broker_name=name, queue_id=number)
+            for number in range(max(read, write))
+        ]
+        if queues.perm & PERM_READ:
+            readable += rows[:read]
+        if queues.perm & PERM_WRITE:
+            ordered += rows[:write]
+            if MASTER_ID in brokers[name]:
+                writable += rows[:write]
+    return Route(
+        topic=topic,
+        brokers=brokers,
+        writable=tuple(writable),
+        ordered=tuple(ordered),
+        readable=tuple(readable),
+        is_template=template,
+    )
+
+
+@dataclass(slots=True)
+class _Entry:
+    route: Route
+    fetched_at: float
+    is_stale: bool = False
+    uses_template: bool = field(default=False)
+
+
+class Routes:
+    """The cache."""
+
+    def __init__(self, world: World, nameservers: Nameservers) -> None:
+        self._world = world
+        self._nameservers = nameservers
+        self._entries: dict[str, _Entry] = {}
+        self._locks: dict[str, trio.Lock] = {}
+
+    async def get(self, topic: str, *, make: bool = False) -> Route:
+        """The topic's route; with `make` that of the brokers which would make it.
+
+        Raises `NoRoute`, `NoNameserver`, `RequestRefused`.
+        """
+        entry = self._fresh(topic, make)
+        if entry is not None:
+            return entry.route
+        async with self._locks.setdefault(topic, trio.Lock()):
+            entry = self._fresh(topic, make)
+            return entry.route if entry is not None else await self._refresh(topic, make)
+
+    def distrust(self, topic: str) -> None:
+        """Ask again before the next use: a broker was not where the route said."""
+        entry = self._entries.get(topic)
+        if entry is not None:
+            entry.is_stale = True
+
+    async def fetch(self, topic: str) -> TopicRouteData | None:
+        """What a nameserver says now; None for an unknown topic.
+
+        Raises `NoNameserver`, `RequestRefused`.
+        """
+        header = GetRouteRequest(topic=topic)
+        answer = await self._nameservers.request(
+            request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            return TopicRouteData.decode(answer.body)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        raise RequestRefused(f"route of topic {topic}", "nameserver", answer.code, answer.remark)
+
+    def _fresh(self, topic: str, make: bool) -> _Entry | None:
+        entry = self._entries.get(topic)
+        if entry is None or entry.is_stale or (entry.uses_template and not make):
+            return None
+        return entry if trio.current_time() - entry.fetched_at < REFRESH_S else None
+
+    async def _refresh(self, topic: str, make: bool) -> Route:
+        old = self._entries.get(topic)
+        try:
+            data = await self.fetch(topic)
+            template = data is None
+            if data is None and make:
+                data = await self.fetch(DEFAULT_TOPIC)
+        except NoNameserver as exc:
+            if old is None or (old.uses_template and not make):
+                raise
+            self._world.log.warning("client.route_kept", topic=topic, error=str(exc))
+            return old.route
+        if data is None:
+            self._entries.pop(topic, None)
+            hint = " and no broker makes topics by itself" if make else ""
+            raise NoRoute(f"topic {topic} does not exist{hint}: create it first")
+        try:
+            route = route_of(topic, data, template=template)
+        except ValueError as exc:
+            raise NoRoute(f"route of topic {topic} cannot be used: {exc}") from exc
+        entry = _Entry(route, trio.current_time(), uses_template=template)
+        self._entries[topic] = entry
+        return route

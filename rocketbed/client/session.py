@@ -1,0 +1,207 @@
+"""What producers, consumers and administrators have in common: connections, routes, heartbeats.
+
+A client is entered with `async with`; its tasks live until the block ends. An error of the block
+comes out as it is, not in an exception group, since the tasks of a client are no business of the
+program that uses it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from rocketbed.client.connections import Connections, Link
+from rocketbed.client.errors import ClientError
+from rocketbed.client.ids import UniqueKeys, client_id
+from rocketbed.client.nameservers import Nameservers, parse_nameservers
+from rocketbed.client.routes import Routes
+from rocketbed.remoting.errors import RemotingError, RequestTimeout
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.wire.bodies import ConsumerData, HeartbeatData, ProducerData
+from rocketbed.wire.command import Command, RequestCode, request
+from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.headers import UnregisterClientRequest
+from rocketbed.world.api import Address, World
+
+HEARTBEAT_S: Final = 30.0
+"""Pause between heartbeats to every broker we are connected to (wire.md 6.1)."""
+HEARTBEAT_TIMEOUT_S: Final = 3.0
+PROBE_S: Final = 1.0
+"""After a request without answer, a broker has this long to answer a heartbeat."""
+GOODBYE_S: Final = 0.5
+"""What a client that ends waits at most for brokers to hear of it."""
+
+Groups = Callable[[], tuple[list[ProducerData], list[ConsumerData]]]
+
+
+def _no_groups() -> tuple[list[ProducerData], list[ConsumerData]]:
+    return [], []
+
+
+class Session:
+    """The inside of a client. An async context manager."""
+
+    def __init__(
+        self,
+        world: World | None,
+        nameservers: str | Sequence[str],
+        *,
+        groups: Groups = _no_groups,
+    ) -> None:
+        """`world` None is the real one; `groups` says what heartbeats tell brokers."""
+        self.world = real() if world is None else world
+        handlers = Handlers(inline={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _ignore})
+        self.connections = Connections(self.world, handlers, on_open=self._opened)
+        self._ns_connections = Connections(self.world)
+        addresses = parse_nameservers(nameservers)
+        self.nameservers = Nameservers(self.world, addresses, self._ns_connections)
+        self.routes = Routes(self.world, self.nameservers)
+        self._groups = groups
+        self._client_id = ""
+        self._keys: UniqueKeys | None = None
+        self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self.nursery: trio.Nursery | None = None
+        """Where a client's own tasks go."""
+
+    @property
+    def client_id(self) -> str:
+        """Who we are to brokers."""
+        if not self._client_id:
+            self._client_id = client_id(self.world, self._local_host())
+        return self._client_id
+
+    def unique_key(self) -> str:
+        """A new message's id."""
+        if self._keys is None:
+            self._keys = UniqueKeys(self.world, self._local_host())
+        return self._keys.next()
+
+    def _local_host(self) -> str:
+        own = self.connections.local_host or self._ns_connections.local_host
+        return own or "127.0.0.1"
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        if self._manager is not None:
+            raise ClientError("a client is entered once; make another one")
+        self._manager = trio.open_nursery()
+        self.nursery = await self._manager.__aenter__()
+        self.connections.start(self.nursery)
+        self._ns_connections.start(self.nursery)
+        self.nursery.start_soon(self._heartbeat_forever)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        assert self._manager is not None
+        assert self.nursery is not None
+        if _is_cancelled(error):
+            return bool(await self._manager.__aexit__(kind, error, traceback))
+        try:
+            await self._say_goodbye()
+        finally:
+            self.nursery.cancel_scope.cancel()
+            await self._manager.__aexit__(None, None, None)
+        return False
+
+    async def _say_goodbye(self) -> None:
+        producers, consumers = self._groups()
+        requests = [
+            UnregisterClientRequest(clientID=self.client_id, producerGroup=item.group_name)
+            for item in producers
+        ] + [
+            UnregisterClientRequest(clientID=self.client_id, consumerGroup=item.group_name)
+            for item in consumers
+        ]
+        with trio.move_on_after(GOODBYE_S):
+            async with trio.open_nursery() as nursery:
+                for link in self.connections.open_links():
+                    for header in requests:
+                        command = request(RequestCode.UNREGISTER_CLIENT, header.encode())
+                        nursery.start_soon(_quietly, link, command)
+
+    # --- asking brokers
+
+    async def ask(self, address: Address, command: Command, *, timeout_s: float) -> Command:
+        """Ask a broker. Raises `RemotingError`.
+
+        When no answer comes, the connection is probed and closed if it is dead.
+        """
+        try:
+            return await self.connections.request(address, command, timeout_s=timeout_s)
+        except RequestTimeout:
+            self.suspect(address)
+            raise
+
+    def suspect(self, address: Address) -> None:
+        """Probe a connection that did not answer in time."""
+        link = self.connections.found(address)
+        if link is not None and self.nursery is not None:
+            self.nursery.start_soon(self._probe, link)
+
+    async def _probe(self, link: Link) -> None:
+        try:
+            await link.request(self._heartbeat(), timeout_s=PROBE_S)
+        except RemotingError as exc:
+            self.world.log.info("client.connection_given_up", error=str(exc))
+            link.connection.close()
+
+    # --- heartbeats
+
+    async def heartbeat(self, address: Address) -> None:
+        """Tell one broker about our groups, and wait for its answer. Raises `RemotingError`."""
+        link = await self.connections.link(address)
+        await link.request(self._heartbeat(), timeout_s=HEARTBEAT_TIMEOUT_S)
+
+    def _heartbeat(self) -> Command:
+        producers, consumers = self._groups()
+        body = HeartbeatData(
+            client_id=self.client_id, producer_data_set=producers, consumer_data_set=consumers
+        )
+        return request(RequestCode.HEART_BEAT, {}, body.encode())
+
+    def _opened(self, link: Link) -> None:
+        assert self.nursery is not None
+        self.nursery.start_soon(_quietly, link, self._heartbeat())
+
+    async def _heartbeat_forever(self) -> None:
+        while True:
+            await trio.sleep(HEARTBEAT_S)
+            for link in self.connections.open_links():
+                try:
+                    await link.request(self._heartbeat(), timeout_s=HEARTBEAT_TIMEOUT_S)
+                except RemotingError as exc:
+                    self.world.log.info("client.heartbeat_lost", error=str(exc))
+                    link.connection.close()
+
+
+def real() -> World:
+    """The world of a program that brings none."""
+    from rocketbed.world.real import real_world
+
+    return real_world("client")
+
+
+def _ignore(command: Command, connection: object) -> None:
+    """40: another member of our group came or went; queues are not shared out here."""
+
+
+async def _quietly(link: Link, command: Command) -> None:
+    try:
+        await link.request(command, timeout_s=HEARTBEAT_TIMEOUT_S)
+    except RocketbedError:
+        return
+
+
+def _is_cancelled(error: BaseException | None) -> bool:
+    """Whether a block ends because it was cancelled: the nursery has to see that."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(trio.Cancelled) is not None
+    return isinstance(error, trio.Cancelled)
