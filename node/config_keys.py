@@ -174,6 +174,7 @@ _STORE: Final[dict[str, tuple[str, Parse]]] = {
     "maxMsgsNumBatch": ("max_query_messages", _positive),
     "messageDelayLevel": ("delay_levels", _text),
     "offsetCheckInSlave": ("offset_check_in_slave", _boolean),
+    "rbScrubRate": ("scrub_rate", _integer),
     "rbDirtyMax": ("dirty_max", _positive),
     "rbDispatchRing": ("dispatch_ring", _positive),
     "rbTrustPageCache": ("trust_page_cache", _boolean),

@@ -97,6 +97,8 @@ class StoreConfig:
     trust_page_cache: bool = True
     """After a kill on the same boot of the kernel, take everything written as there
     (`rbTrustPageCache`)."""
+    scrub_rate: int = 16 * MIB
+    """Bytes a second of old log that are read again after a start; 0: none (`rbScrubRate`)."""
     is_slave: bool = False
     """Whether this node only receives the log (`brokerRole=SLAVE`)."""
     offset_check_in_slave: bool = False

@@ -16,6 +16,7 @@ from node.store.reader import GetResult, QueryResult, Range, Reader
 from node.store.recovery import Recovery, RecoveryReport
 from node.store.retention import Retention
 from node.store.run import Run
+from node.store.scrub import Scrubber
 from node.store.status import PutStatus
 from node.watermark import Watermark
 from rocketbed.wire.message import offset_message_id
@@ -43,6 +44,8 @@ class MessageStore:
         self._checkpointer = Checkpointer(self._parts, self._flusher, self._dispatcher)
         self._retention = Retention(self._parts)
         self._reader = Reader(self._parts)
+        self.scrubber = Scrubber(self._parts)
+        """Looks for damage in what this start did not scan."""
         self._closing = trio.Event()
         self._failure: StoreError | None = None
         self._failed = trio.Event()
@@ -100,7 +103,7 @@ class MessageStore:
             self._lock = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Flush, dispatch, raise the mark, delete what is old, until `close` is called.
+        """Flush, dispatch, raise the mark, delete what is old, scrub, until `close` is called.
 
         Raises `StoreFailed`; the process must end then, and `abort` stays.
         """
@@ -110,6 +113,7 @@ class MessageStore:
             nursery.start_soon(self._checkpointer.run)
             nursery.start_soon(self._retention.run)
             nursery.start_soon(self._prepare)
+            nursery.start_soon(self.scrubber.run, self.recovery.scanned_from)
             nursery.start_soon(self._fail)
             task_status.started()
             await self._closing.wait()
@@ -374,4 +378,5 @@ class MessageStore:
             "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
             "pageCacheLockTimeMills": str(int(parts.log.last_write_s * 1000)),
             "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
+            "damagedRanges": ";".join(f"{d.start}-{d.end}" for d in self.scrubber.damage),
         }

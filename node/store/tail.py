@@ -24,8 +24,11 @@ class Tail:
     last_store_ms: int
 
 
-def look_behind(parts: StoreParts, offset: int) -> Tail:
-    """Search everything behind `offset`, this segment and later ones, for good records."""
+def look_behind(parts: StoreParts, offset: int, *, first_only: bool = False) -> Tail:
+    """Search everything behind `offset`, this segment and later ones, for good records.
+
+    `first_only` stops at the first one.
+    """
     segments = parts.log.segments
     scanner = RecordScanner(check_crc=True, delays_ms=parse_delay_levels(parts.config.delay_levels))
     good, first, last_ms = 0, -1, 0
@@ -46,6 +49,8 @@ def look_behind(parts: StoreParts, offset: int) -> Tail:
                 good += 1
                 first = start if first < 0 else first
                 last_ms = max(last_ms, scanned.entries[0].store_ms)
+                if first_only:
+                    return Tail(good, first, last_ms)
         step = len(data) if position + len(data) >= segment_end else len(data) - 3
         position += max(step, 1)
     return Tail(good, first, last_ms)

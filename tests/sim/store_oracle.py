@@ -31,6 +31,7 @@ def records_of(log: bytes, low: int, end: int, segment_size: int) -> dict[int, b
             position += size
             assert position % segment_size == 0
             continue
+        assert size > 0, f"no record at {position}"
         found[position] = log[at : at + size]
         position += size
     assert position == end

@@ -577,3 +577,21 @@ def test_t24_a_recovery_that_is_killed_goes_on_where_it_was(
     scanned_from, count = session(look, image=killed.image).value
     assert scanned_from >= 4096
     assert count == 30
+
+
+def test_t07_damage_below_the_mark_is_found_by_the_scrub() -> None:
+    async def write(store: MessageStore) -> None:
+        await put_numbered(store, 8, 300)
+        await settle(store)
+
+    image = edited(session(write).image, lambda disk: disk.flip_bit(LOG, 8 * 500))
+
+    async def look(store: MessageStore) -> object:
+        await store.scrubber.finished.wait()
+        (damage,) = store.scrubber.damage
+        return damage.start < 500 < damage.end, damage.reason, store.runtime_info()["damagedRanges"]
+
+    found, reason, ranges = session(look, image=image, boots=2).value
+    assert found
+    assert reason == "body CRC does not match"
+    assert "-" in ranges

@@ -1,0 +1,90 @@
+"""Reading again, slowly, what was durable before this start (store.md 8.6, Scan).
+
+A boot looks only at what lies behind the durable mark; a bad sector below it would stay unseen
+until somebody pulls that message. So the rest is read once after each start, at a bounded rate and
+beside the loop. What is bad is reported, never changed.
+"""
+
+from dataclasses import dataclass
+
+import trio
+
+from node.store.parts import StoreParts
+from node.store.scan import RecordScanner, Scanned, Stop, parse_delay_levels
+from node.store.tail import look_behind
+
+STEP = 1 << 20
+"""Bytes read and checked at a time (about 4 ms of the loop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of the log without a readable record. Physical offsets."""
+
+    start: int
+    end: int
+    """Where the next good record begins, or where the scrub ended."""
+    reason: str
+
+
+class Scrubber:
+    """Checks the log from its beginning to where the durable mark was at the start."""
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._parts = parts
+        self._scanner = RecordScanner(
+            check_crc=True, delays_ms=parse_delay_levels(parts.config.delay_levels)
+        )
+        self.damage: list[Damage] = []
+        """What was found so far."""
+        self.position = 0
+        """How far it has come."""
+        self.finished = trio.Event()
+
+    async def run(self, end: int) -> None:
+        """Check up to `end`, then return."""
+        rate = self._parts.config.scrub_rate
+        self.position = self._parts.log.min_offset
+        while rate and self.position < end:
+            before = self.position
+            await self._step(end)
+            await trio.sleep((self.position - before) / rate)
+        self.finished.set()
+
+    async def _step(self, end: int) -> None:
+        """Check one buffer of records."""
+        segments = self._parts.log.segments
+        position = self.position = max(self.position, self._parts.log.min_offset)
+        if not segments.has(position):
+            self.position = end
+            return
+        scanned = await self._scan(position, STEP)
+        if scanned.stop is Stop.MORE and scanned.end == position:
+            scanned = await self._scan(position, self._parts.log.record_max + 8)
+        segment_end = segments.start_of(position) + segments.size
+        if scanned.stop is Stop.BLANK:
+            self.position = segment_end
+        elif scanned.stop is Stop.BAD and scanned.end < end:
+            self._report(scanned.end, end, scanned.reason)
+        else:
+            self.position = scanned.end
+
+    async def _scan(self, position: int, size: int) -> Scanned:
+        segments = self._parts.log.segments
+        start = segments.start_of(position)
+        size = min(size, start + segments.size - position)
+        file = segments.pin(start)
+        try:
+            data = await self._parts.world.offload(file.read_at, position - start, size)
+        finally:
+            segments.unpin(start)
+        return self._scanner.scan(data, position, segment_end=start + segments.size)
+
+    def _report(self, start: int, end: int, reason: str) -> None:
+        behind = look_behind(self._parts, start, first_only=True)
+        good = behind.first_good if 0 <= behind.first_good < end else end
+        self.damage.append(Damage(start, good, reason))
+        self._parts.world.log.error(
+            "store.damage", offset=start, bytes=good - start, reason=reason, mend="from a replica"
+        )
+        self.position = good
