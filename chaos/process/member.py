@@ -1,0 +1,158 @@
+"""One process of a local cluster, started apart from us and found again by its pid file.
+
+A pid alone may belong to someone else by now. So the file also keeps when the process began, and a
+signal goes through a descriptor (`pidfd`) that was opened before the two were compared: it reaches
+our process or nobody.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from rocketbed.wire.errors import RocketbedError
+
+LOG_TAIL = 2000
+"""Bytes of a log that an error shows."""
+
+
+class ProcessError(RocketbedError):
+    """A process that did not start, or is not what it should be; the message says which log."""
+
+
+class ManagedProcess:
+    """A name, a command, a directory; and the process while it runs."""
+
+    def __init__(self, name: str, command: Sequence[str], directory: Path) -> None:
+        """`directory` gets `pid` and `log`; it is the process's working directory."""
+        self.name = name
+        self.command = list(command)
+        self.directory = directory
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid_path(self) -> Path:
+        """Two lines: the pid, and when it began by the kernel's count."""
+        return self.directory / "pid"
+
+    @property
+    def log_path(self) -> Path:
+        """What it printed, all its starts one after the other."""
+        return self.directory / "log"
+
+    def start(self) -> int:
+        """Start it detached from our terminal; its pid. Raises `ProcessError` if it runs."""
+        running = self.pid()
+        if running is not None:
+            raise ProcessError(f"{self.name} is already running as process {running}")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.command,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        pid = self._child.pid
+        temporary = self.pid_path.with_suffix(".tmp")
+        temporary.write_text(f"{pid}\n{_began(pid)}\n", encoding="ascii")
+        temporary.replace(self.pid_path)
+        return pid
+
+    def pid(self) -> int | None:
+        """The running process, None when there is none."""
+        descriptor = self._open()
+        if descriptor is None:
+            return None
+        os.close(descriptor)
+        return self._stored()[0]
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal; False when the process is not there."""
+        descriptor = self._open()
+        if descriptor is None:
+            return False
+        try:
+            signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    async def wait_ended(self) -> int | None:
+        """Wait until the process has ended.
+
+        Its exit code (negative: the signal), or None when it was not started by this program.
+        """
+        descriptor = self._open()
+        if descriptor is not None:
+            try:
+                await trio.lowlevel.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+        return self._forget()
+
+    def exit_code(self) -> int | None:
+        """How it ended, if it was started by this program and has ended."""
+        return None if self._child is None else self._child.poll()
+
+    def log_tail(self) -> str:
+        """The end of the log."""
+        try:
+            data = self.log_path.read_bytes()
+        except OSError:
+            return ""
+        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
+
+    def _forget(self) -> int | None:
+        self.pid_path.unlink(missing_ok=True)
+        child, self._child = self._child, None
+        return None if child is None else child.wait()
+
+    def _stored(self) -> tuple[int, int]:
+        pid, began = self.pid_path.read_text(encoding="ascii").split()
+        return int(pid), int(began)
+
+    def _open(self) -> int | None:
+        """A descriptor of the process, if it still is the one that we started."""
+        try:
+            pid, began = self._stored()
+            descriptor = os.pidfd_open(pid)
+        except (OSError, ValueError):
+            return None
+        try:
+            alive = _began(pid) == began and _state(pid) != "Z"
+        except OSError:
+            alive = False
+        if alive:
+            return descriptor
+        os.close(descriptor)
+        return None
+
+
+def rocketbed_command(*arguments: str) -> list[str]:
+    """The command line of one of our programs, with Python's safe path."""
+    return [sys.executable, "-P", "-m", "rocketbed", *arguments]
+
+
+def _fields(pid: int) -> list[str]:
+    """Of `/proc/<pid>/stat`, what stands behind the name: state first."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def _began(pid: int) -> int:
+    """When a process began, in the kernel's ticks since boot. Raises `OSError`."""
+    return int(_fields(pid)[19])
+
+
+def _state(pid: int) -> str:
+    """One letter; Z for a process that ended and was not waited for."""
+    return _fields(pid)[0]

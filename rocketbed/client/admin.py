@@ -1,0 +1,331 @@
+"""Administration: topics, brokers, groups, and finding single messages (wire.md 2.3, 2.4).
+
+What is written goes to every broker concerned and to every nameserver, as `mqadmin` does it.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from rocketbed.client.errors import ClientError, NotFound, RequestRefused
+from rocketbed.client.messages import Received, check_group, check_topic
+from rocketbed.client.offsets import QueueOffsets
+from rocketbed.client.routes import DEFAULT_TOPIC, MASTER_ID
+from rocketbed.client.search import MessageSearch
+from rocketbed.client.session import Session
+from rocketbed.remoting.client import parse_address
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    ClusterInfo,
+    ConsumerIdList,
+    KvTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicRouteData,
+)
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
+from rocketbed.wire.header_fields import Header
+from rocketbed.wire.headers import ConsumerGroupRequest
+from rocketbed.wire.headers_admin import (
+    AddPermissionResponse,
+    BrokerNameRequest,
+    CreateTopicRequest,
+    DeleteGroupRequest,
+    DeleteTopicInNameserverRequest,
+    TopicRequest,
+    WipeResponse,
+)
+from rocketbed.wire.properties_text import parse_properties
+from rocketbed.world.api import World
+
+TIMEOUT_S: Final = 5.0
+"""For one request; making a topic waits for a disk (mqadmin: 5 s)."""
+ROUTED_S: Final = 3.0
+"""A new topic is waited for this long at the nameserver."""
+LOOK_S: Final = 0.02
+"""Pause between looks whether it is there."""
+QUEUES: Final = 4
+
+
+class Admin:
+    """Asks and changes a cluster. `async with Admin(nameservers="host:9876") as admin: ...`"""
+
+    def __init__(
+        self,
+        world: World | None = None,
+        *,
+        nameservers: str | Sequence[str],
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Nothing is connected yet. Raises `BadMessage` for addresses that are none.
+
+        All methods raise `RequestRefused` for an answer that is not success, other `ClientError`
+        when no one can be asked, and `RemotingError` when no answer came.
+        """
+        self._session = Session(world, nameservers)
+        self._timeout_s = timeout_s
+        self.offsets = QueueOffsets(self._session, timeout_s=timeout_s)
+        """First, last and committed offset of a queue; offset of a time."""
+        self._search = MessageSearch(self._session, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> Self:
+        await self._session.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return await self._session.__aexit__(kind, error, traceback)
+
+    # --- topics
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = QUEUES,
+        read_queues: int | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        brokers: Iterable[str] | None = None,
+        order: bool = False,
+        attributes: str | None = None,
+    ) -> list[str]:
+        """Make a topic, or change it, on the masters of all brokers or of those named.
+
+        Returns the names of the brokers, once a nameserver routes the topic to them.
+        """
+        check_topic(topic)
+        header = CreateTopicRequest(
+            topic=topic,
+            defaultTopic=DEFAULT_TOPIC,
+            readQueueNums=queues if read_queues is None else read_queues,
+            writeQueueNums=queues,
+            perm=perm,
+            topicFilterType="SINGLE_TAG",
+            topicSysFlag=0,
+            order=order,
+            attributes=attributes,
+        )
+        masters = await self._masters(brokers)
+        for name, address in masters.items():
+            what = f"create topic {topic} at {name}"
+            await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, what=what)
+        await self._wait_routed(topic, set(masters))
+        return sorted(masters)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Forget a topic at every master and every nameserver; its messages are gone."""
+        check_topic(topic)
+        what = f"delete topic {topic}"
+        for address in (await self._masters(None)).values():
+            header = TopicRequest(topic=topic)
+            await self.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header, what=what)
+        fields = DeleteTopicInNameserverRequest(topic=topic).encode()
+        await self._session.nameservers.request_all(
+            request(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields), what
+        )
+
+    async def topics(self) -> list[str]:
+        """Names of all topics that are routed, system topics too, sorted."""
+        answer = await self._ask_nameserver(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, what="list of topics"
+        )
+        return sorted(TopicList.decode(answer.body).topic_list)
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Where a topic lives; None when the nameservers do not know it."""
+        return await self._session.routes.fetch(topic)
+
+    async def topic_config(self, topic: str, broker: str) -> TopicConfig:
+        """A topic as one broker's master has it."""
+        address = (await self._masters([broker]))[broker]
+        answer = await self.ask(
+            address,
+            RequestCode.GET_TOPIC_CONFIG,
+            TopicRequest(topic=topic),
+            what=f"topic {topic} at {broker}",
+        )
+        return TopicConfig.decode(answer.body)
+
+    async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
+        """All topics of the broker at an address."""
+        answer = await self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, what="topics")
+        return TopicConfigTable.decode(answer.body).topic_config_table
+
+    # --- brokers
+
+    async def cluster(self) -> ClusterInfo:
+        """Clusters, their brokers and the addresses of each."""
+        answer = await self._ask_nameserver(
+            RequestCode.GET_BROKER_CLUSTER_INFO, what="list of brokers"
+        )
+        return ClusterInfo.decode(answer.body)
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """What the broker at an address says about itself, by RocketMQ's names."""
+        answer = await self.ask(
+            address, RequestCode.GET_BROKER_RUNTIME_INFO, what="runtime information"
+        )
+        return KvTable.decode(answer.body).table
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """Settings of the broker at an address."""
+        answer = await self.ask(address, RequestCode.GET_BROKER_CONFIG, what="configuration")
+        text = answer.body.decode("utf-8", "replace")
+        return {key: value for _, key, value in parse_properties(text)}
+
+    async def wipe_write_permission(self, broker: str) -> int:
+        """Let no client write to a broker; the number of topics at the first nameserver."""
+        answers = await self._session.nameservers.request_all(
+            request(
+                RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerNameRequest(brokerName=broker).encode()
+            ),
+            f"wipe write permission of {broker}",
+        )
+        return WipeResponse.decode(answers[0].raw_fields).wipeTopicCount
+
+    async def add_write_permission(self, broker: str) -> int:
+        """Let clients write to a broker again; the number of topics at the first nameserver."""
+        answers = await self._session.nameservers.request_all(
+            request(
+                RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerNameRequest(brokerName=broker).encode()
+            ),
+            f"add write permission of {broker}",
+        )
+        return AddPermissionResponse.decode(answers[0].raw_fields).addTopicCount
+
+    # --- groups
+
+    async def groups(self) -> list[str]:
+        """Names of the consumer groups of all masters, sorted."""
+        found: set[str] = set()
+        for address in (await self._masters(None)).values():
+            answer = await self.ask(
+                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, what="list of groups"
+            )
+            found.update(SubscriptionGroupTable.decode(answer.body).subscription_group_table)
+        return sorted(found)
+
+    async def create_group(self, config: SubscriptionGroupConfig) -> None:
+        """Make a consumer group, or change it, on every master."""
+        check_group(config.group_name)
+        for address in (await self._masters(None)).values():
+            command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.encode())
+            await self._send(address, command, f"create group {config.group_name}")
+
+    async def delete_group(self, group: str, *, offsets: bool = True) -> None:
+        """Forget a consumer group on every master, with its committed offsets unless told not."""
+        header = DeleteGroupRequest(groupName=group, cleanOffset=offsets)
+        for address in (await self._masters(None)).values():
+            await self.ask(
+                address,
+                RequestCode.DELETE_SUBSCRIPTIONGROUP,
+                header,
+                what=f"delete group {group}",
+            )
+
+    async def group_members(self, group: str) -> list[str]:
+        """Ids of the connected members of a consumer group, sorted."""
+        found: set[str] = set()
+        for address in (await self._masters(None)).values():
+            command = request(
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                ConsumerGroupRequest(consumerGroup=group).encode(),
+            )
+            answer = await self._session.ask(
+                parse_address(address), command, timeout_s=self._timeout_s
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                found.update(ConsumerIdList.decode(answer.body).consumer_id_list)
+        return sorted(found)
+
+    # --- messages
+
+    async def message(self, message_id: str, topic: str | None = None) -> Received:
+        """A message by the broker's id, or with `topic` by the producer's. Raises `NotFound`."""
+        try:
+            return await self._search.by_offset_id(message_id)
+        except (ClientError, RemotingError) as exc:
+            if topic is None:
+                raise NotFound(
+                    f"no message {message_id}: {exc}; a producer's id needs the topic too"
+                ) from exc
+        found = await self.messages_by_unique_key(topic, message_id)
+        if not found:
+            raise NotFound(f"no message {message_id} in topic {topic}")
+        return found[0]
+
+    async def messages_by_unique_key(self, topic: str, unique_key: str) -> list[Received]:
+        """All copies of a message, by the producer's id; oldest first."""
+        return await self._search.by_key(topic, unique_key, unique=True)
+
+    async def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+    ) -> list[Received]:
+        """Messages with a key, stored in a time range; at most `count`, oldest first."""
+        return await self._search.by_key(topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms)
+
+    # --- inside
+
+    async def ask(
+        self, address: str, code: RequestCode, header: Header | None = None, *, what: str
+    ) -> Command:
+        """Ask the broker at `host:port`; its answer, if it is success."""
+        fields = None if header is None else header.encode()
+        return await self._send(address, request(code, fields), what)
+
+    async def _send(self, address: str, command: Command, what: str) -> Command:
+        answer = await self._session.ask(parse_address(address), command, timeout_s=self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestRefused(what, f"broker {address}", answer.code, answer.remark)
+        return answer
+
+    async def _ask_nameserver(self, code: RequestCode, *, what: str) -> Command:
+        answer = await self._session.nameservers.request(request(code))
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestRefused(what, "nameserver", answer.code, answer.remark)
+        return answer
+
+    async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
+        """Broker name -> address of its master."""
+        table = (await self.cluster()).broker_addr_table
+        wanted = sorted(table) if brokers is None else list(brokers)
+        found = {}
+        for name in wanted:
+            if name not in table:
+                known = ", ".join(sorted(table)) or "none"
+                raise ClientError(f"no broker is called {name}; registered: {known}")
+            if MASTER_ID in table[name].broker_addrs:
+                found[name] = table[name].broker_addrs[MASTER_ID]
+            elif brokers is not None:
+                raise ClientError(f"broker {name} has no master now")
+        if not found:
+            raise ClientError("no broker with a master is registered at the nameserver")
+        return found
+
+    async def _wait_routed(self, topic: str, brokers: set[str]) -> None:
+        with trio.move_on_after(ROUTED_S):
+            while True:
+                data = await self.route(topic)
+                if data is not None and brokers <= {q.broker_name for q in data.queue_datas}:
+                    return
+                await trio.sleep(LOOK_S)
+        raise ClientError(
+            f"topic {topic} was made, but after {ROUTED_S:g} s the nameserver does not route it yet"
+        )

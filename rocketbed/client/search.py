@@ -1,0 +1,106 @@
+"""Finding single messages: by the broker's id (33), by key and time (12)."""
+
+from typing import Final
+
+from rocketbed.client.errors import NoNameserver, NotFound, RequestRefused
+from rocketbed.client.messages import Received
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import ClusterInfo
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.headers import QueryMessageRequest, ViewMessageRequest
+from rocketbed.wire.message import decode_message, decode_messages, parse_offset_message_id
+from rocketbed.world.api import Address
+
+UNIQUE_COUNT: Final = 32
+"""Copies of one message that are asked for."""
+
+
+class MessageSearch:
+    """Asks brokers for messages."""
+
+    def __init__(self, session: Session, *, timeout_s: float) -> None:
+        self._session = session
+        self._timeout_s = timeout_s
+
+    async def by_offset_id(self, offset_id: str) -> Received:
+        """The message that an offset id names, from the address inside the id.
+
+        Raises `NotFound` for a text that is no such id or names no message, `RemotingError`.
+        """
+        try:
+            host, port, offset = parse_offset_message_id(offset_id)
+        except ValueError as exc:
+            raise NotFound(f"{offset_id!r} is no message id: 32 or 56 hex digits") from exc
+        if not 0 < port <= 65_535 or offset < 0:
+            raise NotFound(f"{offset_id} names no broker: it is a producer's id")
+        command = request(
+            RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset).encode()
+        )
+        answer = await self._session.ask((host, port), command, timeout_s=self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotFound(f"broker {host}:{port}: {answer.remark or answer.code}")
+        return Received.of(decode_message(answer.body), await self._broker_at((host, port)))
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+    ) -> list[Received]:
+        """Messages of a topic with a key, from one member of each broker; oldest first.
+
+        Raises `NoRoute`, `RequestRefused`, and `RemotingError` when a broker cannot be asked.
+        """
+        header = QueryMessageRequest(
+            topic=topic,
+            key=key,
+            maxNum=min(count, UNIQUE_COUNT) if unique else count,
+            beginTimestamp=begin_ms,
+            endTimestamp=end_ms,
+            indexType="U" if unique else "K",
+            uniqueKeyQuery=unique,
+        )
+        found: list[Received] = []
+        route = await self._session.routes.get(topic)
+        for name, members in sorted(route.brokers.items()):
+            answer = await self._ask_any(list(members.values()), header)
+            if answer.code == ResponseCode.QUERY_NOT_FOUND:
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                what = f"query of topic {topic} by key {key}"
+                raise RequestRefused(what, f"broker {name}", answer.code, answer.remark)
+            found += [Received.of(item, name) for item in decode_messages(answer.body)]
+        name_of = (lambda m: m.message_id == key) if unique else (lambda m: key in m.keys)
+        kept = [m for m in found if m.topic == topic and name_of(m)]
+        return sorted(kept, key=lambda m: (m.stored_ms, m.physical_offset))[:count]
+
+    async def _ask_any(self, addresses: list[Address], header: QueryMessageRequest) -> Command:
+        """The first member that answers; the master stands first. Raises `RemotingError`."""
+        failure: RemotingError | None = None
+        for address in addresses:
+            command = request(RequestCode.QUERY_MESSAGE, header.encode())
+            try:
+                return await self._session.ask(address, command, timeout_s=self._timeout_s)
+            except RemotingError as exc:
+                failure = exc
+        assert failure is not None, "a route has no broker without an address"
+        raise failure
+
+    async def _broker_at(self, address: Address) -> str:
+        """The name of the broker at an address; the address where no nameserver knows it."""
+        text = f"{address[0]}:{address[1]}"
+        try:
+            answer = await self._session.nameservers.request(
+                request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            )
+            table = ClusterInfo.decode(answer.body).broker_addr_table
+        except (NoNameserver, ProtocolError):
+            return text
+        names = [name for name, data in table.items() if text in data.broker_addrs.values()]
+        return names[0] if names else text
