@@ -84,8 +84,8 @@ class Admin:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
-        return await self._session.__aexit__(kind, error, traceback)
+    ) -> None:
+        await self._session.__aexit__(kind, error, traceback)
 
     # --- topics
 

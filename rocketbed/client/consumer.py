@@ -91,10 +91,10 @@ class Consumer:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
+    ) -> None:
         if error is None and self._auto_commit_s is not None:
             await self._try_commit()
-        return await self._session.__aexit__(kind, error, traceback)
+        await self._session.__aexit__(kind, error, traceback)
 
     # --- by hand
 

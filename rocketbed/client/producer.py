@@ -111,8 +111,8 @@ class Producer:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
-        return await self._session.__aexit__(kind, error, traceback)
+    ) -> None:
+        await self._session.__aexit__(kind, error, traceback)
 
     # --- sending
 

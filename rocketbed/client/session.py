@@ -99,17 +99,17 @@ class Session:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
+    ) -> None:
         assert self._manager is not None
         assert self.nursery is not None
         if _is_cancelled(error):
-            return bool(await self._manager.__aexit__(kind, error, traceback))
+            await self._manager.__aexit__(kind, error, traceback)
+            return
         try:
             await self._say_goodbye()
         finally:
             self.nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
-        return False
 
     async def _say_goodbye(self) -> None:
         producers, consumers = self._groups()
