@@ -282,7 +282,7 @@ def test_t11_config_files_are_whole_after_any_crash() -> None:
             await file.write({"number": number, "padding": "x" * (2000 - 900 * number)})
 
     async def load(world: World) -> object:
-        return ConfigFile(world, "/config", "topics.json").load()
+        return ConfigFile(world, "/config", "topics.json").load(lambda value: value)
 
     whole = run_solo(save)
     seen = set()
