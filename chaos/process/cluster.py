@@ -30,6 +30,7 @@ from chaos.process.plan import (
     make_plan,
     read_plan,
 )
+from chaos.process.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
@@ -79,10 +80,18 @@ class MemberStatus:
 class LocalCluster:
     """The processes of one directory. As a context manager it stops them at the end."""
 
-    def __init__(self, directory: Path, plan: ClusterPlan, world: World | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        plan: ClusterPlan,
+        world: World | None = None,
+        *,
+        tied: bool = False,
+    ) -> None:
         """Use `create` or `load`."""
         self.directory = directory
         self.plan = plan
+        self._command_line = tied_command if tied else rocketbed_command
         self._world = real_world("cluster") if world is None else world
         self._processes = {
             member.name: ManagedProcess(
@@ -102,10 +111,12 @@ class LocalCluster:
         flush: Literal["sync", "async"] = "async",
         port: int = 0,
         settings: Mapping[str, str] | None = None,
+        tied: bool = False,
     ) -> "LocalCluster":
         """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
 
         `port` is the nameserver's (0: free ports), `settings` go to every node's `broker.conf`.
+        The processes of a `tied` cluster die with the thread that started them.
         """
         directory = directory.absolute()
         if (directory / FILE).exists():
@@ -118,7 +129,7 @@ class LocalCluster:
             port=port,
             settings=settings,
         )
-        cluster = cls(directory, plan)
+        cluster = cls(directory, plan, tied=tied)
         cluster._write()
         return cluster
 
@@ -304,14 +315,14 @@ class LocalCluster:
 
     def _command(self, member: Member) -> list[str]:
         if not member.is_node:
-            return rocketbed_command(
+            return self._command_line(
                 "nameserver",
                 "--set",
                 f"listenPort={member.port}",
                 "--set",
                 f"bindAddress={member.address.rpartition(':')[0]}",
             )
-        return rocketbed_command("node", "-c", "broker.conf")
+        return self._command_line("node", "-c", "broker.conf")
 
     def _write(self) -> None:
         try:

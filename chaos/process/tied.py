@@ -1,0 +1,41 @@
+"""A rocketbed program whose life is tied to the program that started it.
+
+    python -P -m chaos.process.tied <pid of the starter> node -c broker.conf
+
+A trial kills on purpose and may be killed itself; what it started must not outlive it. So the
+kernel is told to send SIGKILL to this process when the thread that started it ends, and only then
+the command runs. It is done here, not between fork and exec, since the starter may have threads.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+EXIT_ORPHAN: Final = 1
+
+
+def tie_to(parent: int) -> bool:
+    """Die when the thread that started this process ends; False when `parent` is gone already.
+
+    Raises `OSError` where the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    return os.getppid() == parent
+
+
+def tied_command(*arguments: str) -> list[str]:
+    """The command line of one of our programs, tied to this process."""
+    return [sys.executable, "-P", "-m", __name__, str(os.getpid()), *arguments]
+
+
+if __name__ == "__main__":
+    if not tie_to(int(sys.argv[1])):
+        sys.exit(EXIT_ORPHAN)
+    from rocketbed.cli.main import main
+
+    sys.exit(main(sys.argv[2:]))
