@@ -47,6 +47,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """A public name, imported now."""
+    if name == "blocking":
+        return importlib.import_module("rocketbed.blocking")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'rocketbed' has no attribute {name!r}")

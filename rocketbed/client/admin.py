@@ -52,6 +52,7 @@ ROUTED_S: Final = 3.0
 LOOK_S: Final = 0.02
 """Pause between looks whether it is there."""
 QUEUES: Final = 4
+READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 
 class Admin:
@@ -95,7 +96,7 @@ class Admin:
         *,
         queues: int = QUEUES,
         read_queues: int | None = None,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = READ_WRITE,
         brokers: Iterable[str] | None = None,
         order: bool = False,
         attributes: str | None = None,
@@ -319,11 +320,11 @@ class Admin:
             raise ClientError("no broker with a master is registered at the nameserver")
         return found
 
-    async def _wait_routed(self, topic: str, brokers: set[str]) -> None:
+    async def _wait_routed(self, topic: str, expected: set[str]) -> None:
         with trio.move_on_after(ROUTED_S):
             while True:
                 data = await self.route(topic)
-                if data is not None and brokers <= {q.broker_name for q in data.queue_datas}:
+                if data is not None and expected <= {q.broker_name for q in data.queue_datas}:
                     return
                 await trio.sleep(LOOK_S)
         raise ClientError(
