@@ -1,0 +1,110 @@
+"""`python -m bench [--peer DIR] [--seconds S]`: prints the machine, the date, then a row each."""
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench import measures, stall
+from bench.measures import GIB, Row
+from bench.processes import Bench, Broker
+
+SMALL_LOG = "mappedFileSizeCommitLog=1073741824"
+
+
+def main() -> int:
+    """Run everything; one side after the other, so that neither disturbs the other."""
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("--peer", type=Path, help="folder of RocketMQ's jars, for the same load")
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each load")
+    parser.add_argument(
+        "--only", default="", help="run only the measures whose name has this in it"
+    )
+    options = parser.parse_args()
+    print(_machine(), flush=True)
+    bench = Bench()
+    table = Table()
+    try:
+        for name, ours, theirs in _plan(bench, options.peer, options.seconds):
+            if options.only in name:
+                table.add(ours, "rocketbed")
+                if theirs is not None:
+                    table.add(theirs, "RocketMQ")
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        bench.close()
+    table.ratios()
+    return 0
+
+
+Rows = Iterable[Row]
+
+
+def _plan(
+    bench: Bench, jars: Path | None, seconds: float
+) -> Iterable[tuple[str, Rows, Rows | None]]:
+    """Name of each measure, and its rows on either side; nothing runs before it is iterated."""
+
+    def ours(*settings: str) -> Broker:
+        return bench.node(SMALL_LOG, *settings)
+
+    def peer(*settings: str) -> Broker:
+        assert jars is not None
+        return bench.peer(jars, *settings)
+
+    both: list[tuple[str, Callable[[Callable[..., Broker]], Rows]]] = [
+        ("sends", lambda start: measures.sends(bench, start, seconds)),
+        ("sync flush", lambda start: measures.sync_flush(bench, start, seconds / 2)),
+        ("start", lambda start: measures.start_and_stop(bench, start)),
+    ]
+    for name, measure in both:
+        yield name, measure(ours), measure(peer) if jars is not None else None
+    yield "slave", measures.one_slave(bench, seconds / 2), None
+    yield "nameserver", measures.nameserver_memory(bench), None
+    yield "recovery", measures.recovery(bench, GIB), None
+    yield "stall", stall.longest_stall(bench), None
+
+
+class Table:
+    """Prints rows as they come, and ratios at the end."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, float]] = {}
+
+    def add(self, rows: Rows, side: str) -> None:
+        """Print rows; the last column says who was measured."""
+        for what, value, unit in rows:
+            self._values.setdefault(what, {})[side] = value
+            print(f"{what:<52} {value:>12,.2f} {unit:<12} {side}", flush=True)
+
+    def ratios(self) -> None:
+        """Ours against theirs, where both were measured."""
+        for what, sides in self._values.items():
+            if len(sides) == 2 and sides["RocketMQ"]:
+                ratio = sides["rocketbed"] / sides["RocketMQ"]
+                print(f"{what:<52} {ratio:>12.2f} x RocketMQ", flush=True)
+
+
+def _machine() -> str:
+    cpu = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        f"{now:%Y-%m-%d %H:%M} UTC, {os.cpu_count()} x {cpu}, Linux {platform.release()},"
+        f" Python {platform.python_version()}, rocketbed {commit or 'without git'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

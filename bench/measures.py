@@ -1,0 +1,141 @@
+"""What is measured. Each function takes a `Bench` and returns rows of (what, value, unit)."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.frames import BODY_SIZE
+from bench.processes import Bench, Broker, free_port, load, wait_serving
+
+Row = tuple[str, float, str]
+GIB = 1 << 30
+MIB = 1 << 20
+WARM_S = 2.0
+
+
+def sends(bench: Bench, start: Callable[[], Broker], seconds: float) -> Iterator[Row]:
+    """Accepted 1 KiB messages a second, async flush, by requests in flight on one connection."""
+    for in_flight in (64, 8, 1):
+        broker = start()
+        wait_serving(broker)
+        load(broker, str(in_flight), WARM_S)
+        result = load(broker, str(in_flight), seconds)
+        yield f"send, async flush, {in_flight} in flight", result["rate"], "messages/s"
+        yield f"  CPU, {in_flight} in flight", result["cpu_us"], "us/message"
+        if result["refused"]:
+            yield f"  refused, {in_flight} in flight", result["refused"], "messages"
+        if in_flight == 64:
+            pulled = load(broker, "pull", min(seconds, 4))
+            yield "pull, 32 a request, 8 in flight", pulled["rate"], "messages/s"
+        broker.kill()
+
+
+def sync_flush(bench: Bench, start: Callable[..., Broker], seconds: float) -> Iterator[Row]:
+    """The same with an fsync before each answer."""
+    broker = start("flushDiskType=SYNC_FLUSH")
+    wait_serving(broker)
+    for in_flight in (64, 1):
+        result = load(broker, str(in_flight), seconds)
+        yield f"send, sync flush, {in_flight} in flight", result["rate"], "messages/s"
+    broker.kill()
+
+
+def one_slave(bench: Bench, seconds: float) -> Iterator[Row]:
+    """The same with one synchronous slave."""
+    port = free_port()
+    master = bench.node("brokerRole=SYNC_MASTER", "inSyncReplicas=2", port=port)
+    wait_serving(master)
+    slave = bench.node("brokerRole=SLAVE", "brokerId=1", f"haMasterAddress=127.0.0.1:{port + 1}")
+    wait_serving(slave)
+    load(master, "1", 1)
+    for in_flight in (64, 1):
+        result = load(master, str(in_flight), seconds)
+        yield f"send, one synchronous slave, {in_flight} in flight", result["rate"], "messages/s"
+        if result["refused"]:
+            yield f"  not acknowledged, {in_flight} in flight", result["refused"], "messages"
+    slave.kill()
+    master.kill()
+
+
+def start_and_stop(bench: Bench, start: Callable[..., Broker]) -> Iterator[Row]:
+    """Empty store: start to the first acknowledged send, idle memory, clean stop."""
+    starts = []
+    for _ in range(3):
+        began = time.perf_counter()
+        broker = start()
+        wait_serving(broker)
+        first = load(broker, "1", 0.0)
+        # The generator's own start is not the broker's: measured from its first byte on.
+        starts.append(time.perf_counter() - began - (_generator_start_s()))
+        assert first["messages"] >= 0
+        time.sleep(1)
+        memory = broker.resident_bytes
+        stopped = broker.stop()
+    yield "start to first acknowledged send", min(starts), "s"
+    yield "resident memory, idle", memory / MIB, "MiB"
+    yield "clean stop", stopped, "s"
+
+
+def _generator_start_s() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-P", "-c", "import bench.load"], check=True)
+    return time.perf_counter() - began
+
+
+def recovery(bench: Bench, size: int) -> Iterator[Row]:
+    """A log of `size` bytes after kill -9: from the mark, with nothing derived left, fsck."""
+    broker = bench.node("mappedFileSizeCommitLog=268435456", "flushIntervalConsumeQueue=1000")
+    wait_serving(broker)
+    messages = 0.0
+    while messages * (BODY_SIZE + 300) < size:
+        messages += load(broker, "64", 1)["messages"]
+    broker.kill()
+    root = broker.root
+    log_bytes = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
+    for name, remove in (
+        ("recovery, from the durable mark", ()),
+        ("recovery, mark, queues and index gone",
+         ("rocketbed.ckpt", "rocketbed.flushed", "consumequeue", "index")),
+    ):  # fmt: skip
+        for gone in remove:
+            subprocess.run(["rm", "-rf", str(root / gone)], check=True)
+        again = bench.node("mappedFileSizeCommitLog=268435456", root=root)
+        wait_serving(again, 300)
+        seconds, scanned = _recovered(again)
+        again.kill()
+        yield name, seconds, "s"
+        if scanned:
+            yield "  records", scanned, "records"
+            yield "  speed", log_bytes / MIB / seconds, "MiB/s"
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-P", "-m", "rocketbed", "store", "fsck", str(root)],
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    yield "fsck of the same", log_bytes / MIB / seconds, "MiB/s"
+
+
+def _recovered(broker: Broker) -> tuple[float, float]:
+    """Seconds and records of a node's recovery, from its log."""
+    for line in reversed(broker.log.read_text().splitlines()):
+        if "store.recovered" in line:
+            fields = dict(part.partition("=")[::2] for part in line.split())
+            return float(fields["seconds"]), float(fields["records"])
+    raise RuntimeError(f"no recovery in {broker.log}")
+
+
+def nameserver_memory(bench: Bench) -> Iterator[Row]:
+    """Resident memory of an idle nameserver."""
+    port = free_port()
+    command = [
+        sys.executable, "-P", "-m", "rocketbed", "nameserver", "--set", f"listenPort={port}",
+    ]  # fmt: skip
+    server = bench._start(command, port, Path(bench.directory / "nameserver"), "nameserver")
+    wait_serving(server)
+    time.sleep(0.5)
+    yield "nameserver: resident memory, idle", server.resident_bytes / MIB, "MiB"
+    server.kill()

@@ -1,0 +1,160 @@
+"""Brokers under measurement: ours, and a real RocketMQ from a folder of its jars."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def free_port() -> int:
+    """A base port p such that p - 2, p and p + 1 are free now."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port > 1026 and all(_is_free(port + step) for step in (-2, 0, 1)):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class Broker:
+    """One running broker process."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    root: Path
+    log: Path
+    name: str
+
+    @property
+    def cpu_seconds(self) -> float:
+        """User and system time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    @property
+    def resident_bytes(self) -> int:
+        """Resident memory now."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE
+
+    def stop(self) -> float:
+        """Clean stop; seconds it took."""
+        began = time.perf_counter()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        return time.perf_counter() - began
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass(slots=True)
+class Bench:
+    """A folder for all stores, and what is running; `close` ends and removes everything."""
+
+    directory: Path = field(
+        default_factory=lambda: Path(tempfile.mkdtemp(prefix="rocketbed-bench-"))
+    )
+    running: list[Broker] = field(default_factory=list)
+
+    def node(self, *settings: str, root: Path | None = None, port: int = 0) -> Broker:
+        """Start a rocketbed node; it may not serve yet."""
+        port = port or free_port()
+        root = root or Path(tempfile.mkdtemp(dir=self.directory))
+        options = [
+            f"listenPort={port}", f"storePathRootDir={root}", "brokerName=bench",
+            "bindAddress=127.0.0.1", *settings,
+        ]  # fmt: skip
+        command = [sys.executable, "-P", "-m", "rocketbed", "node"]
+        for option in options:
+            command += ["--set", option]
+        return self._start(command, port, root, "rocketbed")
+
+    def peer(self, jars: Path, *settings: str) -> Broker:
+        """Start a real RocketMQ broker."""
+        port = free_port()
+        root = Path(tempfile.mkdtemp(dir=self.directory))
+        lines = [
+            f"listenPort={port}", f"haListenPort={port + 1}", f"storePathRootDir={root}",
+            f"storePathCommitLog={root}/commitlog", "brokerName=bench", "brokerIP1=127.0.0.1",
+            "namesrvAddr=127.0.0.1:1", *settings,
+        ]  # fmt: skip
+        config = root / "broker.conf"
+        config.write_text("\n".join(lines) + "\n")
+        command = [
+            "java", "-Xms2g", "-Xmx2g", "-XX:+UseG1GC", f"-Duser.home={root}",
+            f"-Drocketmq.home.dir={root}", "-cp", f"{jars}/*",
+            "org.apache.rocketmq.broker.BrokerStartup", "-c", str(config),
+        ]  # fmt: skip
+        return self._start(command, port, root, "RocketMQ")
+
+    def _start(self, command: list[str], port: int, root: Path, name: str) -> Broker:
+        log = self.directory / f"{root.name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, start_new_session=True
+            )
+        broker = Broker(process, port, root, log, name)
+        self.running.append(broker)
+        return broker
+
+    def close(self) -> None:
+        """End what still runs and remove every store."""
+        for broker in self.running:
+            if broker.process.poll() is None:
+                broker.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def wait_serving(broker: Broker, seconds: float = 60) -> None:
+    """Until the port accepts. Raises `RuntimeError` with the log's end if the process ended."""
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        if broker.process.poll() is not None:
+            raise RuntimeError(f"{broker.name} ended:\n{broker.log.read_text()[-2000:]}")
+        try:
+            socket.create_connection(("127.0.0.1", broker.port), timeout=1).close()
+        except OSError:
+            time.sleep(0.002)
+        else:
+            return
+    raise RuntimeError(f"{broker.name} does not serve after {seconds:g} s")
+
+
+def load(broker: Broker, kind: str, seconds: float) -> dict[str, float]:
+    """Run the generator; its result, and the broker's CPU microseconds a message."""
+    before = broker.cpu_seconds
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "bench.load", str(broker.port), kind, str(seconds)],
+        capture_output=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the load generator failed: {done.stderr.decode()[-1000:]}")
+    result: dict[str, float] = json.loads(done.stdout)
+    result["rate"] = result["messages"] / result["seconds"]
+    spent = broker.cpu_seconds - before
+    result["cpu_us"] = 1e6 * spent / result["messages"] if result["messages"] else 0.0
+    return result

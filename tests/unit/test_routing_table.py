@@ -1,0 +1,212 @@
+"""The nameserver's tables: rules of wire.md 3, without a network."""
+
+import zlib
+
+import pytest
+
+from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from rocketbed.wire.headers_admin import RegisterBrokerRequest
+from rocketbed.wire.json_dialect import BodyError
+from routing.config import BadSetting, read_settings
+from routing.errors import RegistrationRefused
+from routing.registration import read_registration
+from routing.table import Registrant, RoutingTable
+
+
+def who(
+    name: str = "a",
+    broker_id: int = 0,
+    port: int = 10911,
+    *,
+    cluster: str = "c",
+    acting_master: bool | None = False,
+) -> Registrant:
+    return Registrant(
+        cluster=cluster,
+        broker_name=name,
+        broker_id=broker_id,
+        address=f"10.0.0.1:{port}",
+        ha_address=f"10.0.0.1:{port + 1}",
+        acting_master=acting_master,
+    )
+
+
+def topics(*names: str, counter: int = 0, state: int = 0, perm: int = 6) -> TopicConfigTable:
+    return TopicConfigTable(
+        data_version=DataVersion(counter=counter, state_version=state),
+        topic_config_table={name: TopicConfig(topic_name=name, perm=perm) for name in names},
+    )
+
+
+def registered(*rows: tuple[Registrant, TopicConfigTable]) -> RoutingTable:
+    table = RoutingTable()
+    for registrant, config in rows:
+        table.register(registrant, config, now_s=0, link=registrant.address)
+        table.check()
+    return table
+
+
+def test_a_topic_is_routed_to_every_broker_that_has_it() -> None:
+    table = registered(
+        (who("a"), topics("T", "U")), (who("b", port=20911), topics("T", "V", counter=3))
+    )
+    brokers, queues = table.route("T", acting_master=False)
+    assert [broker.broker_name for broker in brokers] == ["a", "b"]
+    assert [data.broker_name for data in queues] == ["a", "b"]
+    assert table.route("nobody", acting_master=False) == ([], [])
+
+
+def test_a_slave_learns_its_live_master() -> None:
+    table = registered((who(), topics("T", "U")))
+    found = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=0, link="s")
+    assert (found.master_address, found.ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
+    table.unregister("c", "10.0.0.1:10911")
+    again = table.register(who(broker_id=1, port=30911), topics("T", "U"), now_s=1, link="s")
+    assert again.master_address is None
+
+
+def test_a_first_registration_with_one_topic_is_refused() -> None:
+    table = RoutingTable()
+    with pytest.raises(RegistrationRefused, match="register broker failed"):
+        table.register(who(), topics("T"), now_s=0, link=1)
+    table.check()
+    table.register(who(), topics("T", "U"), now_s=0, link=1)
+    table.register(who(), topics("New", counter=1), now_s=0, link=1)
+    assert set(table.topics) == {"T", "U", "New"}
+
+
+def test_an_address_that_changes_its_id_leaves_the_old_one() -> None:
+    table = registered((who(broker_id=1), topics("T", "U")), (who(), topics("T", "U")))
+    assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:10911"}
+
+
+def test_an_id_held_by_a_later_epoch_is_not_taken() -> None:
+    table = registered(
+        (who(port=1111), topics("T", "U", state=5)), (who(port=2222), topics("T", "U", state=4))
+    )
+    assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:1111"}
+    table.register(who(port=2222), topics("T", "U", state=6), now_s=0, link=2)
+    assert table.brokers["a"].broker_addrs == {0: "10.0.0.1:2222"}
+
+
+def test_a_silent_broker_expires_and_a_heartbeat_keeps_it() -> None:
+    table = registered((who(), topics("T", "U")))
+    assert table.expired(120) == []
+    assert table.touch("c", "10.0.0.1:10911", now_s=100)
+    assert table.expired(220) == []
+    assert table.expired(221) == [("c", "10.0.0.1:10911")]
+    assert not table.touch("c", "unknown", now_s=0)
+
+
+def test_the_last_address_takes_the_broker_name_along() -> None:
+    table = registered((who(), topics("T", "U")), (who(broker_id=1, port=30911), topics("T", "U")))
+    assert table.unregister("c", "10.0.0.1:10911") == "a"
+    table.check()
+    assert table.route("T", acting_master=False)[0][0].broker_addrs == {1: "10.0.0.1:30911"}
+    assert table.unregister("c", "10.0.0.1:30911") == "a"
+    assert (table.brokers, table.clusters, table.topics, table.live) == ({}, {}, {}, {})
+    assert table.unregister("c", "10.0.0.1:30911") is None
+
+
+def test_the_end_of_an_old_connection_does_not_take_a_newer_registration() -> None:
+    table = registered((who(), topics("T", "U")))
+    table.register(who(), topics("T", "U"), now_s=1, link="newer")
+    assert table.on_link("10.0.0.1:10911") == []
+    assert table.on_link("newer") == [("c", "10.0.0.1:10911")]
+
+
+def test_write_permission_is_wiped_until_a_changed_registration() -> None:
+    table = registered((who(), topics("T", "U", counter=1)))
+    assert table.wipe_write("a") == 2
+    assert table.route("T", acting_master=False)[1][0].perm == 4
+    table.register(who(), topics("T", "U", counter=1), now_s=1, link=1)
+    assert table.route("T", acting_master=False)[1][0].perm == 4
+    table.register(who(), topics("T", "U", counter=2), now_s=2, link=1)
+    assert table.route("T", acting_master=False)[1][0].perm == 6
+    assert table.wipe_write("a") == 2
+    assert table.add_write("a") == 2
+    assert table.route("T", acting_master=False)[1][0].perm == 6
+
+
+def test_a_slave_stands_in_for_its_master_where_that_is_asked_for() -> None:
+    table = registered(
+        (who(acting_master=True), topics("T", "U")),
+        (who(broker_id=2, port=30911, acting_master=True), topics("T", "U")),
+    )
+    table.unregister("c", "10.0.0.1:10911")
+    plain, queues = table.route("T", acting_master=False)
+    assert plain[0].broker_addrs == {2: "10.0.0.1:30911"}
+    assert queues[0].perm == 4
+    shown, _ = table.route("T", acting_master=True)
+    assert shown[0].broker_addrs == {0: "10.0.0.1:30911"}
+
+
+def test_topics_are_deleted_everywhere_or_in_one_cluster() -> None:
+    table = registered(
+        (who("a"), topics("T", "U")), (who("b", port=20911, cluster="d"), topics("T", "U"))
+    )
+    table.delete_topic("T", "d")
+    assert [data.broker_name for data in table.route("T", acting_master=False)[1]] == ["a"]
+    table.delete_topic("T", None)
+    assert "T" not in table.topics
+    assert table.topics_of("d") == ["U"]
+    table.check()
+
+
+def register_request(
+    body: bytes, *, crc: int = 0, compressed: bool = False
+) -> tuple[RegisterBrokerRequest, bytes]:
+    header = RegisterBrokerRequest(
+        brokerName="a", brokerAddr="x:1", clusterName="c", haServerAddr="x:2", brokerId=0,
+        bodyCrc32=crc, compressed=compressed,
+    )  # fmt: skip
+    return header, body
+
+
+def text(value: str) -> bytes:
+    return len(value.encode()).to_bytes(4, "big") + value.encode()
+
+
+def compressed_body(lines: list[str]) -> bytes:
+    data = text('{"counter":7,"stateVersion":0,"timestamp":9}') + len(lines).to_bytes(4, "big")
+    data += b"".join(text(line) for line in lines) + text("[]") + (0).to_bytes(4, "big")
+    return zlib.compress(data, 9)
+
+
+def test_compressed_registrations_are_read_whatever_the_flag_says() -> None:
+    body = compressed_body(['T 8 4 6 SINGLE_TAG {"+message.type":"FIFO"}', "U 1 1 7 MULTI_TAG"])
+    for flag in (True, False):
+        table = read_registration(*register_request(body, compressed=flag))
+        assert table.data_version == DataVersion(counter=7, timestamp=9)
+        assert table.topic_config_table["T"].read_queue_nums == 8
+        assert table.topic_config_table["T"].attributes == {"+message.type": "FIFO"}
+        assert table.topic_config_table["U"].topic_filter_type == "MULTI_TAG"
+
+
+def test_a_registration_with_a_wrong_checksum_is_refused() -> None:
+    body = RegisterBrokerBody(topic_config_serialize_wrapper=topics("T")).encode()
+    good = zlib.crc32(body) & 0x7FFFFFFF
+    assert "T" in read_registration(*register_request(body, crc=good)).topic_config_table
+    with pytest.raises(RegistrationRefused, match="crc32 not match"):
+        read_registration(*register_request(body, crc=good ^ 1))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20, 40])
+def test_a_cut_registration_is_an_error(cut: int) -> None:
+    body = compressed_body(["T 8 4 6 SINGLE_TAG"])
+    with pytest.raises(BodyError):
+        read_registration(*register_request(body[:-cut]))
+    inflated = zlib.decompress(body)
+    with pytest.raises(BodyError):
+        read_registration(*register_request(zlib.compress(inflated[: len(inflated) - 10 - cut])))
+
+
+def test_settings_name_what_is_wrong() -> None:
+    config, warnings = read_settings({"listenPort": "1234", "rocketmqHome": "/x"})
+    assert (config.port, len(warnings)) == (1234, 1)
+    with pytest.raises(BadSetting, match="did you mean listenPort"):
+        read_settings({"listenport": "1"})
+    with pytest.raises(BadSetting, match="a number is needed"):
+        read_settings({"listenPort": "70000"})
+    with pytest.raises(BadSetting, match="true or false"):
+        read_settings({"orderMessageEnable": "yes"})
