@@ -15,9 +15,14 @@ EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
 
 COMMANDS: Final[dict[str, str]] = {
+    "cluster": "rocketbed.cli.cluster:cluster",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
     "node": "rocketbed.cli.node:node",
+    "pull": "rocketbed.cli.pull:pull",
+    "query": "rocketbed.cli.query:query",
+    "send": "rocketbed.cli.send:send",
     "store": "rocketbed.cli.store:store",
+    "topic": "rocketbed.cli.topic:topic",
 }
 """Command name to `module:object`."""
 

@@ -1,0 +1,188 @@
+"""What the client commands share: options, running async code, showing messages and times."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import trio
+
+from rocketbed.client.errors import BadMessage
+
+if TYPE_CHECKING:
+    from rocketbed.client.messages import Received
+    from rocketbed.wire.bodies import MessageQueue
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
+BODY_SHOWN: Final = 60
+"""Characters of a body in a line."""
+
+nameserver_option: Final = click.option(
+    "-n",
+    "--nameservers",
+    default=DEFAULT_NAMESERVER,
+    show_default=True,
+    metavar="HOST:PORT[;...]",
+    help="Nameservers, separated by semicolons.",
+)
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
+class Moment(click.ParamType[int]):
+    """Milliseconds since the epoch, or a date and time (local, unless it names its zone)."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The time in milliseconds."""
+        if isinstance(value, int):
+            return value
+        found = moment(value)
+        if found is None:
+            self.fail(f"{value!r} is neither milliseconds nor a date and time", param, ctx)
+        return found
+
+
+def moment(text: str) -> int | None:
+    """The time in milliseconds, None for a text that is none."""
+    if text.isdigit():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    """Run async code; what the client refuses before it sends anything is wrong usage (64)."""
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s %(message)s")
+    try:
+        return trio.run(main)
+    except BadMessage as exc:
+        raise click.UsageError(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        raise click.Abort from None
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines; a reader that has seen enough (`| head`) ends the command quietly."""
+    try:
+        for line in lines:
+            click.echo(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_json(value: object) -> None:
+    """Print one JSON value on a line."""
+    show([json.dumps(value, ensure_ascii=False)])
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows with columns as wide as needed; the first row is the head."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def queue_text(queue: MessageQueue) -> str:
+    """`broker-a/3`."""
+    return f"{queue.broker_name}/{queue.queue_id}"
+
+
+def time_text(time_ms: int) -> str:
+    """A wall time, local."""
+    return datetime.fromtimestamp(time_ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+
+
+def message_line(message: Received) -> str:
+    """One message on one line."""
+    words = [
+        f"{queue_text(message.queue)} {message.queue_offset}",
+        time_text(message.stored_ms),
+        message.message_id,
+    ]
+    if message.tag:
+        words.append(f"tag={message.tag}")
+    if message.keys:
+        words.append(f"keys={','.join(message.keys)}")
+    return "  ".join([*words, body_text(message.body)])
+
+
+def body_text(body: bytes) -> str:
+    """A body for people: the beginning of its text, or of its bytes in hex."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable():
+        text = text.encode("unicode_escape").decode() if text else f"0x{body.hex()}"
+    if len(text) <= BODY_SHOWN:
+        return text
+    return f"{text[:BODY_SHOWN]}... ({len(body)} bytes)"
+
+
+def message_row(message: Received) -> dict[str, object]:
+    """One message as JSON, with the names of `rocketbed store dump` and the body itself."""
+    row: dict[str, object] = {
+        "topic": message.topic,
+        "brokerName": message.queue.broker_name,
+        "queueId": message.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.physical_offset,
+        "storeSize": message.size,
+        "flag": message.flag,
+        "bornTimestamp": message.born_ms,
+        "bornHost": f"{message.born_host[0]}:{message.born_host[1]}",
+        "storeTimestamp": message.stored_ms,
+        "reconsumeTimes": message.reconsume_times,
+        "msgId": message.message_id,
+        "offsetMsgId": message.offset_id,
+        "bodyLength": len(message.body),
+        "bodySha256": hashlib.sha256(message.body).hexdigest(),
+        "properties": dict(sorted(message.properties.items())),
+    }
+    try:
+        row["body"] = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        row["bodyBase64"] = base64.b64encode(message.body).decode("ascii")
+    return row
+
+
+def parse_queue(text: str, queues: Iterable[MessageQueue]) -> MessageQueue:
+    """A queue by `broker/id`, or by its id where only one broker has such a queue.
+
+    Raises `BadMessage`.
+    """
+    known = list(queues)
+    broker, slash, number = text.rpartition("/")
+    if not number.isdigit():
+        raise BadMessage(f"queue {text!r}: a queue id is needed, or broker/id")
+    found = [
+        queue
+        for queue in known
+        if queue.queue_id == int(number) and (not slash or queue.broker_name == broker)
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(queue_text(queue) for queue in (found or known)) or "none"
+    what = "is on several brokers" if found else "does not exist"
+    raise BadMessage(f"queue {text} {what}: {names}")

@@ -1,0 +1,187 @@
+"""`rocketbed pull`: show a topic's messages, once through or on and on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rocketbed.cli.client import (
+    json_option,
+    message_line,
+    message_row,
+    moment,
+    nameserver_option,
+    parse_queue,
+    run,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from rocketbed.client.consumer import Consumer
+    from rocketbed.client.messages import Received
+    from rocketbed.wire.bodies import MessageQueue
+
+WORDS: Final = ("first", "last", "committed")
+POLL_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin in each queue: a word, an offset, or a time."""
+
+    word: str | None = None
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+class _From(click.ParamType[Start]):
+    name = "start"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Start:
+        """`first`, `last`, `committed`, a queue offset, or a date and time."""
+        if isinstance(value, Start):
+            return value
+        if value in WORDS:
+            return Start(word=value)
+        if value.isdigit():
+            return Start(offset=int(value))
+        time_ms = moment(value)
+        if time_ms is None:
+            self.fail(f"{value!r} is none of {', '.join(WORDS)}, offset, date and time", param, ctx)
+        return Start(time_ms=time_ms)
+
+
+@click.command()
+@nameserver_option
+@click.option("-t", "--topic", required=True)
+@click.option("--group", help="Consumer group; begins at its committed offsets.")
+@click.option(
+    "--from",
+    "start",
+    type=_From(),
+    metavar="first|last|committed|OFFSET|TIME",
+    help="Where to begin: the first message (default), the end, the group's committed offset, a"
+    " queue offset, or a date and time.",
+)
+@click.option("--queue", metavar="[BROKER/]ID", help="Only this queue.")
+@click.option("--tags", default="*", help="Only these: `a || b`.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many messages.")
+@click.option("--follow", is_flag=True, help="Go on with messages as they come.")
+@click.option("--commit", is_flag=True, help="Commit what was shown for the group.")
+@json_option
+def pull(
+    nameservers: str,
+    topic: str,
+    group: str | None,
+    start: Start | None,
+    queue: str | None,
+    tags: str,
+    limit: int | None,
+    follow: bool,
+    commit: bool,
+    as_json: bool,
+) -> int:
+    """Show the messages of a topic."""
+    from rocketbed.client.consumer import Consumer
+
+    if commit and group is None:
+        raise click.UsageError("--commit needs --group")
+    begin = start or Start(word="committed" if group else "first")
+    if begin.word == "committed" and group is None:
+        raise click.UsageError("--from committed needs --group")
+    shown = _Shown(as_json, limit)
+
+    async def main() -> None:
+        async with Consumer(nameservers=nameservers, group=group or "rocketbed_pull") as consumer:
+            queues: Iterable[MessageQueue] = await consumer.queues(topic)
+            if queue is not None:
+                queues = [parse_queue(queue, queues)]
+            starts = {each: await _offset(consumer, each, begin) for each in queues}
+            read = _follow if follow else _once
+            await read(consumer, starts, tags, shown)
+            if commit:
+                await consumer.commit(shown.positions)
+
+    run(main)
+    return 0
+
+
+class _Shown:
+    """What was shown, and whether that is enough."""
+
+    def __init__(self, as_json: bool, limit: int | None) -> None:
+        self.positions: dict[MessageQueue, int] = {}
+        self._show: Callable[[Received], None] = _show_json if as_json else _show_line
+        self._left = limit
+
+    @property
+    def is_enough(self) -> bool:
+        return self._left == 0
+
+    def take(self, messages: Iterable[Received]) -> bool:
+        """Show messages as far as the limit allows; whether all of them were shown."""
+        for message in messages:
+            if self.is_enough:
+                return False
+            self._show(message)
+            self.positions[message.queue] = message.queue_offset + 1
+            if self._left is not None:
+                self._left -= 1
+        return True
+
+
+def _show_json(message: Received) -> None:
+    show_json(message_row(message))
+
+
+def _show_line(message: Received) -> None:
+    show([message_line(message)])
+
+
+async def _offset(consumer: Consumer, queue: MessageQueue, start: Start) -> int:
+    offsets = consumer.offsets
+    if start.offset is not None:
+        return start.offset
+    if start.time_ms is not None:
+        return await offsets.offset_at(queue, start.time_ms)
+    if start.word == "last":
+        return await offsets.max_offset(queue)
+    if start.word == "committed":
+        stored = await consumer.committed(queue)
+        if stored is not None:
+            return stored
+    return await offsets.min_offset(queue)
+
+
+async def _once(
+    consumer: Consumer, starts: dict[MessageQueue, int], tags: str, shown: _Shown
+) -> None:
+    """Everything up to the ends as they are now, queue by queue."""
+    for queue, offset in starts.items():
+        end = await consumer.offsets.max_offset(queue)
+        while offset < end and not shown.is_enough:
+            found = await consumer.pull(queue, offset, tags=tags)
+            in_time = [item for item in found.messages if item.queue_offset < end]
+            if shown.take(in_time):
+                shown.positions[queue] = min(found.next_offset, end)
+            if found.next_offset <= offset:
+                break
+            offset = found.next_offset
+
+
+async def _follow(
+    consumer: Consumer, starts: dict[MessageQueue, int], tags: str, shown: _Shown
+) -> None:
+    """On and on; ends with the limit, or when the user has seen enough."""
+    for topic in {queue.topic: None for queue in starts}:
+        await consumer.subscribe(topic, tags=tags, start="last", queues=starts)
+    for queue, offset in starts.items():
+        consumer.seek(queue, offset)
+    while not shown.is_enough:
+        shown.take(await consumer.poll(timeout_s=POLL_S))

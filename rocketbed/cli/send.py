@@ -1,0 +1,159 @@
+"""`rocketbed send`: send messages and say how each send ended.
+
+Ends with 0 when every message was sent, 1 when one was refused, 2 when the outcome of one is
+unknown. What is stored but not as safe as the cluster should make it counts as sent; its line says
+so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rocketbed.cli.client import (
+    json_option,
+    nameserver_option,
+    parse_queue,
+    queue_text,
+    run,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from rocketbed.client.messages import Message
+    from rocketbed.client.outcome import Outcome
+    from rocketbed.client.producer import Producer
+    from rocketbed.wire.bodies import MessageQueue
+
+EXIT_REFUSED: Final = 1
+EXIT_UNKNOWN: Final = 2
+
+
+@click.command()
+@nameserver_option
+@click.option("-t", "--topic", required=True, help="Topic; made on first use where allowed.")
+@click.option("--body", help="Text of the message; without it, standard input is the body.")
+@click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
+@click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")
+@click.option("--tag", help="One word by which consumers choose.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=TEXT", help="Repeatable.")
+@click.option("--queue", metavar="[BROKER/]ID", help="Send to this queue.")
+@click.option("--order-key", help="Send to the queue of this key.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Send it so many times.")
+@click.option("--group", default="rocketbed_send", show_default=True, help="Producer group.")
+@click.option("--timeout", "timeout_s", type=float, default=3.0, show_default=True, help="Seconds.")
+@json_option
+def send(
+    nameservers: str,
+    topic: str,
+    body: str | None,
+    lines: bool,
+    keys: tuple[str, ...],
+    tag: str | None,
+    properties: tuple[str, ...],
+    queue: str | None,
+    order_key: str | None,
+    count: int,
+    group: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Send messages to a topic."""
+    from rocketbed.client.messages import Message
+    from rocketbed.client.producer import Producer
+
+    if body is not None and lines:
+        raise click.UsageError("--lines reads standard input: leave --body out")
+    bodies = _bodies(body, lines)
+    texts = dict(_pair(item) for item in properties)
+    messages = [
+        Message(topic, item, tag=tag, keys=keys, properties=texts)
+        for item in bodies
+        for _ in range(count)
+    ]
+
+    async def main() -> int:
+        worst = 0
+        async with Producer(nameservers=nameservers, group=group, timeout_s=timeout_s) as producer:
+            target = None
+            if queue is not None:
+                target = parse_queue(queue, await producer.queues(topic))
+            async for outcome in _send_all(producer, messages, target, order_key):
+                worst = max(worst, _exit_code(outcome))
+                if as_json:
+                    show_json(outcome_row(outcome))
+                else:
+                    show([outcome_line(outcome)])
+        return worst
+
+    return run(main)
+
+
+async def _send_all(
+    producer: Producer, messages: list[Message], queue: MessageQueue | None, order_key: str | None
+) -> AsyncIterator[Outcome]:
+    for message in messages:
+        yield await producer.send(message, queue=queue, order_key=order_key)
+
+
+def _bodies(body: str | None, lines: bool) -> list[bytes]:
+    if body is not None:
+        return [body.encode()]
+    data = sys.stdin.buffer.read()
+    found = [line for line in data.splitlines() if line] if lines else [data]
+    if not any(found):
+        raise click.UsageError("there is nothing to send: give --body or standard input")
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--property {text}: NAME=TEXT is needed")
+    return name, value
+
+
+def _exit_code(outcome: Outcome) -> int:
+    from rocketbed.client.outcome import Refused, Unknown
+
+    if isinstance(outcome, Unknown):
+        return EXIT_UNKNOWN
+    return EXIT_REFUSED if isinstance(outcome, Refused) else 0
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """An outcome on one line."""
+    from rocketbed.client.outcome import Sent
+
+    if isinstance(outcome, Sent):
+        double = "  (an earlier attempt may have stored it too)" if outcome.may_be_double else ""
+        return (
+            f"sent     {outcome.message_id}  {queue_text(outcome.queue)} {outcome.queue_offset}"
+            f"  {outcome.status.name}  {outcome.offset_id or '-'}{double}"
+        )
+    return f"{type(outcome).__name__.lower():<8} {outcome.message_id}  {outcome.reason}"
+
+
+def outcome_row(outcome: Outcome) -> dict[str, object]:
+    """An outcome as JSON."""
+    from rocketbed.client.outcome import Sent
+
+    row: dict[str, object] = {"outcome": type(outcome).__name__.lower()}
+    if not isinstance(outcome, Sent):
+        return {**row, **asdict(outcome)}
+    return {
+        **row,
+        "sendStatus": outcome.status.name,
+        "msgId": outcome.message_id,
+        "offsetMsgId": outcome.offset_id,
+        "brokerName": outcome.queue.broker_name,
+        "queueId": outcome.queue.queue_id,
+        "queueOffset": outcome.queue_offset,
+        "attempts": outcome.attempts,
+        "mayBeDouble": outcome.may_be_double,
+    }
