@@ -6,6 +6,7 @@ Here every byte position behind it is searched for records that say they are whe
 
 from dataclasses import dataclass
 
+from node.store.cut import is_zero
 from node.store.parts import StoreParts
 from node.store.scan import RecordScanner, parse_delay_levels
 from rocketbed.wire.message import HEAD
@@ -36,7 +37,7 @@ def look_behind(parts: StoreParts, offset: int, *, first_only: bool = False) -> 
     while segments.has(position):
         segment_end = segments.start_of(position) + segments.size
         data = segments.read(position, _CHUNK)
-        for at in _candidates(data):
+        for at in () if is_zero(data) else _candidates(data):
             start = position + at - 4
             if start <= offset or not segments.has(start):
                 continue

@@ -10,6 +10,7 @@ from chaos.sim.image import DiskImage
 from chaos.sim.solo import SoloRun, run_solo
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
+from rocketbed.wire.bodies import RegisterBrokerBody
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, Encoding, request
 from rocketbed.wire.frame import FrameReader
@@ -17,7 +18,7 @@ from rocketbed.wire.json_dialect import loads
 from rocketbed.world.api import Stream, World
 from routing.config import NameserverConfig
 from routing.nameserver import Nameserver
-from tests.unit.test_routing_table import RegisterBrokerBody, topics
+from tests.unit.test_routing_table import topics
 from tests.wire_sessions import SESSIONS, RecordedFrame, recorded_frames
 
 HOST, PORT = "127.0.0.1", 9876
