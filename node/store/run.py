@@ -36,6 +36,7 @@ from rocketbed.wire.properties import (
     PROPERTIES_MAX,
     index_keys,
     indexed_properties,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ class Run:
         added = []
         for item in items:
             found = indexed_properties(item.properties)
-            tag, unique, keys = (found.get(n) for n in (b"TAGS", b"UNIQ_KEY", b"KEYS"))
+            tag, unique, keys = (text_of(found.get(n)) for n in (b"TAGS", b"UNIQ_KEY", b"KEYS"))
             added.append(
                 self.add(
                     topic,
@@ -268,10 +269,8 @@ class Run:
                     born_ms=born_ms,
                     born_host=born_host,
                     reconsume_times=reconsume_times,
-                    tag=tag.decode() if tag else None,
-                    keys=index_keys(
-                        unique.decode() if unique else None, keys.decode() if keys else None
-                    ),
+                    tag=tag,
+                    keys=index_keys(unique, keys),
                 )
             )
         return added

@@ -27,7 +27,13 @@ from rocketbed.wire.message import (
     TRANSACTION_ROLLBACK,
     V1_TOPIC_MAX,
 )
-from rocketbed.wire.properties import CRC32, CRC_SIZE, index_keys, indexed_properties
+from rocketbed.wire.properties import (
+    CRC32,
+    CRC_SIZE,
+    index_keys,
+    indexed_properties,
+    text_of,
+)
 
 SECTOR = 512
 """What a disk writes as a whole; a sector that never arrived reads as zeros."""
@@ -163,19 +169,15 @@ class RecordScanner:
         sys_flag: int,
         store_ms: int,
     ) -> Entry | str:
-        try:
-            topic = self._topics.get(topic_bytes)
-            if topic is None:
-                topic = topic_bytes.decode()
-                if len(self._topics) < 65_536:
-                    self._topics[topic_bytes] = topic
-            found = indexed_properties(properties)
-            tag = found.get(b"TAGS")
-            unique, more = found.get(b"UNIQ_KEY"), found.get(b"KEYS")
-            code = tag_code(tag.decode()) if tag else 0
-            keys = index_keys(unique.decode() if unique else None, more.decode() if more else None)
-        except UnicodeDecodeError:
-            return "topic or properties are not UTF-8"
+        topic = self._topics.get(topic_bytes)
+        if topic is None:
+            topic = topic_bytes.decode(errors="replace")
+            if len(self._topics) < 65_536:
+                self._topics[topic_bytes] = topic
+        found = indexed_properties(properties)
+        tag = text_of(found.get(b"TAGS"))
+        code = tag_code(tag) if tag else 0
+        keys = index_keys(text_of(found.get(b"UNIQ_KEY")), text_of(found.get(b"KEYS")))
         units = ONE_UNIT
         transaction = sys_flag & TRANSACTION_MASK
         if transaction == TRANSACTION_ROLLBACK:

@@ -162,7 +162,7 @@ def _decode(view: memoryview, check_crc: bool) -> StoredMessage:
     body = bytes(view[body_start:body_end])
     if check_crc and body and body_crc(body) != crc:
         raise ValueError("body CRC does not match")
-    text = str(view[topic_end + 2 : size], "utf-8")
+    text = str(view[topic_end + 2 : size], "utf-8", "replace")
     return StoredMessage(
         size=size,
         body_crc=crc,
@@ -178,7 +178,7 @@ def _decode(view: memoryview, check_crc: bool) -> StoredMessage:
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared,
         body=body,
-        topic=str(view[topic_start:topic_end], "utf-8"),
+        topic=str(view[topic_start:topic_end], "utf-8", "replace"),
         properties_text=text,
         properties=decode_properties(text),
     )

@@ -50,6 +50,11 @@ def indexed_properties(data: bytes) -> dict[bytes, bytes]:
     return dict(_INDEXED.findall(data))
 
 
+def text_of(value: bytes | None) -> str | None:
+    """Stored bytes as text. What is no UTF-8 is replaced, as Java does: it is never an error."""
+    return None if value is None else value.decode(errors="replace")
+
+
 def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:
     """Keys that the index holds for a message: UNIQ_KEY, then each part of KEYS (store.md 4.2)."""
     if not keys:
