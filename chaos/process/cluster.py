@@ -172,6 +172,10 @@ class LocalCluster:
         """What a member printed."""
         return self._process(name).log_path
 
+    def log_tail(self, name: str) -> str:
+        """The end of what a member printed."""
+        return self._process(name).log_tail()
+
     def pid(self, name: str) -> int | None:
         """A member's process id while it runs."""
         return self._process(name).pid()

@@ -1,0 +1,166 @@
+"""A trial that begins with somebody's data: a copy of a store directory becomes the master's.
+
+Before the start the independent reader takes every record of the copy's log; when the cluster
+serves, each of them has to come back through the client, at its place and with its bytes.
+"""
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.demo.drain import QueueReader
+from chaos.demo.plan import PlanError
+from chaos.process.cluster import LocalCluster
+from chaos.process.plan import BROKER_NAME
+from chaos.workload import body_crc
+from rocketbed.client.consumer import Consumer
+from rocketbed.client.errors import ClientError
+from rocketbed.client.messages import Received
+from rocketbed.inspect import Fault, NotAStore, Record, Scanned, StoreDirectory, open_directory
+from rocketbed.inspect.bodies import unpack_body
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.world.api import World
+
+QueueName = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OldMessage:
+    """One record that was there before the trial."""
+
+    physical: int
+    size: int
+    body_crc: int
+    """Of the unpacked body."""
+    properties: dict[str, str]
+
+
+@dataclass(slots=True)
+class OldStore:
+    """What a directory held before the trial, and what became of it."""
+
+    source: Path
+    settings: dict[str, str]
+    """File lengths, by RocketMQ's names; every node of the cluster needs the same."""
+    queues: dict[QueueName, dict[int, OldMessage]] = field(default_factory=dict)
+    """By queue, then by queue offset."""
+    log_end: int = 0
+    served: int = 0
+    findings: list[str] = field(default_factory=list)
+    could_not: str = ""
+    """Why serving could not be checked."""
+
+    @property
+    def messages(self) -> int:
+        """How many records there are."""
+        return sum(map(len, self.queues.values()))
+
+
+def read_old_store(source: Path) -> OldStore:
+    """Read a directory. Raises `PlanError` when it is no store, or a broker runs on it."""
+    try:
+        directory = open_directory(source)
+    except NotAStore as exc:
+        raise PlanError(f"--store {source}: {exc}") from exc
+    try:
+        holder = directory.lock_holder()
+        if holder is not None:
+            raise PlanError(
+                f"--store {source}: process {holder} holds it; stop that broker, or give a copy"
+            )
+        old = OldStore(source, settings_of(directory))
+        for record in _records(directory):
+            queue = old.queues.setdefault((record.topic, record.queue_id), {})
+            body = unpack_body(record.body, record.sys_flag)
+            old.log_end = record.offset + record.size
+            queue[record.queue_offset] = OldMessage(
+                record.offset,
+                record.size,
+                body_crc(record.body if body is None else body),
+                dict(record.properties),
+            )
+    finally:
+        directory.close()
+    if not old.messages:
+        raise PlanError(f"--store {source}: there is no message in it")
+    return old
+
+
+def settings_of(directory: StoreDirectory) -> dict[str, str]:
+    """Settings that a node needs to go on with a directory's files."""
+    found = {
+        "mappedFileSizeCommitLog": str(directory.sizes.segment),
+        "mappedFileSizeConsumeQueue": str(directory.sizes.queue_segment),
+        "mapperFileSizeBatchConsumeQueue": str(directory.sizes.batch_queue_segment),
+    }
+    if directory.index_layout is not None and directory.index_listing.segments:
+        found["maxHashSlotNum"] = str(directory.index_layout.slots)
+        found["maxIndexNum"] = str(directory.index_layout.entries)
+    return found
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy a store; the source is only read. Raises `PlanError`."""
+    try:
+        shutil.copytree(source, target, symlinks=False, ignore=shutil.ignore_patterns("lock"))
+        for path, _, files in os.walk(target):
+            for name in files:
+                os.chmod(os.path.join(path, name), 0o644)
+    except (OSError, shutil.Error) as exc:
+        raise PlanError(f"{source} cannot be copied to {target}: {exc}") from exc
+
+
+async def check_served(world: World, cluster: LocalCluster, old: OldStore) -> None:
+    """Pull every queue of the old messages and compare. Findings go into `old`."""
+    async with Consumer(
+        world, nameservers=cluster.nameserver_address, group="demo-old-reader"
+    ) as consumer:
+        for name, wanted in sorted(old.queues.items()):
+            queue = MessageQueue(topic=name[0], broker_name=BROKER_NAME, queue_id=name[1])
+            try:
+                found = await _pull(consumer, queue)
+            except (ClientError, RemotingError) as exc:
+                old.findings.append(f"{name[0]}/{name[1]}: {exc}")
+                continue
+            for offset, message in wanted.items():
+                difference = _difference(message, found.get(offset, []))
+                if difference:
+                    old.findings.append(f"{name[0]}/{name[1]} offset {offset}: {difference}")
+                else:
+                    old.served += 1
+
+
+async def _pull(consumer: Consumer, queue: MessageQueue) -> dict[int, list[Received]]:
+    """All messages of a queue by their offset."""
+    found: dict[int, list[Received]] = defaultdict(list)
+    reader = QueueReader(consumer, queue)
+    while (pulled := await reader.next()) is not None:
+        for message in pulled.messages:
+            found[message.queue_offset].append(message)
+    return found
+
+
+def _difference(old: OldMessage, found: list[Received]) -> str:
+    """What is wrong with what was pulled for an old message; empty when nothing is."""
+    if len(found) != 1:
+        return f"it came {len(found)} times"
+    got = found[0]
+    if (got.physical_offset, got.size) != (old.physical, old.size):
+        return f"log {old.physical} is due, it came from {got.physical_offset}"
+    if body_crc(got.body) != old.body_crc:
+        return "its body is another one"
+    if dict(got.properties) != old.properties:
+        return f"its properties are {dict(got.properties)}, in the file {old.properties}"
+    return ""
+
+
+def _records(directory: StoreDirectory) -> Iterator[Record]:
+    for item in directory.log.scan():
+        if isinstance(item, Scanned):
+            record = directory.log.record_at(item.offset, item.size)
+            if not isinstance(record, Fault):
+                yield record
