@@ -75,12 +75,13 @@ def duplicates(evidence: Evidence) -> CheckResult:
     examined = again = 0
     for node in evidence.nodes:
         places: dict[int, list[Stored]] = defaultdict(list)
-        operations: dict[int, set[int]] = defaultdict(set)
+        operations: dict[tuple[int, int], set[int]] = defaultdict(set)
         for stored in node.stored:
             examined += 1
             if stored.writer:
                 places[stored.writer.value].append(stored)
-                operations[stored.writer.operation].add(stored.writer.value)
+                message = stored.writer.operation, stored.writer.sequence
+                operations[message].add(stored.writer.value)
         findings += [
             f"value {value} is {len(found)} times in the log of {node.name}: "
             + ", ".join(_show(stored.place) for stored in found)
@@ -89,7 +90,7 @@ def duplicates(evidence: Evidence) -> CheckResult:
         ]
         if node.name == evidence.leader:
             again = sum(len(values) - 1 for values in operations.values())
-    note = f"{again} operations stored again by a retry (A6, allowed)" if again else ""
+    note = f"{again} messages stored again by a retry (A6, allowed)" if again else ""
     return judged("A5 duplicate", examined, "stored messages", findings, note)
 
 
