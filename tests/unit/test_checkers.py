@@ -147,7 +147,7 @@ def test_a_retry_that_is_stored_again_is_counted(run: Run) -> None:
     run.sends.append(Send(30, body=retried))
     results = run.check()
     assert all_passed(list(results.values()))
-    assert results["A5 duplicate"].note.startswith("1 operations stored again")
+    assert results["A5 duplicate"].note.startswith("1 messages stored again")
 
 
 def test_a_moved_message(run: Run) -> None:
