@@ -1,0 +1,343 @@
+"""Subscriptions: reading all queues of a topic, positions, commits (wire.md 5, 6.5)."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.client.errors import BadMessage, ClientError, NoBroker, RequestRefused
+from rocketbed.wire.bodies import HeartbeatData, MessageQueue
+from rocketbed.wire.codes import RequestCode as Code
+from rocketbed.wire.command import Command
+from tests.client_shelf import QUEUE, Shelf, bodies, consumer, read, shelf
+from tests.client_support import Stage, on_stage, port_of, route
+
+
+def test_all_queues_of_all_brokers_are_read_in_order() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", "b")
+        for name in "ab":
+            await shelf(stage, name, messages={0: bodies(5), 1: bodies(3)})
+        found: dict[MessageQueue, list[int]] = {}
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            count = 0
+            while count < 16:
+                for message in await reader.poll():
+                    found.setdefault(message.queue, []).append(message.queue_offset)
+                    count += 1
+            assert await reader.poll(timeout_s=30) == []
+            assert sorted(reader.positions().values()) == [3, 3, 5, 5]
+        assert sorted(found.values()) == [[0, 1, 2], [0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(
+    ("start", "committed", "position"),
+    [
+        ("first", {}, 1),
+        ("last", {}, 4),
+        (2500, {}, 2),
+        ("first", {0: 3}, 3),
+        ("last", {0: 2}, 2),
+    ],
+)
+def test_where_a_subscription_begins(start: Any, committed: dict[int, int], position: int) -> None:
+    async def scenario(stage: Stage) -> int:
+        stage.routes["T"] = route("a", queues=1)
+        await shelf(stage, messages={0: bodies(4)}, minimum=1, committed=dict(committed))
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start=start)
+            return reader.position(QUEUE)
+
+    assert on_stage(scenario).value == position
+
+
+def test_new_messages_wake_a_poll() -> None:
+    async def scenario(stage: Stage) -> float:
+        stage.routes["T"] = route("a", queues=1)
+        content, peer = await shelf(stage)
+        async with consumer(stage) as reader, trio.open_nursery() as nursery:
+            await reader.subscribe("T")
+
+            async def add() -> None:
+                await trio.sleep(7)
+                content.add(peer, 0, b"new")
+
+            nursery.start_soon(add)
+            began = trio.current_time()
+            assert await read(reader, 1) == [b"new"]
+            return trio.current_time() - began
+
+    assert 6.9 < on_stage(scenario).value < 7.1
+
+
+def test_every_broker_hears_of_the_group_before_it_is_asked() -> None:
+    """Trap 18."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", "b", ids=(0, 1))
+        peers = [(await shelf(stage, name, number))[1] for name in "ab" for number in (0, 1)]
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", tags="A || B")
+            for peer in peers:
+                (group,) = HeartbeatData.decode(peer.heartbeats[-1].body).consumer_data_set
+                assert group.group_name == "cg"
+                (wanted,) = group.subscription_data_set
+                assert (wanted.topic, wanted.sub_string, wanted.tags_set) == (
+                    "T",
+                    "A || B",
+                    ["A", "B"],
+                )
+
+    on_stage(scenario)
+
+
+def test_an_offset_that_moved_is_followed() -> None:
+    """Trap 16: reading goes on at what the broker says, and the position with it."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, _ = await shelf(stage, messages={0: bodies(6)}, minimum=4, committed={0: 1})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T")
+            assert await read(reader, 2) == [b"4", b"5"]
+            await reader.commit()
+            assert content.committed == {0: 6}
+            reader.seek(QUEUE, 99)
+            assert await reader.poll(timeout_s=1) == []
+            assert reader.position(QUEUE) == 6
+
+    run = on_stage(scenario)
+    assert [line.fields["next"] for line in run.log if line.event == "client.offset_moved"] == [
+        4,
+        6,
+    ]
+
+
+def test_seek_makes_what_is_under_way_worthless() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        await shelf(stage, messages={0: bodies(10)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            assert await read(reader, 2) == [b"0", b"1"]
+            await trio.sleep(1)
+            reader.seek(QUEUE, 7)
+            assert reader.position(QUEUE) == 7
+            assert await read(reader, 3) == [b"7", b"8", b"9"]
+            reader.seek(QUEUE, 0)
+            assert (await read(reader, 10))[:2] == [b"0", b"1"]
+            with pytest.raises(BadMessage):
+                reader.seek(QUEUE, -1)
+            with pytest.raises(ClientError, match="not subscribed"):
+                reader.seek(MessageQueue(topic="T", broker_name="a", queue_id=5), 0)
+
+    on_stage(scenario)
+
+
+def test_commits_are_explicit_and_only_of_what_changed() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=2)
+        content, peer = await shelf(stage, messages={0: bodies(2), 1: bodies(1)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            await read(reader, 3)
+            assert content.committed == {}
+            await reader.commit()
+            assert content.committed == {0: 2, 1: 1}
+            await reader.commit()
+            assert peer.codes().count(Code.UPDATE_CONSUMER_OFFSET) == 2
+            await reader.commit({QUEUE: 1})
+            assert await reader.committed(QUEUE) == 1
+
+    on_stage(scenario)
+
+
+def test_automatic_commits_count_what_the_next_poll_confirms() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, _ = await shelf(stage, messages={0: bodies(4)})
+        async with consumer(stage, auto_commit_s=5) as reader:
+            await reader.subscribe("T", start="first")
+            assert await read(reader, 2) == [b"0", b"1"]
+            await trio.sleep(12)
+            assert content.committed == {0: 0}
+            assert await read(reader, 2) == [b"2", b"3"]
+            await trio.sleep(6)
+            assert content.committed == {0: 2}
+            await reader.poll(timeout_s=0.1)
+        assert content.committed == {0: 4}
+
+    on_stage(scenario)
+
+
+def test_a_slave_is_told_no_offsets() -> None:
+    """Trap 15: flag 0x1 is cleared for a slave."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1, ids=(0, 1))
+        _, master = await shelf(stage, messages={0: bodies(6)}, suggests=0)
+        slave_shelf, slave = await shelf(stage, number=1, messages={0: bodies(20)}, suggests=1)
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            await read(reader, 2)
+            await reader.commit()
+            await read(reader, 4)
+            master.answering.suggests = 1  # type: ignore[attr-defined]
+            reader.seek(QUEUE, 0)
+            await read(reader, 12)
+        assert slave_shelf.committed == {}
+        flags = [int(c.fields["sysFlag"]) & 1 for c in master.requests if c.code == 11]
+        assert 1 in flags
+        assert [int(c.fields["sysFlag"]) & 1 for c in slave.requests if c.code == 11].count(1) == 0
+
+    on_stage(scenario)
+
+
+def test_refusals_come_out_of_poll_and_reading_goes_on_afterwards() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, _ = await shelf(
+            stage, messages={0: bodies(1)}, fails={Code.PULL_MESSAGE: (16, "forbidden")}
+        )
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            with pytest.raises(RequestRefused, match="forbidden"):
+                await reader.poll()
+            content.fails.clear()
+            found: list[bytes] = []
+            while not found:
+                try:
+                    found = await read(reader, 1)
+                except RequestRefused:
+                    continue
+            assert found == [b"0"]
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("code", [2, 24, 25, 215])
+def test_refusals_that_pass_are_waited_out(code: int) -> None:
+    """Trap 17."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, peer = await shelf(
+            stage, messages={0: bodies(1)}, fails={Code.PULL_MESSAGE: (code, "not now")}
+        )
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            assert await reader.poll(timeout_s=3) == []
+            assert 2 < peer.codes().count(Code.PULL_MESSAGE) < 20
+            content.fails.clear()
+            assert await read(reader, 1) == [b"0"]
+
+    on_stage(scenario)
+
+
+def test_a_broker_that_goes_and_comes_back_is_waited_for() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, peer = await shelf(stage, messages={0: bodies(2)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            assert await read(reader, 2) == [b"0", b"1"]
+            peer.stop()
+            assert await reader.poll(timeout_s=5) == []
+            content.held.clear()
+            content.messages[0].append((b"2", None))
+            await stage.peer(port_of("a"), content)
+            assert await read(reader, 1) == [b"2"]
+
+    on_stage(scenario)
+
+
+def test_an_answer_that_comes_at_once_and_brings_nothing_does_not_spin() -> None:
+    async def scenario(stage: Stage) -> int:
+        stage.routes["T"] = route("a", queues=1)
+        content = Shelf(messages={0: bodies(1)})
+
+        def never_holds(command: Command) -> Command | None:
+            if command.code == Code.PULL_MESSAGE:
+                command.raw_fields["sysFlag"] = "4"
+            return content(command)
+
+        broker = await stage.broker("a", never_holds)
+        async with consumer(stage) as reader:
+            await reader.subscribe("T")
+            await reader.poll(timeout_s=2)
+        return broker.codes().count(Code.PULL_MESSAGE)
+
+    assert 10 < on_stage(scenario).value < 60
+
+
+def test_new_queues_of_a_topic_are_read_from_their_start() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        await shelf(stage, messages={0: bodies(1), 1: bodies(2)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T")
+            assert await reader.poll(timeout_s=1) == []
+            stage.routes["T"] = route("a", queues=2)
+            found: list[bytes] = []
+            with trio.fail_after(120):
+                while len(found) < 2:
+                    found += [message.body for message in await reader.poll(timeout_s=10)]
+            assert found == [b"0", b"1"]
+
+    on_stage(scenario)
+
+
+def test_only_some_queues() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=3)
+        await shelf(stage, messages={number: bodies(1) for number in range(3)})
+        async with consumer(stage) as reader:
+            second = (await reader.queues("T"))[1]
+            await reader.subscribe("T", start="first", queues=[second])
+            (message,) = await reader.poll()
+            assert message.queue == second
+            assert await reader.poll(timeout_s=60) == []
+            stray = MessageQueue(topic="U", broker_name="a", queue_id=0)
+            with pytest.raises(BadMessage, match="no queue of topic T"):
+                await reader.subscribe("T", queues=[stray])
+
+    on_stage(scenario)
+
+
+def test_subscribing_again_changes_the_tags() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content = [(b"%d" % number, "AB"[number % 2]) for number in range(8)]
+        await shelf(stage, messages={0: content}, committed={0: 0})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", tags="A")
+            assert await read(reader, 1) == [b"0"]
+            await reader.subscribe("T", tags="B")
+            assert await read(reader, 4) == [b"1", b"3", b"5", b"7"]
+
+    on_stage(scenario)
+
+
+def test_poll_without_subscription_says_so() -> None:
+    async def scenario(stage: Stage) -> None:
+        async with consumer(stage) as reader:
+            with pytest.raises(ClientError, match="subscribe first"):
+                await reader.poll()
+
+    on_stage(scenario)
+
+
+def test_a_commit_needs_a_master() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", ids=(1,))
+        content, _ = await shelf(stage, number=1, committed={0: 5})
+        async with consumer(stage) as reader:
+            assert await reader.committed(QUEUE) == 5
+            with pytest.raises(NoBroker, match="no master"):
+                await reader.commit({QUEUE: 6})
+        assert content.committed == {0: 5}
+
+    on_stage(scenario)

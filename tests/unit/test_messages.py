@@ -1,0 +1,86 @@
+"""Messages: what is refused before it is sent, and what becomes of stored ones."""
+
+import zlib
+from typing import Any
+
+import pytest
+
+from rocketbed.client.errors import BadMessage
+from rocketbed.client.messages import BODY_MAX, Message, Received, check_group
+from rocketbed.wire.message import COMPRESSED, StoredMessage
+from rocketbed.wire.properties import decode_properties
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"topic": ""}, "topic ''"),
+        ({"topic": "no blanks"}, "letters, digits"),
+        ({"topic": "T" * 128}, "at most 127"),
+        ({"body": b""}, "at least one"),
+        ({"body": "text"}, "has to be bytes"),
+        ({"body": bytes(BODY_MAX + 1)}, "over 4194304"),
+        ({"flag": 1 << 31}, "32 bits"),
+        ({"keys": "abc"}, "sequence of words"),
+        ({"keys": ("a b",)}, "without blanks"),
+        ({"keys": ("",)}, "without blanks"),
+        ({"properties": {"UNIQ_KEY": "x"}}, "sets UNIQ_KEY itself"),
+        ({"properties": {"a\x01": "x"}}, "characters 1 and 2"),
+        ({"tag": "a\x02"}, "characters 1 and 2"),
+        ({"properties": {"a": ""}}, "a name and a text"),
+    ],
+)
+def test_what_no_broker_takes(changes: dict[str, Any], reason: str) -> None:
+    message = Message(**{"topic": "T", "body": b"x", **changes})
+    with pytest.raises(BadMessage, match=reason):
+        message.check()
+
+
+def test_properties_text() -> None:
+    message = Message("T", b"x", tag="A", keys=["k1", "k2"], properties={"color": "red"})
+    message.check()
+    assert decode_properties(message.properties_text("ID")) == {
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "ID",
+        "WAIT": "true",
+        "TAGS": "A",
+        "color": "red",
+    }
+    with pytest.raises(BadMessage, match="over 32767"):
+        Message("T", b"x", properties={"a": "ä" * 17_000}).properties_text("ID")
+
+
+def test_group_names() -> None:
+    check_group("g" * 120)
+    with pytest.raises(BadMessage, match="120"):
+        check_group("g" * 121)
+    with pytest.raises(BadMessage, match="letters"):
+        check_group("a b")
+
+
+def stored(body: bytes, sys_flag: int = 0, **properties: str) -> StoredMessage:
+    return StoredMessage(
+        size=100, body_crc=0, queue_id=3, flag=5, queue_offset=9, physical_offset=1000,
+        sys_flag=sys_flag, born_timestamp=1, born_host=("10.0.0.9", 7), store_timestamp=2,
+        store_host=("10.0.0.1", 10911), reconsume_times=0, prepared_transaction_offset=0,
+        body=body, topic="T", properties_text="", properties=dict(properties),
+    )  # fmt: skip
+
+
+def test_received() -> None:
+    message = Received.of(stored(b"x", TAGS="A", KEYS="k1 k2", UNIQ_KEY="ID"), "a")
+    assert (message.topic, message.queue.broker_name, message.queue.queue_id) == ("T", "a", 3)
+    assert (message.message_id, message.tag, message.keys) == ("ID", "A", ("k1", "k2"))
+    assert message.offset_id == "0A00000100002A9F00000000000003E8"
+
+
+def test_a_message_without_unique_key_goes_by_its_offset_id() -> None:
+    message = Received.of(stored(b"x"), "a")
+    assert message.message_id == message.offset_id
+
+
+def test_packed_bodies_are_unpacked_and_broken_ones_left_as_they_are() -> None:
+    whole = Received.of(stored(zlib.compress(b"hello"), COMPRESSED | 0x300), "a")
+    assert (whole.body, whole.is_packed) == (b"hello", False)
+    broken = Received.of(stored(b"\x00nonsense", COMPRESSED), "a")
+    assert (broken.body, broken.is_packed) == (b"\x00nonsense", True)

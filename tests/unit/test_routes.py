@@ -1,0 +1,237 @@
+"""Routes: what a nameserver's answer means, how long it counts, which nameserver is asked."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.client.errors import BadMessage, NoNameserver, NoRoute, RequestRefused
+from rocketbed.client.nameservers import parse_nameservers
+from rocketbed.client.routes import route_of
+from rocketbed.client.session import Session
+from rocketbed.wire.bodies import TopicRouteData
+from rocketbed.wire.codes import RequestCode
+from rocketbed.wire.command import answer, request
+from tests.client_support import HOST, NAMESERVER, Peer, Stage, on_stage, port_of, route
+
+
+def names(queues: Any) -> list[str]:
+    return [f"{queue.broker_name}{queue.queue_id}" for queue in queues]
+
+
+def test_queues_of_a_route() -> None:
+    data = route("b", "a", ids=(0, 1))
+    found = route_of("T", data)
+    assert names(found.writable) == names(found.readable) == ["a0", "a1", "b0", "b1"]
+    assert found.master("a") == (HOST, port_of("a"))
+    assert found.master("c") is None
+
+
+def test_permissions_and_masters_decide_what_is_written() -> None:
+    data = route("a", "b", queues=1)
+    data.broker_datas[0].broker_addrs = {2: "10.0.0.1:5"}
+    found = route_of("T", data)
+    assert names(found.writable) == ["b0"]
+    assert names(found.ordered) == names(found.readable) == ["a0", "b0"]
+    assert route_of("T", route("a", perm=4)).ordered == ()
+    assert route_of("T", route("a", perm=2)).readable == ()
+
+
+def test_reads_go_to_the_wanted_member_or_the_nearest() -> None:
+    found = route_of("T", route("a", ids=(0, 1, 3)))
+    members = {number: (number, (HOST, port_of("a", number))) for number in (0, 1, 3)}
+    assert [found.member("a", wanted) for wanted in (0, 1, 2, 3)] == [
+        members[0],
+        members[1],
+        members[3],
+        members[3],
+    ]
+    assert found.member("a", 7) == members[0]
+    assert route_of("T", route("a", ids=(2,))).member("a", 0) == (2, (HOST, port_of("a", 2)))
+    assert found.member("x", 0) is None
+
+
+def test_both_json_dialects_of_a_route_are_read() -> None:
+    text = (
+        '{"brokerDatas":[{"brokerAddrs":{%s:"10.0.0.1:10911"},"brokerName":"a","cluster":"c"}],'
+        '"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":1,"writeQueueNums":1,'
+        '"topicSysFlag":0}]}'
+    )
+    for key in ("0", '"0"'):
+        found = route_of("T", TopicRouteData.decode((text % key).encode()))
+        assert found.master("a") == ("10.0.0.1", 10911)
+
+
+def test_a_route_counts_for_half_a_minute() -> None:
+    async def scenario(stage: Stage) -> list[int]:
+        stage.routes["T"] = route("a")
+        counts = []
+        async with Session(stage.world, NAMESERVER) as session:
+            for pause_s in (0, 29, 2, 0):
+                await trio.sleep(pause_s)
+                await session.routes.get("T")
+                counts.append(len(stage.nameserver.requests))
+            session.routes.distrust("T")
+            await session.routes.get("T")
+            counts.append(len(stage.nameserver.requests))
+        return counts
+
+    assert on_stage(scenario).value == [1, 1, 2, 2, 3]
+
+
+def test_many_that_want_a_route_ask_once() -> None:
+    async def scenario(stage: Stage) -> int:
+        stage.routes["T"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session, trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(session.routes.get, "T")
+        return len(stage.nameserver.requests)
+
+    assert on_stage(scenario).value == 1
+
+
+def test_an_old_route_is_better_than_none() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session:
+            found = await session.routes.get("T")
+            stage.nameserver.stop()
+            await trio.sleep(100)
+            assert await session.routes.get("T") == found
+            with pytest.raises(NoNameserver):
+                await session.routes.get("U")
+
+    on_stage(scenario)
+
+
+def test_a_topic_that_is_gone_is_gone() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session:
+            await session.routes.get("T")
+            del stage.routes["T"]
+            session.routes.distrust("T")
+            with pytest.raises(NoRoute, match="create it first"):
+                await session.routes.get("T")
+
+    on_stage(scenario)
+
+
+def test_a_template_serves_those_who_make_topics_only() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["TBW102"] = route("a", queues=8)
+        async with Session(stage.world, NAMESERVER) as session:
+            made = await session.routes.get("T", make=True)
+            assert (made.is_template, len(made.writable)) == (True, 4)
+            with pytest.raises(NoRoute):
+                await session.routes.get("T")
+
+    on_stage(scenario)
+
+
+def test_a_nameserver_that_refuses_is_quoted() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.nameserver.answering = lambda command: answer(command, 1, "name server not ready")
+        async with Session(stage.world, NAMESERVER) as session:
+            with pytest.raises(RequestRefused, match=r"1 \(SYSTEM_ERROR\): name server not ready"):
+                await session.routes.get("T")
+
+    on_stage(scenario)
+
+
+def test_an_address_that_is_none_is_told() -> None:
+    async def scenario(stage: Stage) -> None:
+        data = route("a")
+        data.broker_datas[0].broker_addrs = {0: "nowhere"}
+        stage.routes["T"] = data
+        async with Session(stage.world, NAMESERVER) as session:
+            with pytest.raises(NoRoute, match="nowhere"):
+                await session.routes.get("T")
+
+    on_stage(scenario)
+
+
+# --- several nameservers
+
+
+@pytest.mark.parametrize(
+    "given", ["a:1;b:2", "a:1,b:2", " a:1 ; b:2;", ["a:1", "b:2"], "a:1;b:2;a:1"]
+)
+def test_lists_of_nameservers(given: Any) -> None:
+    assert parse_nameservers(given) == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("given", ["", ";", "a", "a:x", "a:99999", ":1", []])
+def test_lists_that_are_none(given: Any) -> None:
+    with pytest.raises(BadMessage):
+        parse_nameservers(given)
+
+
+async def three(stage: Stage) -> list[Peer]:
+    others = [await stage.peer(port, stage.name_service) for port in (9877, 9878)]
+    return [stage.nameserver, *others]
+
+
+THREE = f"{HOST}:9876;{HOST}:9877;{HOST}:9878"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_client_stays_with_a_nameserver_until_it_fails(seed: int) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        servers = await three(stage)
+        used = []
+        async with Session(stage.world, THREE) as session:
+            for _ in servers:
+                before = [len(server.requests) for server in servers]
+                for _ in range(4):
+                    session.routes.distrust("T")
+                    await session.routes.get("T")
+                grown = [len(s.requests) - old for s, old in zip(servers, before, strict=True)]
+                assert sorted(grown) == [0, 0, 4]
+                used.append(grown.index(4))
+                servers[used[-1]].stop()
+        assert sorted(used) == [0, 1, 2]
+
+    on_stage(scenario, seed=seed)
+
+
+def test_one_that_does_not_answer_leaves_time_for_the_others() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        dumb = await stage.peer(9877, lambda command: None)
+        for _ in range(6):
+            async with Session(stage.world, f"{NAMESERVER};{HOST}:9877") as session:
+                await session.routes.get("T")
+        assert dumb.requests
+
+    on_stage(scenario)
+
+
+def test_when_none_answers_each_is_named() -> None:
+    async def scenario(stage: Stage) -> None:
+        async with Session(stage.world, f"{HOST}:1;{HOST}:2") as session:
+            with pytest.raises(NoNameserver, match=r"10\.0\.0\.1:[12].*10\.0\.0\.1:[12]"):
+                await session.routes.get("T")
+
+    on_stage(scenario)
+
+
+def test_changes_go_to_every_nameserver() -> None:
+    async def scenario(stage: Stage) -> None:
+        servers = await three(stage)
+        for server in servers:
+            server.answering = lambda command: answer(command, fields={"wipeTopicCount": "3"})
+        command = request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "a"})
+        async with Session(stage.world, THREE) as session:
+            assert len(await session.nameservers.request_all(command, "wipe")) == 3
+            assert [len(server.requests) for server in servers] == [1, 1, 1]
+            servers[1].answering = lambda command: answer(command, 1, "no")
+            with pytest.raises(RequestRefused, match=r"nameserver 10\.0\.0\.1:9877"):
+                await session.nameservers.request_all(command, "wipe")
+            servers[1].stop()
+            with pytest.raises(NoNameserver, match="not every nameserver"):
+                await session.nameservers.request_all(command, "wipe")
+            assert [len(server.requests) for server in servers] == [3, 2, 3]
+
+    on_stage(scenario)
