@@ -11,9 +11,14 @@ from node.store.consumequeue import BLANK_UNIT_SIZE, BatchConsumeQueue, ConsumeQ
 from node.store.parts import StoreParts
 from node.store.status import GetStatus
 from rocketbed.wire.message import HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
+from rocketbed.world.api import File
 
 Range = tuple[int, int]
 """Physical offset and size of a record, bytes."""
+
+
+UNITS_STEP = 64
+"""Queue units read at a time: two pulls' worth; 800 at once cost a sixth of a pull."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +42,62 @@ class QueryResult:
     records: list[bytes]
     last_update_ms: int
     last_update_offset: int
+
+
+class _Picker:
+    """Chooses the records of one pull from units, within its limits (store.md 10.1)."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        result: GetResult,
+        max_messages: int,
+        max_bytes: int | None,
+        tag_codes: Set[int] | None,
+    ) -> None:
+        config = parts.config
+        self._result = result
+        self._tag_codes = tag_codes
+        self._log_min = parts.log.min_offset
+        self._memory_from = 0
+        if config.memory_bytes:
+            self._memory_from = parts.log.written.value - config.memory_bytes
+        limit = max_bytes or config.transfer_bytes_memory
+        self._in_memory = (
+            min(max_messages, config.transfer_count_memory),
+            min(limit, config.transfer_bytes_memory),
+        )
+        self._on_disk = (
+            min(max_messages, config.transfer_count_disk),
+            min(limit, config.transfer_bytes_disk),
+        )
+        self._total = 0
+        self.full = False
+        """Whether a record was left for the next pull."""
+        self.last_physical = -1
+        """Physical offset of the last unit looked at, -1 without any."""
+
+    def pick(self, units: list[tuple[int, ...]]) -> None:
+        """Take what fits, moving the result's next offset behind what was looked at."""
+        result, ranges = self._result, self._result.ranges
+        for physical, size, code in units:
+            if size == BLANK_UNIT_SIZE and physical == 0:
+                result.next_offset += 1
+                continue
+            count_max, bytes_max = (
+                self._in_memory if physical >= self._memory_from else self._on_disk
+            )
+            if ranges and (len(ranges) >= count_max or self._total + size > bytes_max):
+                self.full = True
+                return
+            result.next_offset += 1
+            if physical < self._log_min:
+                result.status = GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            self.last_physical = physical
+            if self._tag_codes is None or code in self._tag_codes:
+                ranges.append((physical, size))
+                self._total += size
 
 
 class Reader:
@@ -99,41 +160,24 @@ class Reader:
         max_bytes: int | None,
         tag_codes: Set[int] | None,
     ) -> None:
-        config, log = self._parts.config, self._parts.log
-        looked_max = max(config.max_filter_bytes // 20, max_messages)
-        offset = result.next_offset
-        units = queue.units(offset, looked_max)
-        if not units:
-            row_end = (offset * 20 // queue.row.size + 1) * queue.row.size // 20
+        looked_max = max(self._parts.config.max_filter_bytes // 20, max_messages)
+        first = result.next_offset
+        picker = _Picker(self._parts, result, max_messages, max_bytes, tag_codes)
+        while not picker.full and result.next_offset - first < looked_max:
+            step = min(max(UNITS_STEP, max_messages), looked_max - (result.next_offset - first))
+            units = queue.units(result.next_offset, step)
+            if not units:
+                break
+            picker.pick(units)
+        if result.next_offset == first:
+            row_end = (first * 20 // queue.row.size + 1) * queue.row.size // 20
             result.status, result.next_offset = GetStatus.OFFSET_FOUND_NULL, row_end
             return
-        log_min, log_max = log.min_offset, log.written.value
-        total, last_physical = 0, -1
-        for physical, size, code in units:
-            if size == BLANK_UNIT_SIZE and physical == 0:
-                offset += 1
-                continue
-            far = bool(config.memory_bytes) and log_max - physical > config.memory_bytes
-            bytes_max = config.transfer_bytes_disk if far else config.transfer_bytes_memory
-            count_max = config.transfer_count_disk if far else config.transfer_count_memory
-            if result.ranges and (
-                len(result.ranges) >= min(max_messages, count_max)
-                or total + size > min(bytes_max, max_bytes or bytes_max)
-            ):
-                break
-            offset += 1
-            if physical < log_min:
-                result.status = GetStatus.MESSAGE_WAS_REMOVING
-                continue
-            last_physical = physical
-            if tag_codes is None or code in tag_codes:
-                result.ranges.append((physical, size))
-                total += size
-        result.next_offset = offset
         if result.ranges:
             result.status = GetStatus.FOUND
-        behind = last_physical >= 0 and bool(config.memory_bytes)
-        result.suggest_slave = behind and log_max - last_physical > config.memory_bytes
+        memory = self._parts.config.memory_bytes
+        behind = self._parts.log.written.value - picker.last_physical
+        result.suggest_slave = bool(memory) and picker.last_physical >= 0 and behind > memory
 
     def _collect_batches(
         self, queue: BatchConsumeQueue, result: GetResult, max_messages: int
@@ -167,21 +211,23 @@ class Reader:
         return found
 
     async def read(self, ranges: list[Range]) -> list[bytes]:
-        """The records, from the disk if need be; those that were deleted meanwhile are left out."""
-        found: list[bytes] = []
+        """The records, from the disk if need be, with one hop to a thread.
+
+        Those that were deleted meanwhile are left out.
+        """
         segments = self._parts.log.segments
-        for offset, size in merge_ranges(ranges):
-            if not segments.has(offset):
-                continue
-            start = segments.start_of(offset)
-            file = segments.pin(start)
-            try:
-                data = await self._parts.world.offload(file.read_at, offset - start, size)
-            finally:
+        wanted: list[tuple[File, int, int]] = []
+        pinned: list[int] = []
+        try:
+            for offset, size in merge_ranges(ranges):
+                if segments.has(offset):
+                    start = segments.start_of(offset)
+                    wanted.append((segments.pin(start), offset - start, size))
+                    pinned.append(start)
+            return await self._parts.world.offload(_read_all, wanted) if wanted else []
+        finally:
+            for start in pinned:
                 segments.unpin(start)
-            if len(data) == size:
-                found.append(data)
-        return found
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """The record that begins there, or None. Any client can ask, so sizes are bounded."""
@@ -270,6 +316,12 @@ class Reader:
             last_update_ms=newest.end_ms if newest else 0,
             last_update_offset=newest.end_offset if newest else 0,
         )
+
+
+def _read_all(wanted: list[tuple[File, int, int]]) -> list[bytes]:
+    """Blocking reads of (file, offset, size); short ones are left out."""
+    found = [(file.read_at(offset, size), size) for file, offset, size in wanted]
+    return [data for data, size in found if len(data) == size]
 
 
 def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tuple[int, ...] | None:

@@ -54,6 +54,7 @@ TOPIC_MAX = 127
 RETRY_TOPIC_MAX = 255
 _CRC_NAME = CRC32.encode() + b"\x01"
 _crc32 = zlib.crc32
+_new_tuple = tuple.__new__
 
 
 def crc_property(value: int) -> bytes:
@@ -156,17 +157,11 @@ class Run:
             properties = self._with_crc(head, body, topic_head, properties)
         self._pieces += (head, body, topic_head, properties_length.to_bytes(2, "big"), properties)
         self.queue_offsets[key] = queue_offset + 1
+        code = tag_code(tag) if tag else 0
         self.entries.append(
-            Entry(
-                topic,
-                queue_id,
-                queue_offset,
-                position,
-                size,
-                tag_code(tag),
-                self.now_ms,
-                keys,
-                ONE_UNIT,
+            _new_tuple(
+                Entry,
+                (topic, queue_id, queue_offset, position, size, code, self.now_ms, keys, ONE_UNIT),
             )
         )
         self.position = self.end = position + size

@@ -191,7 +191,9 @@ class RecordScanner:
             units = -int(count)
         if topic == SCHEDULE_TOPIC and b"DELAY" in found:
             code = self._deliver_at(found[b"DELAY"], store_ms) or code
-        return Entry(topic, queue_id, queue_offset, physical, size, code, store_ms, keys, units)
+        return tuple.__new__(
+            Entry, (topic, queue_id, queue_offset, physical, size, code, store_ms, keys, units)
+        )
 
     def _deliver_at(self, level_text: bytes, store_ms: int) -> int:
         """Delivery time of a delayed record, 0 when its level is none (store.md 2.8)."""

@@ -10,6 +10,7 @@ This module and `rocketbed.world.sockets` are the only ones a node has that touc
 
 import errno
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -30,6 +31,9 @@ T = TypeVar("T")
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 OFFLOAD_THREADS = 8
 """Cold reads and the like run side by side up to this many: enough to keep a disk queue filled."""
+GC_THRESHOLD = 20_000
+"""Allocations between two looks of the cyclic collector. What a node handles is freed by counting
+references; the default of 700 looked at every run of messages several times for nothing."""
 SWITCH_INTERVAL = 0.0005
 """Seconds. With a busy loop an fdatasync in a thread takes 5.3 ms at Python's default of 5 ms,
 0.65 ms with this."""
@@ -58,6 +62,8 @@ def run_real(main: Callable[[World], Awaitable[T]], name: str) -> T:
 
     SIGTERM and SIGINT set `world.process.stop_requested` and do nothing else.
     """
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 100)
     sys.setswitchinterval(SWITCH_INTERVAL)
 
     async def with_signals() -> T:
