@@ -17,7 +17,7 @@ from rocketbed.wire.errors import RocketbedError
 Flush = Literal["sync", "async"]
 MASTER: Final = "master"
 SLAVES: Final = ("slave-1", "slave-2")
-MESSAGES: Final = 30_000
+MESSAGES: Final = 40_000
 """About ten seconds of writing on two cores."""
 MESSAGES_MIN: Final = 400
 """With fewer, a kill in the middle of writing cannot be aimed."""

@@ -10,6 +10,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -274,6 +275,7 @@ class Demo:
         self.verdict.facts = {
             "version": __version__,
             "machine": machine(),
+            "when": show_time(self._world.clock.wall_ms()),
             "seconds": {"running": round(written_s, 1), "in_all": round(self.now_s(), 1)},
             "options": {
                 "messages": self.plan.messages,
@@ -365,6 +367,11 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "node": platform.machine(),
     }
+
+
+def show_time(wall_ms: int) -> str:
+    """A wall time in UTC, to the second."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def flat(group: BaseExceptionGroup[Exception]) -> list[Exception]:
