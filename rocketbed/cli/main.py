@@ -15,6 +15,7 @@ EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
 
 COMMANDS: Final[dict[str, str]] = {
+    "demo": "rocketbed.cli.demo:demo",
     "cluster": "rocketbed.cli.cluster:cluster",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
     "node": "rocketbed.cli.node:node",
