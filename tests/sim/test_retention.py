@@ -1,0 +1,141 @@
+"""Retention: what goes, when, and what happens to those who are still reading it (store.md 9)."""
+
+import errno
+
+import pytest
+import trio
+
+from chaos.sim.disk import SimDisk
+from chaos.sim.faults import Fault
+from node.store.status import GetStatus, PutStatus
+from node.store.store import MessageStore
+from tests.sim.store_session import ROOT, pull, put, session, settings, settle
+
+DAY_MS = 24 * 3600 * 1000
+
+
+async def fill(store: MessageStore, segments: int = 4) -> None:
+    """About two records a segment, all dispatched and below the mark."""
+    for _ in range(2 * segments):
+        put(store, body=bytes(1500), keys=("k",))
+    await settle(store)
+
+
+def set_usage(disk: SimDisk, percent: int) -> None:
+    """Make the file system look that full."""
+    used = disk.allocated()
+    disk.quota = used * 100 // percent
+
+
+@pytest.mark.parametrize(
+    ("percent", "reserved_ms", "deleted", "refused"),
+    [
+        (70, DAY_MS, 0, False),
+        (70, 0, 0, False),
+        (80, DAY_MS, 0, False),
+        (80, 0, 1, False),
+        (88, DAY_MS, 1, False),
+        (95, DAY_MS, 1, True),
+    ],
+)
+def test_disk_pressure(percent: int, reserved_ms: int, deleted: int, refused: bool) -> None:
+    """Above 75 % expired segments go, above 85 % any, above 90 % sends are refused as well."""
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        await fill(store)
+        set_usage(disks[0], percent)
+        await store._retention.round()
+        refusal = store.refusal()
+        low = store.min_offset // store.segment_size
+        disks[0].quota = None
+        await store._retention.round()
+        return low, refusal and refusal[0], store.refusal()
+
+    config = settings(reserved_ms=reserved_ms, delete_batch_max=1)
+    low, refusal, after = session(work, config=config, prepare=disks.append).value
+    assert low == deleted
+    assert refusal == (PutStatus.SERVICE_NOT_AVAILABLE if refused else None)
+    assert after is None
+
+
+def test_expired_segments_go_in_their_hour_only() -> None:
+    async def work(store: MessageStore) -> object:
+        await fill(store)
+        lows = []
+        for _ in range(24):
+            await store._retention.round()
+            lows.append(store.min_offset > 0)
+            await trio.sleep(3600)
+        return lows
+
+    config = settings(reserved_ms=0, delete_when=(4,))
+    lows = session(work, config=config, seconds=200_000).value
+    assert lows[0] is False
+    assert lows[-1] is True
+    assert lows == sorted(lows)
+
+
+def test_queues_and_index_follow_the_log() -> None:
+    async def work(store: MessageStore) -> object:
+        for _ in range(14):
+            put(store, body=bytes(1500), keys=("a", "b", "c", "d", "e", "f", "g", "h"))
+        await settle(store)
+        files = len(store._parts.index.files)
+        for _ in range(6):
+            store.delete_expired()
+            await store._retention.round()
+        first = store.get_messages("T", 0, 0, 1)
+        return files, len(store._parts.index.files), first, len(pull(store))
+
+    config = settings(reserved_ms=0, queue_segment_size=100, delete_batch_max=10)
+    run = session(work, config=config)
+    files, left, first, readable = run.value
+    assert first.status is GetStatus.OFFSET_TOO_SMALL
+    assert first.next_offset == first.min_offset == 14 - readable
+    assert 0 < readable < 14
+    assert left < files
+    assert f"{ROOT}/consumequeue/T/0/{0:020d}" not in run.image.paths()
+
+
+def test_a_segment_that_is_read_waits_but_not_for_ever() -> None:
+    async def work(store: MessageStore) -> object:
+        await fill(store)
+        segments = store.log.segments
+        file = segments.pin(0)
+        store.delete_expired()
+        await store._retention.round()
+        held = store.min_offset
+        await trio.sleep(121)
+        await store._retention.round()
+        gone = store.min_offset
+        still_readable = len(file.read_at(0, 4096))
+        segments.unpin(0)
+        return held, gone > 0, still_readable
+
+    config = settings(reserved_ms=0, delete_batch_max=1)
+    assert session(work, config=config).value == (0, True, 4096)
+
+
+def test_dispatch_waits_for_space_and_goes_on() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        put(store)
+        await settle(store)
+        disk = disks[0]
+        queues = f"{ROOT}/consumequeue/Other/*"
+        full = disk.inject(Fault(operation="write", path=queues, error=errno.ENOSPC, times=None))
+        for number in range(40):
+            put(store, "Other", body=b"%d" % number)
+        await trio.sleep(3)
+        stuck = store._dispatcher.stuck, store.refusal()
+        readable = len(pull(store))
+        disk.faults.remove(full)
+        await store.dispatched.wait_for(store.max_offset)
+        return stuck, readable, len(pull(store, "Other")), store.refusal()
+
+    (reason, refusal), readable, count, after = session(work, prepare=disks.append).value
+    assert "cannot be written" in reason
+    assert refusal is not None
+    assert (readable, count, after) == (1, 40, None)
