@@ -45,11 +45,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """A public name, imported now."""
-    if name == "blocking":
-        return importlib.import_module("rocketbed.blocking")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'rocketbed' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"rocketbed.client.{home}"), name)
+if not TYPE_CHECKING:  # a checker has the imports above, and reports other names
+
+    def __getattr__(name: str) -> object:
+        """A public name, imported now."""
+        if name == "blocking":
+            return importlib.import_module("rocketbed.blocking")
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'rocketbed' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"rocketbed.client.{home}"), name)

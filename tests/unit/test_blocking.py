@@ -1,0 +1,146 @@
+"""The blocking face: the same names, calls from any thread, its end (rocketbed.blocking)."""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+
+import rocketbed
+from rocketbed import blocking
+from rocketbed.client import admin, consumer, offsets, producer
+from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.world.real import real_world
+from routing.config import NameserverConfig
+from routing.nameserver import Nameserver
+
+
+@contextmanager
+def nameserver() -> Iterator[str]:
+    """A real nameserver in a thread of its own; its address."""
+    ready = threading.Event()
+    found: list[Any] = []
+
+    async def main() -> None:
+        world = real_world("nameserver")
+        async with trio.open_nursery() as nursery:
+            server = Nameserver(world, NameserverConfig(host="127.0.0.1", port=0))
+            address = await nursery.start(server.run)
+            found.extend((address, world, trio.lowlevel.current_trio_token()))
+            ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert ready.wait(10)
+    (host, port), world, token = found
+    try:
+        yield f"{host}:{port}"
+    finally:
+        token.run_sync_soon(world.process.stop_requested.set)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("face", "native"),
+    [
+        (blocking.Producer, producer.Producer),
+        (blocking.Consumer, consumer.Consumer),
+        (blocking.Admin, admin.Admin),
+        (blocking.QueueOffsets, offsets.QueueOffsets),
+    ],
+)
+def test_both_faces_have_the_same_names_and_arguments(face: type, native: type) -> None:
+    def public(kind: type) -> dict[str, Callable[..., Any]]:
+        return {
+            name: item
+            for name, item in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    native_names = public(native)
+    native_names.pop("ask", None)
+    assert public(face).keys() == native_names.keys()
+    for name, function in public(face).items():
+        ours, theirs = inspect.signature(function), inspect.signature(native_names[name])
+        assert ours.parameters == theirs.parameters, name
+    if face is not blocking.QueueOffsets:
+        ours, theirs = inspect.signature(face), inspect.signature(native)
+        expected = [item for item in theirs.parameters.values() if item.name != "world"]
+        assert list(ours.parameters.values()) == expected
+
+
+def test_calls_are_answered_from_several_threads() -> None:
+    with nameserver() as address, blocking.Admin(nameservers=address) as upkeep:
+        found: list[list[str]] = []
+        threads = [threading.Thread(target=lambda: found.append(upkeep.topics())) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [[]] * 4
+
+
+def test_outcomes_and_errors_come_through() -> None:
+    with nameserver() as address:
+        with blocking.Producer(nameservers=address, timeout_s=1) as sender:
+            outcome = sender.send(blocking.Message("T", b"x"))
+            assert isinstance(outcome, blocking.Refused)
+            assert outcome.code == 17
+            with pytest.raises(BadMessage):
+                sender.send(blocking.Message("T", b""))
+        with blocking.Consumer(nameservers=address, group="g") as reader:
+            with pytest.raises(ClientError, match="does not exist"):
+                reader.queues("T")
+            with pytest.raises(ClientError, match="subscribe first"):
+                reader.poll()
+            assert reader.positions() == {}
+
+
+def test_outside_of_its_block_a_client_refuses_calls() -> None:
+    with nameserver() as address:
+        upkeep = blocking.Admin(nameservers=address)
+        with pytest.raises(ClientError, match="within `with`"):
+            upkeep.topics()
+        with upkeep:
+            assert upkeep.topics() == []
+        with pytest.raises(ClientError, match="within `with`"):
+            upkeep.topics()
+        with pytest.raises(ClientError, match="entered once"):
+            upkeep.__enter__()
+
+
+def test_errors_of_the_block_come_out_and_the_thread_ends() -> None:
+    def fail_inside() -> None:
+        with blocking.Admin(nameservers="127.0.0.1:1"):
+            assert threading.active_count() == before + 1
+            raise KeyError("own")
+
+    before = threading.active_count()
+    with pytest.raises(KeyError):
+        fail_inside()
+    assert threading.active_count() == before
+
+
+def test_a_client_that_fails_says_so() -> None:
+    class Broken:
+        async def __aenter__(self) -> None:
+            raise ClientError("no good")
+
+        async def __aexit__(self, *_: object) -> None:
+            raise AssertionError("never entered")
+
+    portal = blocking.Portal(Broken)
+    with pytest.raises(ClientError, match="no good"):
+        portal.open()
+
+
+def test_public_names_are_there_when_asked_for() -> None:
+    for name in rocketbed.__all__:
+        assert getattr(rocketbed, name) is not None
+    assert rocketbed.Producer is producer.Producer
+    assert rocketbed.blocking is blocking
+    with pytest.raises(AttributeError, match="nonsense"):
+        rocketbed.nonsense  # type: ignore[attr-defined]  # noqa: B018
