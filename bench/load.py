@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 
-from bench.frames import BODY_SIZE, QUEUES, pull_frame, send_frames
+from bench.frames import QUEUES, pull_frame, send_frames
 
 _OK = b'"code":0,'
 
@@ -90,7 +90,9 @@ def pull_load(port: int, seconds: float) -> dict[str, float]:
             header = json.loads(data[position + 8 : position + 8 + head_length])
             queue_id = header["opaque"]
             if header["code"] == 0:
-                messages += (after - position - 8 - head_length) // (BODY_SIZE + 91)
+                body_at = position + 8 + head_length
+                record = int.from_bytes(data[body_at : body_at + 4], "big")
+                messages += (after - body_at) // record
                 offsets[queue_id] = int(header["extFields"]["nextBeginOffset"])
             else:
                 refused += header["code"] not in (19, 21)

@@ -45,6 +45,7 @@ from rocketbed.world.api import World
 
 SLOW_SYS_FLAGS = 0xFC
 """Transaction, host family and inner batch bits: none is set in a plain message."""
+KNOWN_MAX = 65_536
 SLOW_PROPERTIES = frozenset(
     {
         "DELAY",
@@ -111,6 +112,9 @@ class Sender:
         self._releases = releases
         self._checks = SendChecks(world, config, topics, groups)
         self._sendable = topics.sendable
+        self._known: dict[tuple[object, ...], tuple[int, int, int]] = {}
+        """Plain sends seen before: texts of topic, queue, flags -> their values."""
+        topics.on_change.append(lambda _: self._known.clear())
         self._run: Run | None = None
         self._sent: list[Sent] = []
         self._host_text = store.store_host_bytes.hex().upper()
@@ -142,18 +146,18 @@ class Sender:
                 is_plain = raw.get("m", "false") == "false" and raw.get("j", "0") == "0"
             else:
                 topic, properties, numbers, is_plain = _by_position(command)
-            queues = self._sendable[topic]  # type: ignore[index]
-            queue_id, sys_flag, born_ms, flag = map(int, numbers)  # type: ignore[arg-type]
+            queue_text, sys_flag_text, born_text, flag_text = numbers
+            known = self._known.get((topic, queue_text, sys_flag_text, flag_text))
+            if known is None:
+                known = self._learn(topic, queue_text, sys_flag_text, flag_text)
+            queue_id, sys_flag, flag = known
+            born_ms = int(born_text)  # type: ignore[call-overload]
             found = decode_properties(properties)  # type: ignore[arg-type]
             unique_key = found[UNIQUE_KEY]
         except (KeyError, ValueError, TypeError, AttributeError):
             return self._slow(run, command, connection)
         if (
             not is_plain
-            or not 0 <= queue_id < queues
-            or sys_flag & SLOW_SYS_FLAGS
-            or not -0x80000000 <= flag <= 0x7FFFFFFF
-            or not 0 <= sys_flag <= 0x7FFFFFFF
             or not 0 <= born_ms <= 0x7FFFFFFFFFFFFFFF
             or not SLOW_PROPERTIES.isdisjoint(found)
             or found.get(WAIT, "true") != "true"
@@ -181,6 +185,27 @@ class Sender:
             (connection, command, queue_id, queue_offset, (offset,), unique_key, True, None)
         )
         return None
+
+    def _learn(
+        self, topic: object, queue_text: object, sys_flag_text: object, flag_text: object
+    ) -> tuple[int, int, int]:
+        """Queue id, system flag and flag of plain sends to a topic, remembered by their texts.
+
+        Raises `KeyError` or `ValueError` for what is not plain.
+        """
+        queues = self._sendable[topic]  # type: ignore[index]
+        queue_id, sys_flag, flag = map(int, (queue_text, sys_flag_text, flag_text))  # type: ignore[arg-type]
+        if (
+            not 0 <= queue_id < queues
+            or sys_flag & SLOW_SYS_FLAGS
+            or not 0 <= sys_flag <= 0x7FFFFFFF
+            or not -0x80000000 <= flag <= 0x7FFFFFFF
+        ):
+            raise ValueError("not plain")
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[topic, queue_text, sys_flag_text, flag_text] = queue_id, sys_flag, flag
+        return queue_id, sys_flag, flag
 
     def end_of_run(self, connection: Connection) -> None:
         """Write the run; answer its messages, now or when they are safe enough."""

@@ -113,12 +113,15 @@ class IndexFile:
         """
         pages, buffer, slots, room = self._pages, self._buffer, self.slots, self.entries
         number, dirty, pack = self.next_entry, self._dirty_pages, ENTRY.pack
+        last_ms, seconds = -1, 0
         while waiting:
             topic, _, _, offset, _, _, store_ms, keys, _ = waiting[0]
             for key in keys[done:] if done else keys:
                 if number >= room:
                     self.next_entry = number
                     return done
+                if store_ms != last_ms:
+                    last_ms, seconds = store_ms, self._seconds(store_ms)
                 state = key_state(topic, key)
                 key_hash = state if state < 0x80000000 else (1 << 32) - state
                 if key_hash == 0x80000000:
@@ -131,14 +134,12 @@ class IndexFile:
                 if not 0 < previous <= number:
                     previous = 0
                     self.used_slots += 1
-                seconds = 0
-                if self.begin_ms > 0:
-                    seconds = min(max((store_ms - self.begin_ms) // 1000, 0), TIME_DIFF_MAX)
                 buffer += pack(key_hash, offset, seconds, previous)
                 page[slot & 1023] = number
                 dirty[slot >> 10] = None
                 if number == 1:
                     self.begin_offset, self.begin_ms = offset, store_ms
+                    last_ms = -1
                 number += 1
                 done += 1
                 self.end_offset, self.end_ms = offset, store_ms
@@ -146,6 +147,12 @@ class IndexFile:
             done = 0
         self.next_entry = number
         return done
+
+    def _seconds(self, store_ms: int) -> int:
+        """Seconds since the file's begin, as entries keep them."""
+        if self.begin_ms <= 0:
+            return 0
+        return min(max((store_ms - self.begin_ms) // 1000, 0), TIME_DIFF_MAX)
 
     def _load_page(self, number: int) -> "array[int]":
         """Slots of one page, from the file."""
