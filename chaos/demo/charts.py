@@ -37,11 +37,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time during which a node was down."""
+    """A time to be shaded: a node was down, or producers waited."""
 
     start_s: float
     end_s: float
     title: str
+    style: str = "down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,6 @@ class Chart:
     """Lines over time, with what happened."""
 
     title: str
-    unit: str
     end_s: float
     lines: Sequence[Line]
     top: float
@@ -154,7 +154,6 @@ def _grid(scale: _Scale) -> list[str]:
         parts.append(
             f'<text x="{x}" y="{scale.bottom + 17}" text-anchor="middle">{_number(at_s)} s</text>'
         )
-    parts.append(f'<text class="unit" x="{LEFT}" y="13">{escape(scale.chart.unit)}</text>')
     return parts
 
 
@@ -189,7 +188,7 @@ def _runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
 def _span(scale: _Scale, span: Span) -> str:
     start, end = scale.x(span.start_s), scale.x(span.end_s)
     return (
-        f'<rect class="down" x="{start}" y="{TOP}" width="{max(end - start, 1):.1f}"'
+        f'<rect class="{span.style}" x="{start}" y="{TOP}" width="{max(end - start, 1):.1f}"'
         f' height="{scale.bottom - TOP}"><title>{escape(span.title)}</title></rect>'
     )
 

@@ -59,13 +59,14 @@ class Load:
         self.counts = Counts()
         self.keys: list[tuple[str, str]] = []
         """Topic and key of some acknowledged messages, from all of the run."""
-        self.done = trio.Event()
-        """Every message is acknowledged."""
+        self.holds: list[tuple[float, float]] = []
+        """When producers waited so that the writing outlasts the kills; trio's time."""
         self._world = world
         self._plan = plan
         self._history = history
         self._nameservers = nameservers
         self._limit = plan.messages
+        self._held_since: float | None = None
         self._next_value = self._next_operation = 0
         self._changed = trio.Event()
         """Replaced whenever a count or the limit has changed."""
@@ -73,6 +74,9 @@ class Load:
     def limit(self, messages: int) -> None:
         """Let no more than so many messages begin."""
         self._limit = messages
+        if self._held_since is not None:
+            self.holds.append((self._held_since, trio.current_time()))
+            self._held_since = None
         self._touch()
 
     async def wait_acknowledged(self, messages: int) -> None:
@@ -91,8 +95,6 @@ class Load:
         async with trio.open_nursery() as nursery:
             for number in range(self._plan.producers):
                 nursery.start_soon(self._produce, number)
-        self.done.set()
-        self._touch()
 
     def _touch(self) -> None:
         if self._changed.statistics().tasks_waiting:
@@ -132,6 +134,8 @@ class Load:
 
     async def _wait_allowed(self) -> None:
         while self.counts.begun >= self._limit < self._plan.messages:
+            if self._held_since is None:
+                self._held_since = trio.current_time()
             await self._changed.wait()
 
     async def _attempt(

@@ -49,10 +49,19 @@ class OldStore:
     queues: dict[QueueName, dict[int, OldMessage]] = field(default_factory=dict)
     """By queue, then by queue offset."""
     log_end: int = 0
-    served: int = 0
+    served: dict[str, int] = field(default_factory=dict)
+    """How many came back as they were, each time that was looked at."""
     findings: list[str] = field(default_factory=list)
-    could_not: str = ""
-    """Why serving could not be checked."""
+
+    def as_row(self) -> dict[str, object]:
+        """As JSON fields."""
+        return {
+            "source": str(self.source),
+            "settings": self.settings,
+            "messages": self.messages,
+            "queues": len(self.queues),
+            "served": self.served,
+        }
 
     @property
     def messages(self) -> int:
@@ -114,8 +123,12 @@ def copy_store(source: Path, target: Path) -> None:
         raise PlanError(f"{source} cannot be copied to {target}: {exc}") from exc
 
 
-async def check_served(world: World, cluster: LocalCluster, old: OldStore) -> None:
-    """Pull every queue of the old messages and compare. Findings go into `old`."""
+async def check_served(world: World, cluster: LocalCluster, old: OldStore, when: str) -> int:
+    """Pull every queue of the old messages and compare; how many are as they were.
+
+    `when` names the occasion. Number and findings go into `old`.
+    """
+    served = 0
     async with Consumer(
         world, nameservers=cluster.nameserver_address, group="demo-old-reader"
     ) as consumer:
@@ -124,14 +137,17 @@ async def check_served(world: World, cluster: LocalCluster, old: OldStore) -> No
             try:
                 found = await _pull(consumer, queue)
             except (ClientError, RemotingError) as exc:
-                old.findings.append(f"{name[0]}/{name[1]}: {exc}")
+                old.findings.append(f"{when}, {name[0]}/{name[1]}: {exc}")
                 continue
             for offset, message in wanted.items():
                 difference = _difference(message, found.get(offset, []))
                 if difference:
-                    old.findings.append(f"{name[0]}/{name[1]} offset {offset}: {difference}")
+                    place = f"{name[0]}/{name[1]} offset {offset}"
+                    old.findings.append(f"{when}, {place}: {difference}")
                 else:
-                    old.served += 1
+                    served += 1
+    old.served[when] = served
+    return served
 
 
 async def _pull(consumer: Consumer, queue: MessageQueue) -> dict[int, list[Received]]:

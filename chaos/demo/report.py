@@ -109,11 +109,10 @@ def _rate_chart(verdict: Mapping[str, Any], end_s: float) -> Chart:
     points = rates(verdict["load"]["at_s"], verdict["load"]["acknowledged"])
     return Chart(
         title="Acknowledged messages a second",
-        unit="messages/s",
         end_s=end_s,
         lines=[Line("acknowledged", "acknowledged", points, filled=True)],
         top=max((value for _, value in points), default=0.0) * SPARE,
-        spans=list(_downs(verdict, None)),
+        spans=[*_downs(verdict, None), *_holds(verdict)],
         moments=_kills(verdict, None),
         hints=[(at_s, f"{at_s:.1f} s: {value:,.0f} messages/s") for at_s, value in points],
     )
@@ -130,8 +129,7 @@ def _offset_chart(verdict: Mapping[str, Any], name: str, end_s: float, top: floa
         for (at_s, one), (_, other) in zip(written, flushed, strict=True)
     ]
     return Chart(
-        title=f"Log of {name}",
-        unit="MiB of log",
+        title=f"Log of {name}, MiB",
         end_s=end_s,
         lines=[
             Line("written", "written", written, filled=True),
@@ -187,8 +185,9 @@ def _kills(verdict: Mapping[str, Any], node: str | None) -> list[Moment]:
 def _downs(verdict: Mapping[str, Any], node: str | None) -> Iterator[Span]:
     """From each kill until the node served again; of the master, where no node is named."""
     name = node or "master"
+    end_s = 0.0
     for kill in verdict["kills"]:
-        if kill["node"] != name:
+        if kill["node"] != name or kill["at_s"] < end_s:
             continue
         back = [
             start["at_s"] + start["serving_s"]
@@ -199,3 +198,9 @@ def _downs(verdict: Mapping[str, Any], node: str | None) -> Iterator[Span]:
         ]
         end_s = min(back, default=kill["at_s"])
         yield Span(kill["at_s"], end_s, f"{name} down for {end_s - kill['at_s']:.2f} s")
+
+
+def _holds(verdict: Mapping[str, Any]) -> Iterator[Span]:
+    """When producers waited for the next kill's turn."""
+    for start_s, end_s in verdict["holds"]:
+        yield Span(start_s, end_s, f"producers waited for {end_s - start_s:.2f} s", "held")

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from chaos.checkers import CheckResult, check_trial
-from chaos.demo.checks import Endings, check_run, old_messages, outages, read_back
+from chaos.demo.checks import OCCASIONS, Endings, check_run, old_messages, outages, read_back
 from chaos.demo.drain import Drain
 from chaos.demo.load import Counts, Load
 from chaos.demo.old_store import OldStore, check_served, copy_store, read_old_store
@@ -175,7 +175,7 @@ class Demo:
             await self._make_topics(cluster)
             if not await drain.wait_caught_up():
                 raise ClusterError("the slaves do not follow their master")
-            await self._serve_old(cluster, "before the kills")
+            await self._serve_old(cluster, OCCASIONS[0])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(sampler.run)
                 await self._write(load, striker)
@@ -195,8 +195,8 @@ class Demo:
     async def _serve_old(self, cluster: LocalCluster, when: str) -> None:
         if self._old is not None:
             self.phase = "reading old messages"
-            await check_served(self._world, cluster, self._old)
-            self.say(f"{self._old.served} of {self._old.messages} old messages served {when}")
+            served = await check_served(self._world, cluster, self._old, when)
+            self.say(f"{served} of {self._old.messages} old messages served {when}")
 
     async def _write(self, load: Load, striker: Striker) -> None:
         """Load and strikes, until all is acknowledged or patience ends."""
@@ -223,7 +223,7 @@ class Demo:
         count = await drain.read_back()
         self.say(f"{count} messages read back")
         await drain.ask_keys(load.keys)
-        await self._serve_old(cluster, "after the kills")
+        await self._serve_old(cluster, OCCASIONS[1])
         endings.caught_up = await drain.wait_caught_up()
 
     async def _stop(self, cluster: LocalCluster, striker: Striker, endings: Endings) -> None:
@@ -243,7 +243,14 @@ class Demo:
     def _check(
         self, cluster: LocalCluster, striker: Striker, endings: Endings, drain: Drain
     ) -> None:
-        checks: list[CheckResult] = check_run(
+        path = self.work / HISTORY
+        directories = {name: str(cluster.store_directory(name)) for name in cluster.nodes}
+        checks: list[CheckResult] = check_trial(path, directories, MASTER)
+        history = _read_history(path)
+        checks.append(read_back(history))
+        if self._old is not None:
+            checks.append(old_messages(self._old))
+        checks += check_run(
             self.plan,
             starts=striker.starts,
             kills=striker.kills,
@@ -251,13 +258,6 @@ class Demo:
             endings=endings,
             keys=drain.keys,
         )
-        path = self.work / HISTORY
-        directories = {name: str(cluster.store_directory(name)) for name in cluster.nodes}
-        checks += check_trial(path, directories, MASTER)
-        history = _read_history(path)
-        checks.append(read_back(history))
-        if self._old is not None:
-            checks.append(old_messages(self._old))
         outages(history, striker.kills)
         self.verdict.checks = checks
 
@@ -297,6 +297,8 @@ class Demo:
             "kills": [kill.as_row() for kill in striker.kills],
             "nodes": {name: samples.as_row() for name, samples in sampler.nodes.items()},
             "load": sampler.load.as_row(),
+            "holds": [[self._since(start), self._since(end)] for start, end in load.holds],
+            "old": None if self._old is None else self._old.as_row(),
         }
 
     # --- inside
@@ -304,6 +306,9 @@ class Demo:
     def now_s(self) -> float:
         """Seconds since the cluster began to start."""
         return trio.current_time() - self._began_s
+
+    def _since(self, moment: float) -> float:
+        return round(moment - self._began_s, 3)
 
     def say(self, line: str) -> None:
         """Show that something happened."""
