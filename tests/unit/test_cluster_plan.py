@@ -1,0 +1,184 @@
+"""Plans of local clusters, and the processes of their members."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from chaos.process.cluster import LocalCluster
+from chaos.process.member import ManagedProcess, ProcessError
+from chaos.process.plan import ClusterError, make_plan, read_plan
+from chaos.process.ports import HOST, free_node_port, free_port, is_free, node_ports
+from node.config import make_config, settings_from_text
+
+
+def test_ports_of_a_plan_do_not_collide() -> None:
+    plan = make_plan(slaves=5)
+    ports = [plan.member("nameserver").port]
+    for member in plan.members:
+        if member.is_node:
+            ports += node_ports(member.port)
+    assert len(set(ports)) == len(ports) == 19
+    assert [member.broker_id for member in plan.members] == [-1, 0, 1, 2, 3, 4, 5]
+
+
+def test_a_fixed_port_gives_the_usual_ones() -> None:
+    port = next(port for port in range(20_000, 60_000, 100) if _all_free(port))
+    plan = make_plan(slaves=1, port=port)
+    assert [member.port for member in plan.members] == [port, port + 1035, port + 1045]
+
+
+def _all_free(port: int) -> bool:
+    needed = [port, *node_ports(port + 1035), *node_ports(port + 1045)]
+    return all(is_free(one) for one in needed)
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not is_free(port)
+        with pytest.raises(ClusterError, match=f"(ports in use: .*{port}|no room)"):
+            make_plan(slaves=0, port=port)
+
+
+def test_free_ports_avoid_those_taken() -> None:
+    port = free_node_port()
+    assert free_node_port(node_ports(port)) != port
+    assert free_port({port}) != port
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"slaves": -1}, "0 to 16"),
+        ({"slaves": 17}, "0 to 16"),
+        ({"port": 64_500}, "no room"),
+    ],
+)
+def test_plans_that_cannot_be(options: dict[str, int], reason: str) -> None:
+    with pytest.raises(ClusterError, match=reason):
+        make_plan(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("sync", [True, False])
+def test_nodes_understand_their_settings(sync: bool, flush: str, tmp_path: Path) -> None:
+    cluster = LocalCluster.create(
+        tmp_path / "c", slaves=1, sync=sync, flush=flush, settings={"fileReservedTime": "1"}  # type: ignore[arg-type]
+    )  # fmt: skip
+    for name in cluster.nodes:
+        text = (cluster.member_directory(name) / "broker.conf").read_text()
+        config, warnings = make_config(settings_from_text(text, name))
+        assert warnings == []
+        assert config.address == cluster.address(name)
+        assert config.store.sync_flush is (flush == "sync")
+        assert config.store.reserved_ms == 3_600_000
+        if name == "master":
+            assert config.broker_role == ("SYNC_MASTER" if sync else "ASYNC_MASTER")
+            assert config.in_sync_replicas == (2 if sync else 1)
+        else:
+            assert (config.broker_role, config.broker_id) == ("SLAVE", 1)
+
+
+def test_a_plan_is_read_back(tmp_path: Path) -> None:
+    created = LocalCluster.create(tmp_path, slaves=2, flush="sync", settings={"a": "b"})
+    assert read_plan(tmp_path) == created.plan
+    assert LocalCluster.load(tmp_path).names == ["nameserver", "master", "slave-1", "slave-2"]
+    with pytest.raises(ClusterError, match="already"):
+        LocalCluster.create(tmp_path)
+    with pytest.raises(ClusterError, match="no member is called slave-3; there are nameserver"):
+        created.address("slave-3")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"members": 3}', '{"members": [{"name": "x"}]}', '{"members": []}']
+)
+def test_a_plan_that_is_damaged(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(ClusterError):
+        read_plan(tmp_path)
+
+
+def test_no_plan(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"cluster\.json is missing"):
+        LocalCluster.load(tmp_path / "nowhere")
+
+
+# --- processes
+
+
+def sleeper(directory: Path, program: str = "import time; time.sleep(600)") -> ManagedProcess:
+    return ManagedProcess("sleeper", [sys.executable, "-c", program], directory)
+
+
+async def test_a_process_is_started_found_again_and_ended(tmp_path: Path) -> None:
+    process = sleeper(tmp_path / "p")
+    assert process.pid() is None
+    pid = process.start()
+    try:
+        assert process.pid() == pid
+        assert os.getsid(pid) == pid
+        again = sleeper(tmp_path / "p")
+        assert again.pid() == pid
+        with pytest.raises(ProcessError, match=f"already running as process {pid}"):
+            again.start()
+        assert again.signal(signal.SIGTERM)
+        assert await process.wait_ended() == -signal.SIGTERM
+    finally:
+        process.signal(signal.SIGKILL)
+    assert process.pid() is None
+    assert not process.signal(signal.SIGTERM)
+    assert not process.pid_path.exists()
+    assert await process.wait_ended() is None
+
+
+async def test_an_end_is_seen_by_who_did_not_start_it(tmp_path: Path) -> None:
+    process = sleeper(tmp_path / "p")
+    process.start()
+    other = sleeper(tmp_path / "p")
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.wait_ended)
+            process.signal(signal.SIGKILL)
+    assert await process.wait_ended() == -signal.SIGKILL
+
+
+async def test_what_a_process_printed_is_kept(tmp_path: Path) -> None:
+    process = sleeper(tmp_path / "p", "import sys; print('out'); sys.exit('failed')")
+    for _ in range(2):
+        process.start()
+        assert await process.wait_ended() == 1
+    assert process.log_tail().split() == ["out", "failed"] * 2 or "failed" in process.log_tail()
+
+
+def test_a_pid_that_belongs_to_someone_else_is_not_touched(tmp_path: Path) -> None:
+    """The number in the pid file was given to another process since."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
+        process = sleeper(tmp_path)
+        process.pid_path.write_text(f"{stranger.pid}\n1\n")
+        assert process.pid() is None
+        assert not process.signal(signal.SIGKILL)
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+@pytest.mark.parametrize("text", ["", "x", "12", "0\n0\n", "-1\n5\n", "99999999\n1\n"])
+def test_pid_files_that_mean_nothing(text: str, tmp_path: Path) -> None:
+    process = sleeper(tmp_path)
+    process.pid_path.write_text(text)
+    assert process.pid() is None
+
+
+def test_cluster_json_is_for_people_too(tmp_path: Path) -> None:
+    LocalCluster.create(tmp_path, slaves=0)
+    value = json.loads((tmp_path / "cluster.json").read_text())
+    assert [member["name"] for member in value["members"]] == ["nameserver", "master"]
+    assert value["sync"] is False
