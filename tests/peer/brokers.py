@@ -1,0 +1,258 @@
+"""The processes of one test: nameserver and brokers, real ones and ours, all on loopback.
+
+A `Broker` is a place, not a process: ports, a store directory, settings. Either kind of program can
+be started in it, one after the other, which is what these tests are about.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import trio
+
+from chaos.process.member import ManagedProcess
+from chaos.process.ports import HOST, free_node_port, free_port, node_ports
+from chaos.process.tied import tied_command
+from rocketbed.client.admin import Admin
+from rocketbed.client.errors import ClientError
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.properties_text import render_properties
+from rocketbed.world.real import real_world
+from tests.peer.installation import HERE, Installation
+
+Kind = Literal["rocketmq", "rocketbed"]
+Looking = Callable[[Admin], Awaitable[bool]]
+
+SERVING_S: Final = 60.0
+"""A real broker needs 3 to 10 s until the nameserver routes to it."""
+STOP_S: Final = 60.0
+"""A real broker takes 4 to 19 s for a clean stop."""
+LOOK_S: Final = 0.02
+"""Pause between looks; a process cannot tell us that it serves."""
+MEMORY_MIB: Final = 384
+SMALL_FILES: Final = {
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "1280",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+    "mappedFileSizeTimerLog": "524288",
+}
+"""Of each kind of file a few thousand messages fill several (queue: 64 units)."""
+
+
+class PeerError(Exception):
+    """A process of a test that did not do what it should; the message shows its log's end."""
+
+
+@dataclass(slots=True)
+class Broker:
+    """One place for a broker."""
+
+    name: str
+    broker_id: int
+    port: int
+    directory: Path
+    settings: dict[str, str]
+    processes: dict[Kind, ManagedProcess] = field(default_factory=dict)
+    running: ManagedProcess | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def store(self) -> Path:
+        """Its store directory, whoever runs."""
+        return self.directory / "store"
+
+    @property
+    def process(self) -> ManagedProcess:
+        """What runs in it."""
+        assert self.running is not None, f"nothing was started in {self.name}"
+        return self.running
+
+
+class Site:
+    """Starts, kills and watches. `close` ends everything by its pid."""
+
+    def __init__(self, directory: Path, installation: Installation) -> None:
+        self.directory = directory
+        self.installation = installation
+        self._processes: list[ManagedProcess] = []
+        self._ports: set[int] = set()
+        self._world = real_world("peer-test")
+        self.nameserver = ""
+        """Address of the nameserver, once there is one."""
+
+    # --- places
+
+    def broker(
+        self,
+        name: str = "broker-a",
+        broker_id: int = 0,
+        *,
+        settings: Mapping[str, str] | None = None,
+    ) -> Broker:
+        """A new place with free ports and, so far, no store. Its settings suit either kind."""
+        port = free_node_port(self._ports)
+        self._ports.update(node_ports(port))
+        directory = self.directory / f"{name}-{broker_id}"
+        directory.mkdir()
+        broker = Broker(name, broker_id, port, directory, {})
+        broker.settings = {
+            "brokerClusterName": "peer",
+            "brokerName": name,
+            "brokerId": str(broker_id),
+            "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+            "brokerIP1": HOST,
+            "brokerIP2": HOST,
+            "bindAddress": HOST,
+            "listenPort": str(port),
+            "haListenPort": str(port + 1),
+            "namesrvAddr": self.nameserver,
+            "storePathRootDir": str(broker.store),
+            "storePathCommitLog": str(broker.store / "commitlog"),
+            "slaveReadEnable": "true",
+            "transientStorePoolEnable": "false",
+            **SMALL_FILES,
+            **(settings or {}),
+        }
+        return broker
+
+    # --- starting and ending
+
+    async def start_nameserver(self, kind: Kind) -> None:
+        """Start the site's nameserver and wait until it answers."""
+        port = free_port(self._ports)
+        self._ports.add(port)
+        settings = {"listenPort": str(port), "bindAddress": HOST}
+        directory = self.directory / "nameserver"
+        directory.mkdir()
+        config = directory / "namesrv.conf"
+        config.write_text(render_properties(settings))
+        if kind == "rocketmq":
+            command = self._java(
+                "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=directory
+            )
+        else:
+            command = tied_command("nameserver", "-c", str(config))
+        self.nameserver = f"{HOST}:{port}"
+        process = self._managed(f"nameserver ({kind})", command, directory)
+        process.start()
+        await self._wait(process, self._nameserver_answers)
+
+    async def start(self, broker: Broker, kind: Kind) -> None:
+        """Start a program in a place and wait until the nameserver routes to it and it answers."""
+        if kind not in broker.processes:
+            directory = broker.directory / kind
+            directory.mkdir()
+            config = directory / "broker.conf"
+            config.write_text(render_properties(broker.settings))
+            if kind == "rocketmq":
+                command = self._java(
+                    "org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=directory
+                )
+            else:
+                command = tied_command("node", "-c", str(config))
+            broker.processes[kind] = self._managed(f"{broker.name} ({kind})", command, directory)
+        broker.running = broker.processes[kind]
+        broker.running.start()
+        await self._wait(broker.running, lambda admin: self._broker_serves(admin, broker))
+
+    async def kill(self, broker: Broker) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.kill_now(broker)
+        await broker.process.wait_ended()
+
+    def kill_now(self, broker: Broker) -> None:
+        """SIGKILL; the process may take a moment to be gone."""
+        if not broker.process.signal(signal.SIGKILL):
+            raise PeerError(f"{broker.process.name} does not run: {_tail(broker.process)}")
+
+    async def stop(self, broker: Broker) -> None:
+        """SIGTERM, and wait for the clean stop."""
+        broker.process.signal(signal.SIGTERM)
+        with trio.move_on_after(STOP_S):
+            await broker.process.wait_ended()
+            assert not (broker.store / "abort").exists(), f"{broker.process.name} left abort"
+            return
+        raise PeerError(f"{broker.process.name} does not stop: {_tail(broker.process)}")
+
+    async def close(self) -> None:
+        """SIGKILL to all that run, each by its pid, and wait for their ends."""
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+        for process in self._processes:
+            await process.wait_ended()
+
+    # --- looking
+
+    def admin(self) -> Admin:
+        """Our client for administration, to be entered."""
+        return Admin(self._world, nameservers=self.nameserver, timeout_s=2.0)
+
+    async def wait_log_end(self, broker: Broker, offset: int) -> None:
+        """Until a broker's log reaches at least so far."""
+
+        async def reached(admin: Admin) -> bool:
+            return await self.log_end(broker, admin) >= offset
+
+        await self._wait(broker.process, reached)
+
+    async def log_end(self, broker: Broker, admin: Admin | None = None) -> int:
+        """Where the log of a running broker ends."""
+        if admin is None:
+            async with self.admin() as own:
+                return await self.log_end(broker, own)
+        return int((await admin.runtime_info(broker.address))["commitLogMaxOffset"])
+
+    async def _nameserver_answers(self, admin: Admin) -> bool:
+        await admin.cluster()
+        return True
+
+    async def _broker_serves(self, admin: Admin, broker: Broker) -> bool:
+        found = (await admin.cluster()).broker_addr_table.get(broker.name)
+        if found is None or found.broker_addrs.get(broker.broker_id) != broker.address:
+            return False
+        await admin.runtime_info(broker.address)
+        return True
+
+    async def _wait(self, process: ManagedProcess, is_so: Looking) -> None:
+        """Until `is_so`; errors of a client count as not yet. Raises `PeerError`."""
+        last: object = "nothing yet"
+        with trio.move_on_after(SERVING_S):
+            async with self.admin() as admin:
+                while process.pid() is not None:
+                    try:
+                        if await is_so(admin):
+                            return
+                    except (ClientError, RemotingError) as exc:
+                        last = exc
+                    await trio.sleep(LOOK_S)
+        state = "hangs" if process.pid() else f"ended with code {process.exit_code()}"
+        raise PeerError(f"{process.name} {state}; last answer: {last}\n{_tail(process)}")
+
+    # --- inside
+
+    def _java(self, main: str, *arguments: str, home: Path) -> list[str]:
+        command = self.installation.command(main, *arguments, home=home, memory_mib=MEMORY_MIB)
+        return tied(command)
+
+    def _managed(self, name: str, command: Sequence[str], directory: Path) -> ManagedProcess:
+        process = ManagedProcess(name, command, directory)
+        self._processes.append(process)
+        return process
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """A command line whose process dies with ours."""
+    return [sys.executable, "-P", str(HERE / "tied_program.py"), str(os.getpid()), *command]
+
+
+def _tail(process: ManagedProcess) -> str:
+    return f"{process.log_path} ends with:\n{process.log_tail()}"

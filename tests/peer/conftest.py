@@ -1,0 +1,32 @@
+"""Fixtures of the peer tests. All of them have the mark `peer`."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.peer.brokers import Site
+from tests.peer.installation import Installation, install
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.peer)
+
+
+@pytest.fixture(scope="session")
+def installation() -> Installation:
+    return install()
+
+
+@pytest.fixture
+async def site(installation: Installation, tmp_path: Path) -> AsyncIterator[Site]:
+    found = Site(tmp_path, installation)
+    try:
+        yield found
+    finally:
+        with trio.CancelScope(shield=True):
+            await found.close()

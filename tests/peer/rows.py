@@ -1,0 +1,91 @@
+"""A message as a test compares it: the same from Java's client, from ours, from a directory."""
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rocketbed.client.messages import Received
+
+ADDED_BY_READERS = ("MIN_OFFSET", "MAX_OFFSET")
+"""Properties that Java's pull puts into what it received."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Everything that both clients know of a message."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    message_id: str
+    offset_id: str
+    tag: str | None
+    keys: tuple[str, ...]
+    flag: int
+    properties: Mapping[str, str]
+    body: bytes
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, queue, queue offset."""
+        return self.topic, self.queue_id, self.queue_offset
+
+    @classmethod
+    def of_java(cls, row: Mapping[str, Any]) -> "Row":
+        """From what `Reads.java` prints."""
+        properties = {k: v for k, v in row["properties"].items() if k not in ADDED_BY_READERS}
+        return cls(
+            topic=row["topic"],
+            queue_id=row["queueId"],
+            queue_offset=row["queueOffset"],
+            physical_offset=row["commitLogOffset"],
+            message_id=row["msgId"],
+            offset_id=row["offsetMsgId"],
+            tag=row.get("tags"),
+            keys=tuple((row.get("keys") or "").split()),
+            flag=row["flag"],
+            properties=properties,
+            body=base64.b64decode(row["body"]),
+        )
+
+    @classmethod
+    def of_ours(cls, message: Received) -> "Row":
+        """From what our consumer returns."""
+        return cls(
+            topic=message.topic,
+            queue_id=message.queue.queue_id,
+            queue_offset=message.queue_offset,
+            physical_offset=message.physical_offset,
+            message_id=message.message_id,
+            offset_id=message.offset_id,
+            tag=message.tag,
+            keys=message.keys,
+            flag=message.flag,
+            properties=dict(message.properties),
+            body=message.body,
+        )
+
+
+def by_place(rows: Iterable[Row]) -> dict[tuple[str, int, int], Row]:
+    """Rows by topic, queue and offset; none of them twice, none missing within a queue."""
+    found: dict[tuple[str, int, int], Row] = {}
+    counts: dict[tuple[str, int], int] = {}
+    for row in sorted(rows, key=lambda row: row.place):
+        assert row.place not in found, f"{row.place} was read twice"
+        queue = row.place[:2]
+        assert row.queue_offset == counts.get(queue, 0), f"nothing stands before {row.place}"
+        counts[queue] = row.queue_offset + 1
+        found[row.place] = row
+    return found
+
+
+def by_key(rows: Iterable[Row], topic: str) -> dict[str, set[str]]:
+    """Key -> offset ids of the topic's messages that have it."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        if row.topic == topic:
+            for key in row.keys:
+                found.setdefault(key, set()).add(row.offset_id)
+    return found

@@ -1,0 +1,113 @@
+"""What our own client writes and reads in these tests."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rocketbed.client.admin import Admin
+from rocketbed.client.consumer import Consumer, PullStatus
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Sent
+from rocketbed.client.producer import Producer
+from tests.peer.rows import Row
+
+WORDS = ("plain", "kühl", "消息", "💾", "x" * 300)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A message and what its acknowledgement said."""
+
+    message: Message
+    queue_id: int
+    queue_offset: int
+    message_id: str
+    offset_id: str
+
+
+def varied(topics: Iterable[str], count: int, seed: int) -> list[Message]:
+    """Messages of all shapes: sizes, bytes, keys, tags, properties, flags."""
+    draw = random.Random(seed)
+    names = list(topics)
+    found = []
+    for number in range(count):
+        keys = [
+            f"key-{seed}-{number}",
+            *draw.sample(["half", "schlüssel", "键"], draw.randrange(3)),
+        ]
+        found.append(
+            Message(
+                names[number % len(names)],
+                draw.randbytes(draw.choice((1, 17, 400, 2000, 3500))),
+                tag=draw.choice((None, "red", "grün", "Aa", "BB")),
+                keys=keys if number % 5 else (),
+                properties={f"p{i}": draw.choice(WORDS) for i in range(draw.randrange(3))},
+                flag=draw.choice((0, 1, -(2**31), 2**31 - 1)),
+            )
+        )
+    return found
+
+
+async def write(nameserver: str, messages: list[Message], *, batch: int = 1) -> list[Written]:
+    """Send one after the other, or in batches of one topic; all have to be acknowledged."""
+    found: list[Written] = []
+    async with Producer(nameservers=nameserver, retries=0, timeout_s=10) as producer:
+        for start in range(0, len(messages), batch):
+            part = messages[start : start + batch]
+            if batch > 1:
+                outcome = await producer.send_batch(part)
+            else:
+                outcome = await producer.send(part[0])
+            assert isinstance(outcome, Sent), outcome
+            assert outcome.is_safe, outcome
+            found += [
+                Written(
+                    message,
+                    outcome.queue.queue_id,
+                    outcome.queue_offset + number,
+                    outcome.message_ids[number],
+                    outcome.offset_ids[number],
+                )
+                for number, message in enumerate(part)
+            ]
+    return found
+
+
+async def read(nameserver: str, topics: Iterable[str]) -> list[Row]:
+    """Every message of every queue, by our consumer."""
+    found = []
+    async with Consumer(nameservers=nameserver, group="peer-reader") as consumer:
+        for topic in topics:
+            for queue in await consumer.queues(topic):
+                offset = 0
+                while True:
+                    pulled = await consumer.pull(queue, offset)
+                    found += [Row.of_ours(message) for message in pulled.messages]
+                    if pulled.status is not PullStatus.FOUND and pulled.next_offset <= offset:
+                        break
+                    offset = pulled.next_offset
+    return found
+
+
+async def query(nameserver: str, topic: str, keys: Iterable[str]) -> dict[str, set[str]]:
+    """Offset ids of the messages with each key, by our client."""
+    async with Admin(nameservers=nameserver) as admin:
+        return {
+            key: {found.offset_id for found in await admin.messages_by_key(topic, key)}
+            for key in keys
+        }
+
+
+def assert_held(rows: dict[tuple[str, int, int], Row], written: Iterable[Written]) -> None:
+    """Every acknowledged message stands where its acknowledgement said, as it was sent."""
+    for one in written:
+        place = (one.message.topic, one.queue_id, one.queue_offset)
+        row = rows.get(place)
+        assert row is not None, f"{place} was acknowledged and is not there"
+        assert row.body == one.message.body, place
+        assert row.message_id == one.message_id, place
+        assert row.offset_id == one.offset_id, place
+        assert (row.tag, row.keys) == (one.message.tag, tuple(one.message.keys)), place
+        assert row.flag == one.message.flag, place
+        for name, text in one.message.properties.items():
+            assert row.properties[name] == text, place
