@@ -67,10 +67,12 @@ def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
 
 
 class RoundRobin:
-    """One queue after the other."""
+    """One queue after the other, counted for each topic: a program that sends to two topics in
+    turn would else reach only every second queue of either."""
 
     def __init__(self, start: int = 0) -> None:
-        self._next = start
+        self._start = start
+        self._next: dict[str, int] = {}
 
     def choose(
         self, queues: Sequence[MessageQueue], avoid: str | None, now_s: float
@@ -82,10 +84,10 @@ class RoundRobin:
         """Makes no difference."""
 
     def turn(self, queues: Sequence[MessageQueue]) -> MessageQueue:
-        """The next in turn of these."""
-        chosen = queues[self._next % len(queues)]
-        self._next = (self._next + 1) & 0x7FFFFFFF
-        return chosen
+        """The next in turn of these, which are all of one topic."""
+        number = self._next.get(queues[0].topic, self._start)
+        self._next[queues[0].topic] = (number + 1) & 0x7FFFFFFF
+        return queues[number % len(queues)]
 
 
 def others(queues: Sequence[MessageQueue], avoid: str | None) -> Sequence[MessageQueue]:
