@@ -20,6 +20,11 @@ LOG_TAIL = 2000
 """Bytes of a log that an error shows."""
 
 
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""By pid, what this program started, ended or not. Kept here, not in `ManagedProcess`,
+since a cluster may outlive the object that started it, and another object may see its end."""
+
+
 class ProcessError(RocketbedError):
     """A process that did not start, or is not what it should be; the message says which log."""
 
@@ -32,7 +37,8 @@ class ManagedProcess:
         self.name = name
         self.command = list(command)
         self.directory = directory
-        self._child: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+        """Of the process that was seen last."""
 
     @property
     def pid_path(self) -> Path:
@@ -51,7 +57,7 @@ class ManagedProcess:
             raise ProcessError(f"{self.name} is already running as process {running}")
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
-            self._child = subprocess.Popen(
+            child = subprocess.Popen(
                 self.command,
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
@@ -59,7 +65,8 @@ class ManagedProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        pid = self._child.pid
+        pid = self._pid = child.pid
+        _children[pid] = child
         temporary = self.pid_path.with_suffix(".tmp")
         temporary.write_text(f"{pid}\n{_began(pid)}\n", encoding="ascii")
         temporary.replace(self.pid_path)
@@ -71,7 +78,7 @@ class ManagedProcess:
         if descriptor is None:
             return None
         os.close(descriptor)
-        return self._stored()[0]
+        return self._pid
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process is not there."""
@@ -101,7 +108,8 @@ class ManagedProcess:
 
     def exit_code(self) -> int | None:
         """How it ended, if it was started by this program and has ended."""
-        return None if self._child is None else self._child.poll()
+        child = None if self._pid is None else _children.get(self._pid)
+        return None if child is None else child.poll()
 
     def log_tail(self) -> str:
         """The end of the log."""
@@ -113,7 +121,7 @@ class ManagedProcess:
 
     def _forget(self) -> int | None:
         self.pid_path.unlink(missing_ok=True)
-        child, self._child = self._child, None
+        child = None if self._pid is None else _children.get(self._pid)
         return None if child is None else child.wait()
 
     def _stored(self) -> tuple[int, int]:
@@ -132,6 +140,7 @@ class ManagedProcess:
         except OSError:
             alive = False
         if alive:
+            self._pid = pid
             return descriptor
         os.close(descriptor)
         return None

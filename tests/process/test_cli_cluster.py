@@ -1,0 +1,178 @@
+"""The commands a user types, against a cluster of real processes: output and exit codes."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.process.member import rocketbed_command
+from rocketbed.cli.main import main
+
+pytestmark = pytest.mark.process
+
+
+class Shell:
+    """Runs commands in this process and keeps what they print."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory = directory
+        self.capsys = capsys
+        self.nameservers = ""
+        self.errors = ""
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run a command that ends with `code`; what it printed."""
+        self.capsys.readouterr()
+        ended = main(list(words))
+        shown = self.capsys.readouterr()
+        self.errors = shown.err
+        assert ended == code, shown
+        assert "Traceback" not in shown.err
+        return shown.out
+
+    def client(self, command: str, *words: str, code: int = 0) -> str:
+        """Run a command that talks to the cluster."""
+        first, *rest = command.split()
+        return self.run(first, *rest, "-n", self.nameservers, *words, code=code)
+
+    def cluster(self, command: str, *words: str, code: int = 0) -> str:
+        return self.run("cluster", command, "--dir", str(self.directory), *words, code=code)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    found = Shell(tmp_path / "cluster", capsys)
+    try:
+        yield found
+    finally:
+        if (found.directory / "cluster.json").exists():
+            main(["cluster", "down", "--dir", str(found.directory)])
+
+
+def up(shell: Shell, *words: str) -> str:
+    shown = shell.cluster("up", "--port", "0", *words)
+    shell.nameservers = shown.splitlines()[-1].removeprefix("clients: -n ")
+    return shown
+
+
+def test_up_send_pull_query_status_down(shell: Shell) -> None:
+    shown = up(shell, "--slaves", "1", "--flush", "sync")
+    assert shown.count("serving") == 3
+    assert shell.client("topic create", "Orders", "--queues", "2") == (
+        "topic Orders: 2 queues on broker-a\n"
+    )
+    assert "see `rocketbed topic update`" in (
+        shell.client("topic create", "Orders", code=1) + shell.errors
+    )
+    sent = shell.client(
+        "send", "-t", "Orders", "--body", "first", "--key", "k1", "--tag", "A",
+        "--property", "color=red", "--queue", "1",
+    )  # fmt: skip
+    word, message_id, queue, offset, status, offset_id = sent.split()
+    assert (word, queue, offset, status) == ("sent", "broker-a/1", "0", "SEND_OK")
+    rows = shell.client("send", "-t", "Orders", "--body", "more", "--count", "3", "--json")
+    assert [json.loads(row)["outcome"] for row in rows.splitlines()] == ["sent"] * 3
+
+    lines = shell.client("pull", "-t", "Orders").splitlines()
+    assert len(lines) == 4
+    first = next(line for line in lines if line.endswith("first"))
+    assert first.startswith("broker-a/1 0  ")
+    assert f"{message_id}  tag=A  keys=k1  first" in first
+    (row,) = shell.client("pull", "-t", "Orders", "--tags", "A", "--json").splitlines()
+    value = json.loads(row)
+    assert (value["body"], value["msgId"], value["offsetMsgId"]) == (
+        "first",
+        message_id,
+        offset_id,
+    )
+    assert value["properties"]["color"] == "red"
+
+    for words in (["--id", offset_id], ["--id", message_id, "-t", "Orders"]):
+        assert f"id                   {message_id}" in shell.client("query", *words)
+    for words in (["--key", "k1"], ["--unique", message_id]):
+        assert shell.client("query", "-t", "Orders", *words).splitlines() == [first]
+    shell.client("query", "-t", "Orders", "--key", "absent", code=1)
+    assert "no message in topic Orders has absent" in shell.errors
+
+    assert shell.client("topic list") == "Orders\n"
+    assert "TBW102" in shell.client("topic list", "--all")
+    assert shell.client("topic route", "Orders").splitlines()[1].split()[:4] == [
+        "broker-a",
+        "2",
+        "2",
+        "rw",
+    ]
+    route = json.loads(shell.client("topic route", "Orders", "--json"))
+    assert list(route["brokerDatas"][0]["brokerAddrs"]) == ["0", "1"]
+
+    states = json.loads(shell.cluster("status", "--json"))
+    assert [row["state"] for row in states] == ["serving"] * 3
+    assert states[1]["maxOffset"] == states[2]["maxOffset"] > 0
+    assert shell.cluster("down").count("stopped") == 3
+    assert shell.cluster("status", code=1).count("down") == 3
+    shell.client("send", "-t", "Orders", "--body", "x", "--timeout", "1", code=1)
+    assert shell.cluster("down") == "no member was running\n"
+
+
+def test_a_cluster_keeps_its_data_until_it_is_removed(shell: Shell) -> None:
+    up(shell, "--slaves", "0")
+    shell.client("send", "-t", "T", "--body", "kept")
+    shell.cluster("down")
+    assert "has a cluster already" in up(shell) + shell.errors
+    assert shell.client("pull", "-t", "T").rstrip().endswith("kept")
+    up(shell)
+    assert "every member runs already" in shell.errors
+    shell.cluster("down", "--remove")
+    assert not shell.directory.exists()
+    shell.cluster("status", code=1)
+    assert "cluster.json is missing" in shell.errors
+
+
+def test_groups_commit_and_follow(shell: Shell) -> None:
+    up(shell, "--slaves", "0")
+    shell.client("topic create", "T", "--queues", "1")
+    shell.client("send", "-t", "T", "--body", "x", "--count", "5")
+    group = ["-t", "T", "--group", "g"]
+    first = shell.client("pull", *group, "--limit", "2", "--commit").splitlines()
+    assert [line.split()[1] for line in first] == ["0", "1"]
+    assert len(shell.client("pull", *group).splitlines()) == 3
+    assert len(shell.client("pull", *group, "--from", "first").splitlines()) == 5
+    assert shell.client("pull", *group, "--from", "last") == ""
+    assert len(shell.client("pull", "-t", "T", "--from", "3").splitlines()) == 2
+    assert len(shell.client("pull", "-t", "T", "--from", "2020-01-01T00:00").splitlines()) == 5
+    followed = shell.client("pull", "-t", "T", "--follow", "--from", "first", "--limit", "5")
+    assert len(followed.splitlines()) == 5
+    words = ["send", "-n", shell.nameservers, "-t", "T", "--lines", "--order-key", "k"]
+    piped = subprocess.run(
+        rocketbed_command(*words),
+        input=b"one\ntwo\n\xff\n",
+        capture_output=True,
+        check=True,
+    )
+    assert piped.stdout.count(b"sent") == 3
+    last = [line.split()[-1] for line in shell.client("pull", *group, "--from", "5").splitlines()]
+    assert last == ["one", "two", "0xff"]
+
+
+def test_topics_are_changed_and_deleted(shell: Shell) -> None:
+    up(shell, "--slaves", "0")
+    shell.client("topic create", "T", "--queues", "2")
+    assert "5 queues" in shell.client("topic update", "T", "--queues", "5", "--perm", "r")
+    assert shell.client("topic route", "T").splitlines()[1].split()[2:4] == ["5", "r"]
+    shell.client("send", "-t", "T", "--body", "x", code=1)
+    shell.client("topic delete", "T")
+    for command in ("topic delete", "topic route"):
+        shell.client(command, "T", code=1)
+        assert "topic T does not exist" in shell.errors
+    shell.client("topic update", "T", "--queues", "1", code=1)
+    shell.client("topic create", "TBW102", code=1)
+    shell.client("pull", "-t", "T", code=1)
+    assert "topic T does not exist: create it first" in shell.errors
+
+
+def test_a_start_that_fails_says_why(shell: Shell) -> None:
+    shell.cluster("up", "--port", "0", "--slaves", "0", "--set", "brokerPermission=9", code=1)
+    assert "master ended with code 64" in shell.errors
+    assert "brokerPermission=9" in shell.errors
