@@ -137,7 +137,7 @@ async def test_a_process_is_started_found_again_and_ended(tmp_path: Path) -> Non
     assert process.pid() is None
     assert not process.signal(signal.SIGTERM)
     assert not process.pid_path.exists()
-    assert await process.wait_ended() is None
+    assert await process.wait_ended() == -signal.SIGTERM
 
 
 async def test_an_end_is_seen_by_who_did_not_start_it(tmp_path: Path) -> None:
