@@ -9,6 +9,7 @@ the command runs. It is done here, not between fork and exec, since the starter 
 
 import ctypes
 import os
+import runpy
 import signal
 import sys
 from typing import Final
@@ -36,6 +37,5 @@ def tied_command(*arguments: str) -> list[str]:
 if __name__ == "__main__":
     if not tie_to(int(sys.argv[1])):
         sys.exit(EXIT_ORPHAN)
-    from rocketbed.cli.main import main
-
-    sys.exit(main(sys.argv[2:]))
+    sys.argv[:] = ["rocketbed", *sys.argv[2:]]
+    runpy.run_module("rocketbed", run_name="__main__")  # by name: it stands above this folder
