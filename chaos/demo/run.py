@@ -326,11 +326,17 @@ async def run_demo(
     """Run one trial and write `verdict.json` into the report's directory.
 
     `before_checks` is called when all nodes have stopped and before anything is checked, so that a
-    test can plant a defect. Raises `PlanError` for options that cannot be, `ClusterError`.
+    test can plant a defect. When cancelled it ends its processes and removes what they wrote.
+    Raises `PlanError` for options that cannot be, `ClusterError`.
     """
     demo = Demo(options, show, before_checks)
     cluster = demo.prepare()
-    verdict = await demo.run(cluster)
+    try:
+        verdict = await demo.run(cluster)
+    except trio.Cancelled:
+        if not options.keep:
+            shutil.rmtree(demo.work, ignore_errors=True)
+        raise
     kept = options.keep or verdict.exit_code != 0
     verdict.facts["kept"] = str(demo.work) if kept else None
     if not kept:
