@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 WORDS: Final = ("first", "last", "committed")
 POLL_S: Final = 1.0
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""Every broker has this group from the start, so that looking makes no new one (wire.md 4.7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def pull(
     shown = _Shown(as_json, limit)
 
     async def main() -> None:
-        async with Consumer(nameservers=nameservers, group=group or "rocketbed_pull") as consumer:
+        async with Consumer(nameservers=nameservers, group=group or TOOLS_GROUP) as consumer:
             queues: Iterable[MessageQueue] = await consumer.queues(topic)
             if queue is not None:
                 queues = [parse_queue(queue, queues)]

@@ -1,7 +1,9 @@
 """The commands a user types, against a cluster of real processes: output and exit codes."""
 
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,6 +156,51 @@ def test_groups_commit_and_follow(shell: Shell) -> None:
     assert piped.stdout.count(b"sent") == 3
     last = [line.split()[-1] for line in shell.client("pull", *group, "--from", "5").splitlines()]
     assert last == ["one", "two", "0xff"]
+
+
+def test_following_ends_with_an_interrupt(shell: Shell) -> None:
+    up(shell, "--slaves", "0")
+    shell.client("send", "-t", "T", "--body", "seen")
+    words = ["pull", "-n", shell.nameservers, "-t", "T", "--follow"]
+    with subprocess.Popen(
+        rocketbed_command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as follower:
+        try:
+            assert follower.stdout is not None
+            assert follower.stdout.readline().endswith(b"seen\n")
+            shell.client("send", "-t", "T", "--body", "later")
+            assert follower.stdout.readline().endswith(b"later\n")
+            follower.send_signal(signal.SIGINT)
+            _, errors = follower.communicate(timeout=30)
+            assert (follower.returncode, errors) == (130, b"")
+        finally:
+            follower.kill()
+
+
+SCRIPT = """
+import sys
+from rocketbed.blocking import Consumer, Message, Producer, Sent
+
+with Producer(nameservers=sys.argv[1], group="scripts") as producer:
+    outcomes = [producer.send(Message("Script", b"%d" % n), order_key="k") for n in range(9)]
+assert all(isinstance(outcome, Sent) and outcome.is_safe for outcome in outcomes)
+with Consumer(nameservers=sys.argv[1], group="scripts") as consumer:
+    consumer.subscribe("Script", start="first")
+    found = []
+    while len(found) < 9:
+        found += consumer.poll()
+    consumer.commit()
+    print(*(message.body.decode() for message in found))
+    print(consumer.committed(found[0].queue))
+"""
+
+
+def test_a_plain_script_sends_and_reads(shell: Shell) -> None:
+    up(shell, "--slaves", "1")
+    command = [sys.executable, "-P", "-W", "error", "-c", SCRIPT, shell.nameservers]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout.split() == [*"012345678", "9"]
+    assert shown.stderr == ""
 
 
 def test_topics_are_changed_and_deleted(shell: Shell) -> None:
