@@ -34,8 +34,8 @@ from rocketbed.wire.properties import (
     INNER_BASE,
     INNER_NUM,
     PROPERTIES_MAX,
+    find_property,
     index_keys,
-    indexed_properties,
     text_of,
 )
 
@@ -251,8 +251,10 @@ class Run:
         self._fit(sum(sizes))
         added = []
         for item in items:
-            found = indexed_properties(item.properties)
-            tag, unique, keys = (text_of(found.get(n)) for n in (b"TAGS", b"UNIQ_KEY", b"KEYS"))
+            tag, unique, keys = (
+                text_of(find_property(item.properties, name))
+                for name in (b"TAGS\x01", b"UNIQ_KEY\x01", b"KEYS\x01")
+            )
             added.append(
                 self.add(
                     topic,

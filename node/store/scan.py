@@ -30,8 +30,8 @@ from rocketbed.wire.message import (
 from rocketbed.wire.properties import (
     CRC32,
     CRC_SIZE,
+    find_property,
     index_keys,
-    indexed_properties,
     text_of,
 )
 
@@ -174,10 +174,12 @@ class RecordScanner:
             topic = topic_bytes.decode(errors="replace")
             if len(self._topics) < 65_536:
                 self._topics[topic_bytes] = topic
-        found = indexed_properties(properties)
-        tag = text_of(found.get(b"TAGS"))
+        tag = text_of(find_property(properties, b"TAGS\x01"))
         code = tag_code(tag) if tag else 0
-        keys = index_keys(text_of(found.get(b"UNIQ_KEY")), text_of(found.get(b"KEYS")))
+        keys = index_keys(
+            text_of(find_property(properties, b"UNIQ_KEY\x01")),
+            text_of(find_property(properties, b"KEYS\x01")),
+        )
         units = ONE_UNIT
         transaction = sys_flag & TRANSACTION_MASK
         if transaction == TRANSACTION_ROLLBACK:
@@ -185,12 +187,13 @@ class RecordScanner:
         elif transaction == TRANSACTION_PREPARED:
             units = NO_UNIT
         elif sys_flag & INNER_BATCH:
-            count = found.get(b"INNER_NUM", b"")
+            count = find_property(properties, b"INNER_NUM\x01") or b""
             if not count.isdigit() or not int(count):
                 return "an inner batch without INNER_NUM"
             units = -int(count)
-        if topic == SCHEDULE_TOPIC and b"DELAY" in found:
-            code = self._deliver_at(found[b"DELAY"], store_ms) or code
+        if topic == SCHEDULE_TOPIC:
+            level = find_property(properties, b"DELAY\x01") or b""
+            code = self._deliver_at(level, store_ms) or code
         return tuple.__new__(
             Entry, (topic, queue_id, queue_offset, physical, size, code, store_ms, keys, units)
         )

@@ -130,7 +130,7 @@ def decode_message(data: bytes | memoryview, *, check_crc: bool = True) -> Store
     """
     try:
         return _decode(memoryview(data), check_crc)
-    except (struct.error, ValueError) as exc:
+    except (struct.error, ValueError, IndexError) as exc:
         raise RemoteProtocolError(f"not a message record: {exc}") from exc
 
 
@@ -147,6 +147,8 @@ def _decode(view: memoryview, check_crc: bool) -> StoredMessage:
     reconsume_times, prepared, body_length = TAIL.unpack_from(view, store_end)
     body_start = store_end + TAIL.size
     body_end = body_start + body_length
+    if body_length < 0:
+        raise ValueError(f"body length {body_length}")
     if magic == MAGIC_V1:
         topic_start, topic_length = body_end + 1, view[body_end]
         if topic_length > V1_TOPIC_MAX:
@@ -155,7 +157,7 @@ def _decode(view: memoryview, check_crc: bool) -> StoredMessage:
         topic_start, topic_length = body_end + 2, _I16.unpack_from(view, body_end)[0]
     topic_end = topic_start + topic_length
     (properties_length,) = _I16.unpack_from(view, topic_end)
-    if body_length < 0 or topic_length < 0 or properties_length < 0:
+    if topic_length < 0 or properties_length < 0:
         raise ValueError("negative length")
     if topic_end + 2 + properties_length != size:
         raise ValueError(f"its fields take {topic_end + 2 + properties_length} bytes, not {size}")

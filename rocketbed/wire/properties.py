@@ -1,6 +1,5 @@
 """The property string of a message: `name 0x01 value 0x02` repeated, UTF-8 (store.md 2.6)."""
 
-import re
 from collections.abc import Iterable, Mapping
 
 NAME_END = "\x01"
@@ -42,12 +41,21 @@ def decode_properties(text: str) -> dict[str, str]:
     return found
 
 
-_INDEXED = re.compile(rb"(?:\A|\x02)(UNIQ_KEY|KEYS|TAGS|INNER_NUM|DELAY)\x01([^\x02]+)")
+def find_property(data: bytes, name: bytes) -> bytes | None:
+    """The value of one property in stored bytes; `name` ends with 0x01. A later duplicate wins.
 
-
-def indexed_properties(data: bytes) -> dict[bytes, bytes]:
-    """Only the properties that dispatch looks at, from stored bytes; a later duplicate wins."""
-    return dict(_INDEXED.findall(data))
+    Made for scans of a whole log, which look for three names in every record.
+    """
+    at = data.rfind(name)
+    if at < 0:
+        return None
+    value_at = at + len(name)
+    end = data.find(b"\x02", value_at)
+    value = data[value_at:] if end < 0 else data[value_at:end]
+    if value and (at == 0 or data[at - 1] == 2):
+        return value
+    found = decode_properties(data.decode(errors="surrogateescape")).get(name[:-1].decode())
+    return None if found is None else found.encode(errors="surrogateescape")
 
 
 def text_of(value: bytes | None) -> str | None:
