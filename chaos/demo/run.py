@@ -333,7 +333,7 @@ async def run_demo(
     cluster = demo.prepare()
     try:
         verdict = await demo.run(cluster)
-    except trio.Cancelled:
+    except* trio.Cancelled:
         if not options.keep:
             shutil.rmtree(demo.work, ignore_errors=True)
         raise
