@@ -19,6 +19,7 @@ from chaos.process.ports import HOST, free_node_port, free_port, node_ports
 from chaos.process.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
+from rocketbed.inspect import open_directory
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.real import real_world
@@ -196,20 +197,43 @@ class Site:
         """Our client for administration, to be entered."""
         return Admin(self._world, nameservers=self.nameserver, timeout_s=2.0)
 
-    async def wait_log_end(self, broker: Broker, offset: int) -> None:
-        """Until a broker's log reaches at least so far."""
+    async def wait_caught_up(self, slave: Broker, master: Broker) -> None:
+        """Until a slave has all of its master's log, and its queues all of the log."""
 
-        async def reached(admin: Admin) -> bool:
-            return await self.log_end(broker, admin) >= offset
+        async def has_all(admin: Admin) -> bool:
+            wanted = (await admin.runtime_info(master.address))["commitLogMaxOffset"]
+            info = await admin.runtime_info(slave.address)
+            return info["commitLogMaxOffset"] == wanted and info["dispatchBehindBytes"] == "0"
 
-        await self._wait(broker.process, reached)
+        await self._wait(slave.process, has_all)
 
-    async def log_end(self, broker: Broker, admin: Admin | None = None) -> int:
-        """Where the log of a running broker ends."""
-        if admin is None:
-            async with self.admin() as own:
-                return await self.log_end(broker, own)
-        return int((await admin.runtime_info(broker.address))["commitLogMaxOffset"])
+    async def wait_dispatched(self, broker: Broker) -> None:
+        """Until a broker's queues know all of its log."""
+
+        async def has_all(admin: Admin) -> bool:
+            return (await admin.runtime_info(broker.address))["dispatchBehindBytes"] == "0"
+
+        await self._wait(broker.process, has_all)
+
+    async def wait_gone(self, broker: Broker) -> None:
+        """Until the nameserver does not route to a broker any more."""
+
+        async def is_gone(admin: Admin) -> bool:
+            found = (await admin.cluster()).broker_addr_table.get(broker.name)
+            return found is None or broker.broker_id not in found.broker_addrs
+
+        await self._wait(self._processes[0], is_gone)
+
+    async def wait_mark(self, broker: Broker) -> None:
+        """Until a node's durable mark stands behind all that its log has now."""
+        async with self.admin() as admin:
+            end = int((await admin.runtime_info(broker.address))["commitLogMaxOffset"])
+
+        async def is_high(admin: Admin) -> bool:
+            marks = open_directory(broker.store).marks
+            return marks is not None and marks.durable_offset >= end
+
+        await self._wait(broker.process, is_high)
 
     async def _nameserver_answers(self, admin: Admin) -> bool:
         await admin.cluster()

@@ -1,19 +1,23 @@
 """RocketMQ's own client in a process of its own: `java/Peer.java`, asked by lines of JSON."""
 
+import base64
 import json
-import signal
+import os
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 import trio
 
-from tests.peer.brokers import tied
+from rocketbed.client.messages import Message
+from tests.peer.brokers import Broker, tied
 from tests.peer.installation import Installation
-from tests.peer.rows import Row
+from tests.peer.rows import Row, Written
 
+LOAD_BODY: Final = 900
+"""Least bytes of a body under load."""
 ANSWER_S: Final = 60.0
 """One command; the longest reads some thousand messages."""
 MEMORY_MIB: Final = 192
@@ -31,19 +35,13 @@ class JavaClient:
         self._command = tied(
             installation.command("Peer", nameserver, home=directory, memory_mib=MEMORY_MIB)
         )
-        self._process: trio.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._commands: trio.lowlevel.FdStream | None = None
+        self._answers: trio.lowlevel.FdStream | None = None
         self._read = b""
 
     async def __aenter__(self) -> Self:
-        self._directory.mkdir(exist_ok=True)
-        with self.log_path.open("ab") as log:
-            self._process = await trio.lowlevel.open_process(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._start()
         return self
 
     async def __aexit__(
@@ -53,12 +51,28 @@ class JavaClient:
         traceback: TracebackType | None,
     ) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        with trio.CancelScope(shield=True):
-            await self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._commands, self._answers):
+            assert stream is not None
+            with trio.CancelScope(shield=True):
                 await stream.aclose()
+
+    def _start(self) -> None:
+        self._directory.mkdir(exist_ok=True)
+        with self.log_path.open("ab") as log:
+            # Not by trio, which starts processes in a thread: this one dies with that thread.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._commands = _stream(self._process.stdin)
+        self._answers = _stream(self._process.stdout)
 
     @property
     def log_path(self) -> Path:
@@ -72,10 +86,10 @@ class JavaClient:
 
         Raises `JavaError`, and `trio.TooSlowError` after `ANSWER_S`.
         """
-        assert self._process is not None and self._process.stdin is not None
-        rows = []
+        assert self._commands is not None, "the client was not entered with `async with`"
+        rows: list[dict[str, Any]] = []
         with trio.fail_after(ANSWER_S):
-            await self._process.stdin.send_all(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            await self._commands.send_all(json.dumps({"do": do, **arguments}).encode() + b"\n")
             while True:
                 answer = json.loads(await self._line())
                 if "end" in answer:
@@ -86,6 +100,66 @@ class JavaClient:
                 rows.append(answer["row"])
                 if each is not None:
                     each(answer["row"])
+
+    async def create(self, brokers: Iterable[Broker], topics: Iterable[str], queues: int) -> None:
+        """Make topics at brokers, slaves too."""
+        for topic in topics:
+            for broker in brokers:
+                await self.ask("create", address=broker.address, topic=topic, queues=queues)
+
+    async def send(self, messages: list[Message], *, wait: bool = True) -> list[Written]:
+        """Send one after the other; all have to be acknowledged as SEND_OK.
+
+        With `wait` off the broker is asked (`WAIT=false`) to wait neither for its disk nor a slave.
+        """
+        wanted = [_as_json(message, wait) for message in messages]
+        rows = await self.ask("send", messages=wanted)
+        assert {row["status"] for row in rows} == {"SEND_OK"}
+        return [
+            Written(message, row["queueId"], row["queueOffset"], row["msgId"], row["offsetMsgId"])
+            for message, row in zip(messages, rows, strict=True)
+        ]
+
+    async def send_batch(self, messages: list[Message]) -> list[Written]:
+        """Send messages of one topic as one batch."""
+        (row,) = await self.ask("send", messages=[_as_json(m, True) for m in messages], batch=True)
+        assert row["status"] == "SEND_OK"
+        ids = zip(row["msgId"].split(","), row["offsetMsgId"].split(","), strict=True)
+        return [
+            Written(message, row["queueId"], row["queueOffset"] + number, message_id, offset_id)
+            for number, (message, (message_id, offset_id)) in enumerate(
+                zip(messages, ids, strict=True)
+            )
+        ]
+
+    async def load(
+        self,
+        topic: str,
+        broker: Broker,
+        *,
+        threads: int,
+        queues: int,
+        kill_after: int,
+        kill: Callable[[], None],
+    ) -> list[dict[str, Any]]:
+        """Send from several threads, call `kill` after so many acknowledgements; all of those."""
+        acknowledged = 0
+
+        def count(row: dict[str, Any]) -> None:
+            nonlocal acknowledged
+            acknowledged += 1
+            if acknowledged == kill_after:
+                kill()
+
+        return await self.ask(
+            "load",
+            each=count,
+            topic=topic,
+            broker=broker.name,
+            queues=queues,
+            threads=threads,
+            size=LOAD_BODY,
+        )
 
     async def read(self, topics: Iterable[str]) -> list[Row]:
         """All messages of some topics, by the pull consumer."""
@@ -104,12 +178,33 @@ class JavaClient:
         return [Row.of_java(row) for row in await self.ask("view", topic=topic, ids=list(ids))]
 
     async def _line(self) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._answers is not None
         while b"\n" not in self._read:
-            data = await self._process.stdout.receive_some()
+            data = await self._answers.receive_some()
             if not data:
                 text = self.log_path.read_text(errors="replace")[-2000:]
                 raise JavaError(f"the Java client ended; {self.log_path} ends with:\n{text}")
             self._read += data
         line, _, self._read = self._read.partition(b"\n")
         return line
+
+
+def _stream(pipe: IO[bytes]) -> trio.lowlevel.FdStream:
+    descriptor = os.dup(pipe.fileno())
+    pipe.close()
+    return trio.lowlevel.FdStream(descriptor)
+
+
+def _as_json(message: Message, wait: bool) -> dict[str, Any]:
+    wanted: dict[str, Any] = {
+        "topic": message.topic,
+        "body": base64.b64encode(message.body).decode(),
+        "properties": dict(message.properties),
+        "flag": message.flag,
+        "wait": wait,
+    }
+    if message.tag:
+        wanted["tags"] = message.tag
+    if message.keys:
+        wanted["keys"] = " ".join(message.keys)
+    return wanted

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rocketbed.client.messages import Received
+from rocketbed.client.messages import Message, Received
 
 ADDED_BY_READERS = ("MIN_OFFSET", "MAX_OFFSET")
 """Properties that Java's pull puts into what it received."""
@@ -68,6 +68,17 @@ class Row:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A message and what its acknowledgement said."""
+
+    message: Message
+    queue_id: int
+    queue_offset: int
+    message_id: str
+    offset_id: str
+
+
 def by_place(rows: Iterable[Row]) -> dict[tuple[str, int, int], Row]:
     """Rows by topic, queue and offset; none of them twice, none missing within a queue."""
     found: dict[tuple[str, int, int], Row] = {}
@@ -89,3 +100,32 @@ def by_key(rows: Iterable[Row], topic: str) -> dict[str, set[str]]:
             for key in row.keys:
                 found.setdefault(key, set()).add(row.offset_id)
     return found
+
+
+def assert_held(rows: Mapping[tuple[str, int, int], Row], written: Iterable[Written]) -> None:
+    """Every acknowledged message stands where its acknowledgement said, as it was sent."""
+    for one in written:
+        place = (one.message.topic, one.queue_id, one.queue_offset)
+        row = rows.get(place)
+        assert row is not None, f"{place} was acknowledged and is not there"
+        assert row.body == one.message.body, place
+        assert row.message_id == one.message_id, place
+        assert row.offset_id == one.offset_id, place
+        assert (row.tag, row.keys) == (one.message.tag, tuple(one.message.keys)), place
+        assert row.flag == one.message.flag, place
+        for name, text in one.message.properties.items():
+            assert row.properties[name] == text, place
+
+
+def assert_acknowledged(
+    rows: Mapping[tuple[str, int, int], Row], acknowledged: Iterable[Mapping[str, Any]]
+) -> None:
+    """Every message of a load (see `Sends.load`) stands where its acknowledgement said."""
+    for sent in acknowledged:
+        place = (sent["topic"], sent["queueId"], sent["queueOffset"])
+        row = rows.get(place)
+        assert row is not None, f"{place} was acknowledged and is not there"
+        assert row.keys == (sent["key"],), place
+        assert row.body.startswith(f"{sent['key']}.".encode()), place
+        assert len(row.body) == sent["size"], place
+        assert (row.message_id, row.offset_id) == (sent["msgId"], sent["offsetMsgId"]), place

@@ -2,12 +2,14 @@
 
 import pytest
 
-from tests.peer.brokers import Site
+from tests.peer.brokers import Broker, Site
 from tests.peer.java_client import JavaClient
-from tests.peer.rows import by_key, by_place
-from tests.peer.traffic import assert_held, read, varied, write
+from tests.peer.rows import Row, assert_held, by_key, by_place
+from tests.peer.traffic import read, varied, write
 
 TOPICS = ("PeerOne", "Peer-two_%|", "PeerBatch")
+KEY_QUERY_MAX = 64
+"""Messages that an answer to a query by key has at most."""
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
@@ -15,19 +17,34 @@ async def test_the_real_broker_reads_every_message_we_wrote(site: Site, ending: 
     await site.start_nameserver("rocketbed")
     broker = site.broker()
     await site.start(broker, "rocketbed")
-    written = await write(site.nameserver, varied(TOPICS[:2], 1600, seed=1))
-    written += await write(site.nameserver, varied(TOPICS[2:], 200, seed=2), batch=8)
+    written = await write(site.nameserver, varied(TOPICS[:2], 800, seed=1))
+    await site.wait_mark(broker)
+    written += await write(site.nameserver, varied(TOPICS[:2], 800, seed=2))
+    written += await write(site.nameserver, varied(TOPICS[2:], 200, seed=3), batch=8)
     ours = by_place(await read(site.nameserver, TOPICS))
     assert_held(ours, written)
     await (site.stop(broker) if ending == "stop" else site.kill(broker))
-    for kind, least in (("commitlog", 3), ("index", 3), ("consumequeue/PeerOne/0", 2)):
-        files = list((broker.store / kind).iterdir())
-        assert len(files) >= least, f"the test should fill several files: {files}"
+    assert_filled_several(broker)
 
     await site.start(broker, "rocketmq")
     async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
         assert by_place(await java.read(TOPICS)) == ours
-        for topic in TOPICS:
-            wanted = by_key(ours.values(), topic)
-            rare = {key: ids for key, ids in wanted.items() if len(ids) <= 64}
-            assert await java.query(topic, rare) == rare
+        await assert_found_by_key(java, ours)
+        written += await java.send(varied(TOPICS, 100, seed=4))
+    await site.kill(broker)
+    await site.start(broker, "rocketbed")
+    assert_held(by_place(await read(site.nameserver, TOPICS)), written)
+
+
+def assert_filled_several(broker: Broker) -> None:
+    for kind, least in (("commitlog", 3), ("index", 3), (f"consumequeue/{TOPICS[0]}/0", 2)):
+        files = list((broker.store / kind).iterdir())
+        assert len(files) >= least, f"the test should fill several files: {files}"
+
+
+async def assert_found_by_key(java: JavaClient, rows: dict[tuple[str, int, int], Row]) -> None:
+    for topic in TOPICS:
+        wanted = by_key(rows.values(), topic)
+        rare = {key: ids for key, ids in wanted.items() if len(ids) <= KEY_QUERY_MAX}
+        assert len(rare) > 100
+        assert await java.query(topic, rare) == rare

@@ -2,27 +2,15 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer, PullStatus
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
-from tests.peer.rows import Row
+from tests.peer.rows import Row, Written
 
 WORDS = ("plain", "kühl", "消息", "💾", "x" * 300)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A message and what its acknowledgement said."""
-
-    message: Message
-    queue_id: int
-    queue_offset: int
-    message_id: str
-    offset_id: str
 
 
 def varied(topics: Iterable[str], count: int, seed: int) -> list[Message]:
@@ -96,18 +84,3 @@ async def query(nameserver: str, topic: str, keys: Iterable[str]) -> dict[str, s
             key: {found.offset_id for found in await admin.messages_by_key(topic, key)}
             for key in keys
         }
-
-
-def assert_held(rows: dict[tuple[str, int, int], Row], written: Iterable[Written]) -> None:
-    """Every acknowledged message stands where its acknowledgement said, as it was sent."""
-    for one in written:
-        place = (one.message.topic, one.queue_id, one.queue_offset)
-        row = rows.get(place)
-        assert row is not None, f"{place} was acknowledged and is not there"
-        assert row.body == one.message.body, place
-        assert row.message_id == one.message_id, place
-        assert row.offset_id == one.offset_id, place
-        assert (row.tag, row.keys) == (one.message.tag, tuple(one.message.keys)), place
-        assert row.flag == one.message.flag, place
-        for name, text in one.message.properties.items():
-            assert row.properties[name] == text, place

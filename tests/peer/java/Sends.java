@@ -40,7 +40,7 @@ final class Sends {
 
     /**
      * {@code messages, batch}: send each, or all as one batch. A message has {@code topic, body}
-     * (base64) and may have {@code broker, queue, tags, keys, properties, flag}.
+     * (base64) and may have {@code broker, queue, tags, keys, properties, flag, wait}.
      */
     void send(JSONObject command) throws Exception {
         JSONArray wanted = command.getJSONArray("messages");
@@ -117,6 +117,7 @@ final class Sends {
         if (wanted.containsKey("properties")) {
             wanted.getJSONObject("properties").forEach((k, v) -> message.putUserProperty(k, (String) v));
         }
+        message.setWaitStoreMsgOK(wanted.getBooleanValue("wait"));
         message.setFlag(wanted.getIntValue("flag"));
         return message;
     }

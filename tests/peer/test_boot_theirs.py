@@ -1,0 +1,48 @@
+"""rocketbed boots what a real broker left after SIGKILL under load, and gives it back."""
+
+from tests.peer.brokers import Site
+from tests.peer.java_client import JavaClient
+from tests.peer.rows import assert_acknowledged, assert_held, by_key, by_place
+from tests.peer.traffic import query, read, varied, write
+
+LOAD, MIXED = "PeerLoad", "PeerMixed"
+QUEUES = 8
+MESSAGES = 4000
+
+
+async def test_nothing_acknowledged_is_lost_when_rocketbed_takes_over(site: Site) -> None:
+    await site.start_nameserver("rocketmq")
+    broker = site.broker()
+    await site.start(broker, "rocketmq")
+    async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
+        await java.create([broker], (LOAD, MIXED), QUEUES)
+        mixed = await java.send(varied([MIXED], 300, seed=1))
+        await java.send_batch(varied([MIXED], 20, seed=2))
+        acknowledged = await java.load(
+            LOAD,
+            broker,
+            threads=6,
+            queues=QUEUES,
+            kill_after=MESSAGES,
+            kill=lambda: site.kill_now(broker),
+        )
+        assert len(acknowledged) >= MESSAGES
+        await broker.process.wait_ended()
+        assert (broker.store / "abort").exists()
+
+        await site.start(broker, "rocketbed")
+        rows = by_place(await read(site.nameserver, (LOAD, MIXED)))
+        assert_acknowledged(rows, acknowledged)
+        assert_held(rows, mixed)
+        wanted = by_key(rows.values(), LOAD)
+        assert await query(site.nameserver, LOAD, wanted) == wanted
+
+        mixed += await write(site.nameserver, varied([MIXED], 300, seed=3))
+        after = by_place(await read(site.nameserver, (LOAD, MIXED)))
+        assert rows.items() <= after.items()
+        assert_held(after, mixed)
+        await site.stop(broker)
+
+        await site.start(broker, "rocketmq")
+        assert by_place(await java.read((LOAD, MIXED))) == after
+        assert await java.query(LOAD, wanted) == wanted

@@ -1,0 +1,74 @@
+"""Classic replication between the kinds: a master of one, a slave of the other."""
+
+import pytest
+
+from rocketbed.inspect import LogEnd, open_directory
+from tests.peer.brokers import Broker, Kind, Site
+from tests.peer.java_client import JavaClient
+from tests.peer.rows import assert_acknowledged, assert_held, by_key, by_place
+from tests.peer.traffic import query, read, varied, write
+
+TOPICS = ("PeerFollow", "PeerMixed")
+QUEUES = 4
+SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}
+
+
+@pytest.mark.parametrize(
+    ("nameserver", "master_kind", "slave_kind"),
+    [("rocketmq", "rocketmq", "rocketbed"), ("rocketbed", "rocketbed", "rocketmq")],
+)
+async def test_a_slave_follows_a_master_through_its_kill_and_return(
+    site: Site, nameserver: Kind, master_kind: Kind, slave_kind: Kind
+) -> None:
+    await site.start_nameserver(nameserver)
+    master, slave = site.broker(settings=SYNC), site.broker(broker_id=1)
+    await site.start(master, master_kind)
+    async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
+        await java.create([master], TOPICS, QUEUES)
+        # More than a segment that the slave, which begins with nothing, has to fetch.
+        mixed = await java.send(varied(TOPICS[1:], 900, seed=1), wait=False)
+        await site.start(slave, slave_kind)
+        # RocketMQ's slave would copy the table of topics a minute later.
+        await java.create([slave], TOPICS, QUEUES)
+        await site.wait_caught_up(slave, master)
+
+        acknowledged = await java.load(
+            TOPICS[0],
+            master,
+            threads=3,
+            queues=QUEUES,
+            kill_after=1000,
+            kill=lambda: site.kill_now(master),
+        )
+        await master.process.wait_ended()
+        assert {row["status"] for row in acknowledged} == {"SEND_OK"}
+        await site.wait_dispatched(slave)
+        await site.wait_gone(master)
+        rows = by_place(await read(site.nameserver, TOPICS))
+        assert_acknowledged(rows, acknowledged)
+        assert_held(rows, mixed)
+        wanted = by_key(rows.values(), TOPICS[0])
+        assert await query(site.nameserver, TOPICS[0], wanted) == wanted
+        assert by_place(await java.read(TOPICS)) == rows
+
+        await site.start(master, master_kind)
+        mixed += await write(site.nameserver, varied(TOPICS[1:], 200, seed=2))
+        await site.wait_caught_up(slave, master)
+        after = by_place(await java.read(TOPICS))
+        assert rows.items() <= after.items()
+        assert_held(after, mixed)
+    await site.kill(master)
+    await site.kill(slave)
+    assert_logs_equal(master, slave, segments=3)
+
+
+def assert_logs_equal(master: Broker, slave: Broker, *, segments: int) -> None:
+    """Byte for byte, from the slave's first segment to the end, which is the same."""
+    logs = [open_directory(broker.store).log for broker in (master, slave)]
+    ends = [next(item for item in log.scan() if isinstance(item, LogEnd)) for log in logs]
+    assert ends[0].offset == ends[1].offset
+    start = max(log.min_offset for log in logs)
+    assert start == 0
+    assert min(len(log.segments) for log in logs) >= segments
+    size = ends[0].offset - start
+    assert logs[0].read(start, size) == logs[1].read(start, size)
