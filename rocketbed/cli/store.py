@@ -258,8 +258,8 @@ def _report_lines(report: Report) -> Iterator[str]:
         yield f"{finding.severity.name.lower():<7} {finding.rule:<6} {where}: {finding.what}{times}"
         if finding.severity:
             yield f"{'':14} broken: {RULES[finding.rule]}"
-        if finding.todo:
-            yield f"{'':14} to do: {finding.todo}"
+        if finding.advice:
+            yield f"{'':14} to do: {finding.advice}"
     live = " (live: a broker holds it)" if report.live else ""
     yield (
         f"{report.verdict}{live}: log {report.log_min} to {report.log_end},"

@@ -163,7 +163,7 @@ class _LogChecker:
             self.behind |= self.index.finish(facts)
         elif self._keys and self.directory.index_layout is not None:
             what = "there is no index: nothing is found by key"
-            self.findings.add("S10", Severity.NOTE, "index", what, todo="rebuild, if wanted")
+            self.findings.add("S10", Severity.NOTE, "index", what, advice="rebuild, if wanted")
         if self._steps_back:
             what = f"store times step back {self._steps_back} times (clock, or old bytes: T4, T17)"
             self.findings.add("S1", Severity.NOTE, "commitlog", what)
@@ -238,28 +238,30 @@ class _LogChecker:
         what = (
             f"{size} bytes from {hole.offset} are no record ({_say(hole.fault)}), good ones follow"
         )
-        todo = "take the bytes from a replica; recovery by RocketMQ would cut off all that follows"
+        advice = (
+            "take the bytes from a replica; recovery by RocketMQ would cut off all that follows"
+        )
         rule = "S2" if hole.fault.rule in _CHECKSUM_RULES else "S9"
         if hole.fault.rule == "log-gap":
             rule = "S1"
         file = self._file_at(hole.offset)
-        self.findings.add(rule, Severity.DAMAGE, file, what, offset=hole.offset, todo=todo)
+        self.findings.add(rule, Severity.DAMAGE, file, what, offset=hole.offset, advice=advice)
 
     def _end(self, end: LogEnd) -> None:
         self.facts = self.facts._replace(end=end.offset)
         flushed = self.directory.log.flushed_offset
         if flushed is not None and end.offset < flushed:
             what = f"the log ends at {end.offset}, it was on disk up to {flushed}"
-            todo = "take the bytes from a replica; acknowledged messages are missing"
+            advice = "take the bytes from a replica; acknowledged messages are missing"
             file = self._file_at(end.offset)
-            self.findings.add("S9", Severity.DAMAGE, file, what, offset=end.offset, todo=todo)
+            self.findings.add("S9", Severity.DAMAGE, file, what, offset=end.offset, advice=advice)
         if end.torn_at is None or end.fault is None:
             return
         self.torn = True
         what = f"the log ends at {end.offset}; behind it are bytes of no record ({_say(end.fault)})"
-        todo = "nothing to do: the next start of the broker cuts it off"
+        advice = "nothing to do: the next start of the broker cuts it off"
         self.findings.add(
-            "S13", Severity.TAIL, self._file_at(end.offset), what, offset=end.offset, todo=todo
+            "S13", Severity.TAIL, self._file_at(end.offset), what, offset=end.offset, advice=advice
         )
 
     def _file_at(self, offset: int) -> str:

@@ -24,7 +24,7 @@ def check_files(directory: StoreDirectory, findings: Findings) -> None:
             Severity.DAMAGE if directory.queues else Severity.NOTE,
             "commitlog",
             "there is no commit log segment",
-            todo="take the log from a replica or a backup; without it no message can be read",
+            advice="take the log from a replica or a backup; without it no message can be read",
         )
     _check_row(directory, directory.log.segments, directory.sizes.segment, findings, log=True)
     for queue in directory.queues.values():
@@ -35,7 +35,7 @@ def check_files(directory: StoreDirectory, findings: Findings) -> None:
         _check_row(directory, batch_queue.segments, size, findings, unit=BATCH_UNIT.size)
     for stray in directory.log_strays + directory.queue_strays:
         what = "not a segment: its name is no offset"
-        findings.add("sizes", Severity.DAMAGE, directory.relative(stray), what, todo=_MOVE)
+        findings.add("sizes", Severity.DAMAGE, directory.relative(stray), what, advice=_MOVE)
     _check_index_files(directory, findings)
     _check_kinds(directory, findings)
 
@@ -53,17 +53,17 @@ def _check_row(
         file = directory.relative(segment.path)
         if len(os.path.basename(segment.path)) != NAME_SIZE:
             what = f"its name is {segment.start} in other than {NAME_SIZE} digits"
-            findings.add("S1", Severity.DAMAGE, file, what, todo=_MOVE)
+            findings.add("S1", Severity.DAMAGE, file, what, advice=_MOVE)
         _check_length(segment, size, file, findings, last=number + 1 == len(segments))
         if segment.start % size or segment.start % unit:
             what = f"a segment at {segment.start} does not stand on a multiple of {size} bytes"
-            todo = "check the configured segment size (--config or --set)"
-            findings.add("S1", Severity.DAMAGE, file, what, todo=todo)
+            advice = "check the configured segment size (--config or --set)"
+            findings.add("S1", Severity.DAMAGE, file, what, advice=advice)
         if number and segments[number - 1].start + size < segment.start:
             end = segments[number - 1].start + size
             what = f"segments from {end} to {segment.start} are missing before it"
-            todo = "take the files from a replica or a backup" if log else "rebuild the queues"
-            findings.add("S1", Severity.DAMAGE, file, what, offset=end, todo=todo)
+            advice = "take the files from a replica or a backup" if log else "rebuild the queues"
+            findings.add("S1", Severity.DAMAGE, file, what, offset=end, advice=advice)
 
 
 def _check_length(
@@ -76,12 +76,12 @@ def _check_length(
         findings.add("sizes", Severity.TAIL, file, what)
         return
     what = f"{segment.size} bytes long, segments here have {size}"
-    todo = (
+    advice = (
         f"a broker refuses to start: with it stopped, extend the file to {size} bytes (truncate -s)"
         if segment.size < size
         else "check the configured segment size (--config or --set)"
     )
-    findings.add("sizes", Severity.DAMAGE, file, what, offset=segment.size, todo=todo)
+    findings.add("sizes", Severity.DAMAGE, file, what, offset=segment.size, advice=advice)
 
 
 def _check_index_files(directory: StoreDirectory, findings: Findings) -> None:
@@ -91,15 +91,15 @@ def _check_index_files(directory: StoreDirectory, findings: Findings) -> None:
     layout = directory.index_layout
     if layout is None:
         what = "the layout of the index cannot be read off its files, so it was not checked"
-        todo = "give --set maxHashSlotNum=N, or --config broker.conf"
-        findings.add("sizes", Severity.NOTE, "index", what, todo=todo)
+        advice = "give --set maxHashSlotNum=N, or --config broker.conf"
+        findings.add("sizes", Severity.NOTE, "index", what, advice=advice)
         return
     for file in directory.index_listing.segments:
         if file.size != layout.size:
             what = f"{file.size} bytes long, index files here have {layout.size}"
             severity = Severity.DAMAGE if file.size >= HEADER.size else Severity.TAIL
-            todo = "delete the file with the broker stopped, then rebuild"
-            findings.add("sizes", severity, directory.relative(file.path), what, todo=todo)
+            advice = "delete the file with the broker stopped, then rebuild"
+            findings.add("sizes", severity, directory.relative(file.path), what, advice=advice)
 
 
 def _check_kinds(directory: StoreDirectory, findings: Findings) -> None:
@@ -114,6 +114,6 @@ def _check_kinds(directory: StoreDirectory, findings: Findings) -> None:
             declared = queue_type(topics[topic]) if topic in topics else kind
             if declared != kind:
                 what = f"queues of {topic} are in {folder}, its attribute queue.type is {declared}"
-                todo = "a broker refuses to start: remove the folder and rebuild"
+                advice = "a broker refuses to start: remove the folder and rebuild"
                 path = os.path.join(folder, topic)
-                findings.add("topics", Severity.DAMAGE, path, what, todo=todo)
+                findings.add("topics", Severity.DAMAGE, path, what, advice=advice)

@@ -99,7 +99,9 @@ class IndexChecker:
             if entry[1] >= facts.end:
                 severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
                 what = f"entry {entry[4]} points to {entry[1]}, the log ends at {facts.end}"
-                self._findings.add("S3", severity, self._name, what, offset=entry[1], todo=REBUILD)
+                self._findings.add(
+                    "S3", severity, self._name, what, offset=entry[1], advice=REBUILD
+                )
             elif entry[1] >= facts.minimum:
                 self._judge_stranger(entry)
             self._next = next(self._stream, None)
@@ -132,7 +134,7 @@ class IndexChecker:
             return  # It may point below the log's start; that is how old files end.
         what = f"entry {entry.number} points to {entry.offset}, where no indexed record is"
         self._findings.add(
-            "S8", Severity.DAMAGE, self._name, what, offset=entry.offset, todo=REBUILD
+            "S8", Severity.DAMAGE, self._name, what, offset=entry.offset, advice=REBUILD
         )
 
     def _judge_time(self, entry: _Entry, store_ms: int) -> None:
@@ -141,7 +143,7 @@ class IndexChecker:
         if entry.seconds != min(max(seconds, 0), _SECONDS_MAX):
             what = f"entry {entry.number} says {entry.seconds} s after the begin, not {seconds} s"
             self._findings.add(
-                "S8", Severity.DAMAGE, self._name, what, offset=entry.offset, todo=REBUILD
+                "S8", Severity.DAMAGE, self._name, what, offset=entry.offset, advice=REBUILD
             )
 
     def _judge_keys(self, offset: int, found: list[int], hashes: list[int]) -> None:
@@ -153,13 +155,15 @@ class IndexChecker:
             return
         if extra:
             what = f"entries for {offset} have key hashes {sorted(extra)} that its keys do not give"
-            self._findings.add("S8", Severity.DAMAGE, self._name, what, offset=offset, todo=REBUILD)
+            self._findings.add(
+                "S8", Severity.DAMAGE, self._name, what, offset=offset, advice=REBUILD
+            )
         if lacking:
             what = f"{lacking.total()} keys of the record at {offset} are not indexed"
             severity = Severity.DAMAGE
             if self._next is None and self._facts.unclean:
                 severity = Severity.TAIL
-            self._findings.add("S10", severity, self._name, what, offset=offset, todo=REBUILD)
+            self._findings.add("S10", severity, self._name, what, offset=offset, advice=REBUILD)
         if not extra and not lacking:
             what = f"the keys of the record at {offset} are indexed in another order"
             self._findings.add("S10", Severity.NOTE, self._name, what, offset=offset)
@@ -179,7 +183,7 @@ class IndexChecker:
             self._name,
             what,
             offset=self._missing_from,
-            todo=REBUILD,
+            advice=REBUILD,
             count=self._missing,
         )
         self._missing = 0
@@ -242,7 +246,7 @@ class _Replay:
         self._add(f"slot {slot} names entry {found}, the newest one of it is {expected}", None)
 
     def _add(self, what: str, offset: int | None) -> None:
-        self.findings.add("S8", self.severity, self.name, what, offset=offset, todo=REBUILD)
+        self.findings.add("S8", self.severity, self.name, what, offset=offset, advice=REBUILD)
 
 
 def index_hashes(topic_hash: TopicHash, keys: list[bytes]) -> list[int]:

@@ -40,9 +40,9 @@ def check_checkpoint(
     size = os.path.getsize(directory.path("checkpoint"))
     if size != CHECKPOINT_SIZE:
         what = f"{size} bytes long instead of {CHECKPOINT_SIZE}"
-        findings.add("S11", Severity.DAMAGE, "checkpoint", what, todo=_REMOVE_CHECKPOINT)
+        findings.add("S11", Severity.DAMAGE, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
     for what in _ahead(checkpoint, facts, last_store_ms):
-        findings.add("S11", Severity.DAMAGE, "checkpoint", what, todo=_REMOVE_CHECKPOINT)
+        findings.add("S11", Severity.DAMAGE, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
 
 
 def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
@@ -52,8 +52,8 @@ def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findin
         return
     if marks.durable_offset > facts.end:
         what = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
-        todo = "take the missing end from a replica"
-        findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, offset=facts.end, todo=todo)
+        advice = "take the missing end from a replica"
+        findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, offset=facts.end, advice=advice)
     if marks.cut_to is not None:
         what = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
         findings.add("S13", Severity.TAIL, CKPT_NAME, what, offset=marks.cut_to)
@@ -95,8 +95,8 @@ def check_abort(directory: StoreDirectory, findings: Findings, *, torn: bool, be
             part for part, true in (("log", torn), ("queues or index", behind)) if true
         )
         what = f"missing, which says that the stop was clean, but {unfinished} are unfinished"
-        todo = "create an empty file abort and delete checkpoint, so that recovery reads the log"
-        findings.add("S12", Severity.DAMAGE, "abort", what, todo=todo)
+        advice = "create an empty file abort and delete checkpoint, so that recovery reads the log"
+        findings.add("S12", Severity.DAMAGE, "abort", what, advice=advice)
 
 
 def check_config(directory: StoreDirectory, log_topics: set[str], findings: Findings) -> None:
@@ -109,8 +109,8 @@ def check_config(directory: StoreDirectory, log_topics: set[str], findings: Find
         return
     for topic in sorted(log_topics - topics.keys()):
         what = f"{topic} has messages in the log and is not in the table"
-        todo = "create the topic before consumers ask for it"
-        findings.add("topics", Severity.NOTE, "config/topics.json", what, todo=todo)
+        advice = "create the topic before consumers ask for it"
+        findings.add("topics", Severity.NOTE, "config/topics.json", what, advice=advice)
 
 
 def _check_json(directory: StoreDirectory, name: str, findings: Findings) -> None:
@@ -130,12 +130,12 @@ def _check_json(directory: StoreDirectory, name: str, findings: Findings) -> Non
     severity = Severity.TAIL if is_backup else Severity.DAMAGE
     backup = name if is_backup else name + ".bak"
     if is_backup:
-        todo = "the broker writes it anew"
+        advice = "the broker writes it anew"
     elif directory.config(name) is not None:
-        todo = f"copy {backup} over it"
+        advice = f"copy {backup} over it"
     else:
-        todo = "restore it from a backup; the broker would start with defaults or not at all"
-    findings.add("S15", severity, os.path.join("config", name), what, todo=todo)
+        advice = "restore it from a backup; the broker would start with defaults or not at all"
+    findings.add("S15", severity, os.path.join("config", name), what, advice=advice)
 
 
 def check_offsets(
@@ -153,9 +153,9 @@ def check_offsets(
             maximum = maxima.get((topic, int(queue_id))) if known else None
             if maximum is not None and committed > maximum:
                 what = f"{group} committed {committed} of {topic}/{queue_id}, its end is {maximum}"
-                todo = "messages were lost behind the end; the group will be set back"
+                advice = "messages were lost behind the end; the group will be set back"
                 file = "config/consumerOffset.json"
-                findings.add("S16", Severity.NOTE, file, what, offset=committed, todo=todo)
+                findings.add("S16", Severity.NOTE, file, what, offset=committed, advice=advice)
 
 
 def check_minimum(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:

@@ -122,8 +122,8 @@ class QueueCursor:
     def _expect_slowly(self, slot: int, offset: int, size: int, tag_code: int) -> None:
         if slot < self.next:
             what = f"queue offset {slot} of the record at {offset} was given out before"
-            todo = "the later message is found by id and key only; send it again"
-            self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=slot, todo=todo)
+            advice = "the later message is found by id and key only; send it again"
+            self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=slot, advice=advice)
             return
         if slot > self.next:
             self._gap(slot, offset)
@@ -164,13 +164,13 @@ class QueueCursor:
     def _gap(self, slot: int, offset: int) -> None:
         """Queue offsets `next` to `slot` are in no record of the log."""
         what = f"queue offsets {self.next} to {slot - 1} are missing in the log before {offset}"
-        self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=self.next, todo=LOST)
+        self._findings.add("S6", Severity.DAMAGE, self.name, what, offset=self.next, advice=LOST)
         if self.queue is not None:
             for unit in self.queue.units(self.next, slot):
                 if not unit.is_pre_blank:
                     what = f"unit {unit.slot} points to {unit.offset}, where no such record is"
                     self._findings.add(
-                        "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, todo=LOST
+                        "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, advice=LOST
                     )
         self.next = slot
 
@@ -187,7 +187,7 @@ class QueueCursor:
         else:
             rule = "S7"
             what = f"unit {slot} has tag code {tag_code}, its record's is {want_tag}"
-        self._findings.add(rule, Severity.DAMAGE, self.name, what, offset=slot, todo=REBUILD)
+        self._findings.add(rule, Severity.DAMAGE, self.name, what, offset=slot, advice=REBUILD)
 
     def _report_missing(self, facts: LogFacts | None) -> None:
         """A run of missing units; with `facts` it reaches the end of the queue."""
@@ -200,7 +200,7 @@ class QueueCursor:
             what = f"{what}: not dispatched yet"
             severity = Severity.TAIL
         self._findings.add(
-            "S5", severity, self.name, what, offset=run.first_slot, todo=REBUILD, count=run.count
+            "S5", severity, self.name, what, offset=run.first_slot, advice=REBUILD, count=run.count
         )
         self.missing = None
 
@@ -211,7 +211,7 @@ class QueueCursor:
             if not unit.is_pre_blank and unit.offset + unit.size > log_minimum:
                 what = f"unit {unit.slot} points to {unit.offset}, where no record of this queue is"
                 self._findings.add(
-                    "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, todo=REBUILD
+                    "S4", Severity.DAMAGE, self.name, what, offset=unit.slot, advice=REBUILD
                 )
 
     def _judge_beyond(self, slot: int, offset: int, size: int, facts: LogFacts) -> None:
@@ -219,10 +219,10 @@ class QueueCursor:
         if offset + size > facts.end:
             severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
             what += f"the log ends at {facts.end}"
-            self._findings.add("S3", severity, self.name, what, offset=slot, todo=REBUILD)
+            self._findings.add("S3", severity, self.name, what, offset=slot, advice=REBUILD)
         else:
             what += "where no record of this queue is"
-            self._findings.add("S4", Severity.DAMAGE, self.name, what, offset=slot, todo=REBUILD)
+            self._findings.add("S4", Severity.DAMAGE, self.name, what, offset=slot, advice=REBUILD)
 
 
 class BatchCursor:
@@ -247,7 +247,7 @@ class BatchCursor:
                 f"record at {expected.offset} begins with {expected.base}, {self._seen_next} is due"
             )
             self._findings.add(
-                "S6", Severity.DAMAGE, self.name, what, offset=expected.base, todo=LOST
+                "S6", Severity.DAMAGE, self.name, what, offset=expected.base, advice=LOST
             )
         self._seen_next = expected.base + expected.messages
         found = self.pending
@@ -256,13 +256,15 @@ class BatchCursor:
             mended = found is None and facts.mends(expected.offset)
             severity = Severity.TAIL if mended else Severity.DAMAGE
             what = f"no unit for the batch at {expected.offset}"
-            self._findings.add("S5", severity, self.name, what, offset=expected.base, todo=REBUILD)
+            self._findings.add(
+                "S5", severity, self.name, what, offset=expected.base, advice=REBUILD
+            )
             return
         if found[1:] != expected[1:]:
             what = f"unit {found.number} is {found[1:]}, its record gives {expected[1:]}"
             rule = "S7" if found.tag_code != expected.tag_code else "S4"
             self._findings.add(
-                rule, Severity.DAMAGE, self.name, what, offset=found.base, todo=REBUILD
+                rule, Severity.DAMAGE, self.name, what, offset=found.base, advice=REBUILD
             )
         self.pending = next(self._units, None)
 
@@ -273,7 +275,7 @@ class BatchCursor:
                 severity = Severity.TAIL if facts.unclean else Severity.DAMAGE
                 what = f"unit {self.pending.number} points beyond the log's end {facts.end}"
                 self._findings.add(
-                    "S3", severity, self.name, what, offset=self.pending.base, todo=REBUILD
+                    "S3", severity, self.name, what, offset=self.pending.base, advice=REBUILD
                 )
                 self.pending = next(self._units, None)
             else:
@@ -284,7 +286,7 @@ class BatchCursor:
         if self._seen_next is not None or (log_minimum is not None and unit.offset >= log_minimum):
             what = f"unit {unit.number} points to {unit.offset}, where no batch of this queue is"
             self._findings.add(
-                "S4", Severity.DAMAGE, self.name, what, offset=unit.base, todo=REBUILD
+                "S4", Severity.DAMAGE, self.name, what, offset=unit.base, advice=REBUILD
             )
         self.pending = next(self._units, None)
 
@@ -327,5 +329,5 @@ def check_empty_segments(directory: StoreDirectory, findings: Findings, *, uncle
                     directory.relative(segment.path),
                     f"no unit of {topic} queue {queue_id} in it; RocketMQ may refuse to start",
                     offset=segment.start // UNIT.size,
-                    todo="delete the file while the broker is stopped, or rebuild",
+                    advice="delete the file while the broker is stopped, or rebuild",
                 )

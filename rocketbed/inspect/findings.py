@@ -53,7 +53,7 @@ class Finding:
     file: str
     offset: int | None
     what: str
-    todo: str
+    advice: str
     count: int = 1
     """How many findings like this one; examples beyond the first few are only counted."""
 
@@ -65,7 +65,7 @@ class Finding:
             "file": self.file,
             "offset": self.offset,
             "what": self.what,
-            "todo": self.todo,
+            "advice": self.advice,
             "count": self.count,
         }
 
@@ -85,15 +85,15 @@ class Findings:
         what: str,
         *,
         offset: int | None = None,
-        todo: str = "",
+        advice: str = "",
         count: int = 1,
     ) -> None:
         """Note a finding; beyond a few of one kind (rule, file, advice) only count it."""
         assert rule in RULES, rule
-        kind = (rule, severity, file, todo)
+        kind = (rule, severity, file, advice)
         group = self._groups.setdefault(kind, [])
         if len(group) < EXAMPLES_MAX:
-            group.append(Finding(rule, severity, file, offset, what, todo, count))
+            group.append(Finding(rule, severity, file, offset, what, advice, count))
         else:
             self._beyond[kind] = self._beyond.get(kind, 0) + count
 

@@ -129,7 +129,7 @@ def test_fsck_of_damage_in_json(small: Path) -> None:
     assert row["verdict"] == "damage"
     first = row["findings"][0]
     assert first["severity"] == "damage"
-    assert first.keys() == {"rule", "severity", "file", "offset", "what", "todo", "count"}
+    assert first.keys() == {"rule", "severity", "file", "offset", "what", "advice", "count"}
 
 
 @pytest.mark.parametrize("command", ["ls", "dump", "fsck"])

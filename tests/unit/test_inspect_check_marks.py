@@ -81,7 +81,7 @@ def test_s15_a_torn_configuration_file(root: Path) -> None:
     (config / "topics.json.bak").write_text(good)
     report = check(root)
     assert "cannot be read" in only(report, "S15")
-    assert "copy topics.json.bak" in report.findings[0].todo
+    assert "copy topics.json.bak" in report.findings[0].advice
     (config / "topics.json").write_text(good)
     (config / "topics.json.bak").write_text(good[:20])
     only(check(root), "S15", Severity.TAIL)

@@ -202,7 +202,7 @@ def test_an_unknown_layout_is_asked_for(root: Path) -> None:
     opened = open_directory(root)
     assert opened.index_layout is None
     report = check(root, settings=None)
-    assert ["maxHashSlotNum" in finding.todo for finding in report.findings] == [True]
+    assert ["maxHashSlotNum" in finding.advice for finding in report.findings] == [True]
     with pytest.raises(Exception, match="maxHashSlotNum=N"):
         rebuild(opened, str(root.parent / "out"))
 
