@@ -1,0 +1,1 @@
+"""The testbed: simulation, real processes, histories, checkers, the trial."""

@@ -42,13 +42,15 @@ class Checkpointer:
             pause_s = max(least_s, _COST_FACTOR * (trio.current_time() - began))
 
     async def raise_mark(self, *, without_topic: str = "") -> bool:
-        """Bring W up to what is dispatched now. False if the disk had no room to write it.
+        """Bring W up to what is dispatched now. False while the disk has no room for that.
 
         `without_topic` is about to be deleted: its queues are not counted, and the mark says that
         what the log holds of it is not to be dispatched again. Raises `StoreFailed`.
         """
         async with self.lock:
             parts = self._parts
+            if not self._dispatcher.settled:
+                return False
             end = parts.dispatched.value
             mark = self._snapshot(end, without_topic)
             try:

@@ -60,6 +60,11 @@ class Dispatcher:
         return self._limit.value - self._parts.dispatched.value
 
     @property
+    def settled(self) -> bool:
+        """Whether queues and index hold exactly the records below `dispatched`."""
+        return not self._unfinished
+
+    @property
     def backlog(self) -> int:
         """Entries in the ring."""
         return len(self._ring)

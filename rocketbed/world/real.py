@@ -12,6 +12,7 @@ import errno
 import fcntl
 import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -57,11 +58,19 @@ def real_world(name: str) -> World:
     )
 
 
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: connections come on top of the store's."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run_real(main: Callable[[World], Awaitable[T]], name: str) -> T:
     """Run `main` with a real world until it returns; its errors come out as they are.
 
     SIGTERM and SIGINT set `world.process.stop_requested` and do nothing else.
     """
+    _raise_file_limit()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -131,11 +131,14 @@ def test_dispatch_waits_for_space_and_goes_on() -> None:
         await trio.sleep(3)
         stuck = store._dispatcher.stuck, store.refusal()
         readable = len(pull(store))
+        marked = await store._checkpointer.raise_mark()
         disk.faults.remove(full)
         await store.dispatched.wait_for(store.max_offset)
-        return stuck, readable, len(pull(store, "Other")), store.refusal()
+        return stuck, readable, marked, len(pull(store, "Other")), store.refusal()
 
-    (reason, refusal), readable, count, after = session(work, prepare=disks.append).value
+    run = session(work, prepare=disks.append)
+    (reason, refusal), readable, marked, count, after = run.value
+    assert marked is False, "units that are put but not written belong to no mark"
     assert "cannot be written" in reason
     assert refusal is not None
     assert (readable, count, after) == (1, 40, None)
