@@ -32,8 +32,11 @@ HOUSEKEEPING_S: Final = 20.0
 """Silence after which either side gives a connection up (`haHousekeepingInterval`)."""
 CONNECT_S: Final = 5.0
 RETRY_FIRST_S: Final = 0.1
-RETRY_LAST_S: Final = 5.0
-"""Pause before dialling again: doubles from the first to the last (RocketMQ: always 5 s)."""
+RETRY_LAST_S: Final = 0.5
+"""Pause before dialling again: doubles from the first to the last (RocketMQ: always 5 s). Short,
+since a master that came back acknowledges nothing synchronous until a slave has found it."""
+REFUSED_S: Final = 5.0
+"""Pause after a master whose log is another one: it will not change soon."""
 OVERLAP_SIZE: Final = 64 * 1024
 """Bytes of our own log that are compared with the master's at each connect."""
 READ_SIZE: Final = 256 * 1024
@@ -68,6 +71,8 @@ class Slave:
         """Bytes appended since the start of the process."""
         self.find_start: Callable[[], Awaitable[LogStart | None]] | None = None
         """Asked by an empty slave where the master's log begins; None leaves it to the master."""
+        self.last_loss = ""
+        """Why there was no connection last; one reason is logged once, not at every dialling."""
         self.on_following: list[Callable[[], None]] = []
         """Called each time a master has been found to have the same log."""
         self._changed = trio.Event()
@@ -96,7 +101,7 @@ class Slave:
             address, changed = self.master, self._changed
             followed = await self._attempt(address)
             if self.state == "refused":
-                pause = RETRY_LAST_S
+                pause = REFUSED_S
             else:
                 pause = RETRY_FIRST_S if followed else min(2 * pause, RETRY_LAST_S)
             with trio.move_on_after(pause):
@@ -142,7 +147,9 @@ class Slave:
     def lost(self, address: Address, reason: str) -> None:
         """A connection to a master ended, or there was none."""
         self.state = "connecting"
-        self.world.log.info("replication.master_lost", master=_text(address), reason=reason)
+        log = self.world.log.debug if reason == self.last_loss else self.world.log.info
+        log("replication.master_lost", master=_text(address), reason=reason)
+        self.last_loss = reason
 
 
 class MasterConnection:
@@ -278,6 +285,7 @@ class MasterConnection:
         slave = self._slave
         slave.state = "following"
         slave.refusal = None
+        slave.last_loss = ""
         self._compared.set()
         slave.world.log.info(
             "replication.following", master=_text(self._address), offset=self._own_end

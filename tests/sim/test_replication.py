@@ -182,6 +182,27 @@ def test_an_empty_master_waits_with_its_slave() -> None:
         group.run_until_equal("slave", seconds=1)
 
 
+def test_a_master_that_comes_back_after_long_is_found_at_once_and_not_logged_for_ever() -> None:
+    with Group() as group:
+        group.start("master", holding(1000))
+        group.start("slave")
+        group.run_until_equal("slave")
+        group.simulation.kill("master")
+        group.simulation.run(60)
+        master = group.start("master")
+        group.simulation.run(0.2)
+        group.append(text(1000, 2000))
+        group.run_until_equal("slave", seconds=1)
+        group.simulation.run(0.2)
+        assert master.confirmed.value == 2000
+        told = [
+            line
+            for line in group.simulation.log
+            if line.event == "replication.master_lost" and line.level != "debug"
+        ]
+        assert len(told) == 2, "that it closed, and that it cannot be reached"
+
+
 @pytest.mark.parametrize("end", [1, 7, 99_999, 100_000, 100_001, 250_000])
 def test_a_slave_goes_on_from_any_offset(end: int) -> None:
     with Group() as group:
