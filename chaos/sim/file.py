@@ -82,6 +82,10 @@ class SimFile:
         self._inode.zero(offset, size)
         self._disk.stamp(self._inode)
 
+    def punch(self, offset: int, size: int) -> None:
+        """The same; the model does not count blocks inside a file."""
+        self.zero(offset, size)
+
     async def sync(self) -> None:
         """Make durable what is dirty now."""
         self._check()

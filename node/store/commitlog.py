@@ -42,7 +42,7 @@ class CommitLog:
         self.store_host_bytes = pack_host(config.store_host, config.store_port)
         """Address and port written into every record, 8 or 20 bytes."""
         self.segments = SegmentRow(
-            world, pool, config.log_dir, config.segment_size, staging=staging
+            world, pool, config.log_dir, config.segment_size, staging=staging, sparse=False
         )
         self.written = Watermark()
         """End of the log: where the next record goes."""
@@ -107,7 +107,7 @@ class CommitLog:
         try:
             for offset, _ in run.chunks:
                 if not self.segments.has(offset):
-                    self.segments.create(offset - offset % self.segment_size, allocate=True)
+                    self.segments.create(offset - offset % self.segment_size)
         except OSError as exc:
             raise PutFailed(
                 PutStatus.CREATE_MAPPED_FILE_FAILED,
@@ -141,7 +141,7 @@ class CommitLog:
         if not data:
             return
         if not self.segments.has(offset):
-            self.segments.create(self.segments.start_of(offset), allocate=True)
+            self.segments.create(self.segments.start_of(offset))
         self.segments.write(offset, data)
         self.written.advance(offset + len(data))
 

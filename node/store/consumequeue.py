@@ -95,6 +95,10 @@ class UnitQueue:
         """The queue's next offset if it ended before unit `end_unit`."""
         return end_unit
 
+    def set_end(self, end_unit: int) -> None:
+        """Take `end_unit` for the number of units that the files hold."""
+        self.end_unit = end_unit
+
     def cut_units(self, end_unit: int) -> None:
         """Keep the units before `end_unit`, zero the rest of their segment, drop later ones.
 
@@ -268,6 +272,11 @@ class BatchConsumeQueue(UnitQueue):
         """The queue offset behind the last message of unit `end_unit - 1`."""
         unit = self.unit_at(end_unit - 1) if end_unit > self.first_unit else None
         return unit[4] + unit[5] if unit else 0
+
+    def set_end(self, end_unit: int) -> None:
+        """As for every queue; the maximum follows from the last unit."""
+        super().set_end(end_unit)
+        self.max_offset = self.offset_after(end_unit)
 
     def cut_units(self, end_unit: int) -> None:
         """As for every queue; the maximum follows from the last unit that is kept."""

@@ -257,11 +257,21 @@ class IndexFile:
                 used += not slots[slot]
                 slots[slot] = number
                 number += 1
-        if _SWAP:
-            slots.byteswap()
         self.used_slots = used
-        self.file.write_at(0, HEADER.pack(*self.header) + slots.tobytes())
+        self._write_slots(slots)
+        self.file.write_at(0, HEADER.pack(*self.header))
         behind = self._entries_at + 20 * header.next_entry
-        self.file.zero(behind, self.size - behind)
+        self.file.punch(behind, self.size - behind)
         self._written_entries = header.next_entry
         self.dirty = True
+
+    def _write_slots(self, slots: "array[int]") -> None:
+        """Write the whole slot table; pages without a used slot stay holes."""
+        self.file.punch(HEADER.size, 4 * self.slots)
+        empty = bytes(4 * PAGE_SLOTS)
+        if _SWAP:
+            slots.byteswap()
+        for first in range(0, self.slots, PAGE_SLOTS):
+            page = slots[first : first + PAGE_SLOTS].tobytes()
+            if page != empty[: len(page)]:
+                self.file.write_at(HEADER.size + 4 * first, page)

@@ -165,6 +165,11 @@ class Queues:
         nexts = [queue.offset_after(end) for queue, end in ends.items()]
         return sum(1 for value in nexts if value), sum(nexts)
 
+    def set_ends(self, ends: dict[AnyQueue, int]) -> None:
+        """Take these ends for what the files hold, without touching them."""
+        for queue, end in ends.items():
+            queue.set_end(end)
+
     def cut_units(self, ends: dict[AnyQueue, int]) -> None:
         """Cut every queue to its end."""
         self._touched.clear()

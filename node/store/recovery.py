@@ -158,9 +158,13 @@ class Recovery:
         await parts.witnesses.store_abort(mark.store_id)
         await parts.marks.update(clean=None)
         parts.log.segments.remove_suspects()
-        parts.queues.cut_units(evidence.ends)
-        if parts.config.index_enabled:
-            parts.index.restore(mark.index)
+        if evidence.was_clean:
+            # All files are as the mark says: a clean stop wrote them, and nothing after it.
+            parts.queues.set_ends(evidence.ends)
+        else:
+            parts.queues.cut_units(evidence.ends)
+            if parts.config.index_enabled:
+                parts.index.restore(mark.index)
         parts.index.filled_ms = mark.index_filled_ms
         if mark.cut_to is not None:
             parts.world.log.warning("store.cut_resumed", offset=mark.cut_to)

@@ -26,11 +26,20 @@ class SegmentRow:
     """
 
     def __init__(
-        self, world: World, pool: FilePool, directory: str, size: int, *, staging: str
+        self,
+        world: World,
+        pool: FilePool,
+        directory: str,
+        size: int,
+        *,
+        staging: str,
+        sparse: bool = True,
     ) -> None:
+        """`sparse`: blocks are not reserved, as for queues; the log reserves them."""
         self._world = world
         self._pool = pool
         self._staging = staging
+        self._sparse = sparse
         self.directory = directory
         self.size = size
         """Bytes of each segment."""
@@ -121,12 +130,12 @@ class SegmentRow:
         """End of the last segment, 0 without any."""
         return self.starts[-1] + self.size if self.starts else 0
 
-    def create(self, start: int, *, allocate: bool = False) -> None:
+    def create(self, start: int) -> None:
         """Make the segment that begins at `start`, the next of the row. Raises `OSError`."""
         assert start % self.size == 0
         assert not self.starts or start == self.starts[-1] + self.size, "a row has no hole"
         path = self.path(start)
-        self._pool.create(path, self.size, staging=self._staging, allocate=allocate)
+        self._pool.create(path, self.size, staging=self._staging, allocate=not self._sparse)
         self.starts.append(start)
         self.dirty[start] = None
 
@@ -159,7 +168,11 @@ class SegmentRow:
             start = self.start_of(offset)
             assert end <= start + self.size
             self.dirty[start] = None
-            self.file(start).zero(offset - start, end - offset)
+            file = self.file(start)
+            if self._sparse:
+                file.punch(offset - start, end - offset)
+            else:
+                file.zero(offset - start, end - offset)
 
     def remove(self, start: int) -> None:
         """Unlink the first or the last segment."""

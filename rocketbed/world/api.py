@@ -74,6 +74,10 @@ class File(Protocol):
         """Make a range read as zeros, with its blocks still reserved."""
         ...
 
+    def punch(self, offset: int, size: int) -> None:
+        """Make a range read as zeros and give its blocks back (files that are sparse)."""
+        ...
+
     async def sync(self) -> None:
         """fdatasync. After an `OSError` nothing is known of what is on disk: stop the node."""
         ...

@@ -40,6 +40,8 @@ SWITCH_INTERVAL = 0.0005
 0.65 ms with this."""
 ZERO_BLOCK = bytes(1 << 20)
 FALLOCATE_ZERO_RANGE = 0x10
+FALLOCATE_PUNCH_HOLE = 0x02 | 0x01
+"""Punch a hole, keep the size: Linux allows the first only with the second."""
 
 
 def real_world(name: str) -> World:
@@ -223,9 +225,16 @@ class RealFile:
 
         Long ranges use the file system's zero-range where it has one, others are written.
         """
-        descriptor = self.fileno()
-        if size > len(ZERO_BLOCK) and _zero_range(descriptor, offset, size):
+        if size > len(ZERO_BLOCK) and _fallocate(self, FALLOCATE_ZERO_RANGE, offset, size):
             return
+        self._write_zeros(offset, size)
+
+    def punch(self, offset: int, size: int) -> None:
+        """Zero a range within the file and free its blocks, where the file system can."""
+        if not size or not _fallocate(self, FALLOCATE_PUNCH_HOLE, offset, size):
+            self._write_zeros(offset, size)
+
+    def _write_zeros(self, offset: int, size: int) -> None:
         end = offset + size
         while offset < end:
             step = min(len(ZERO_BLOCK), end - offset)
@@ -269,7 +278,7 @@ class RealFile:
             self._descriptor = -1
 
 
-def _zero_range(descriptor: int, offset: int, size: int) -> bool:
+def _fallocate(file: RealFile, mode: int, offset: int, size: int) -> bool:
     """Zero a range by extents. False where the file system or the C library cannot."""
     import ctypes  # here, since it costs start-up time and is needed rarely
 
@@ -278,7 +287,7 @@ def _zero_range(descriptor: int, offset: int, size: int) -> bool:
     except AttributeError:
         return False
     long = ctypes.c_int64
-    return not fallocate(descriptor, FALLOCATE_ZERO_RANGE, long(offset), long(size))
+    return not fallocate(file.fileno(), mode, long(offset), long(size))
 
 
 class RealDisk:
