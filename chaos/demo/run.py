@@ -179,7 +179,9 @@ class Demo:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(sampler.run)
                 await self._write(load, striker)
-                await self._read(cluster, load, drain, endings)
+                await self._read(cluster, load, drain)
+                striker.note_ends()
+                endings.caught_up = not striker.unexpected and await drain.wait_caught_up()
                 nursery.cancel_scope.cancel()
             self.phase = "stopping"
             await self._stop(cluster, striker, endings)
@@ -216,15 +218,12 @@ class Demo:
             f" ({load.counts.unknown} unknown, {load.counts.refused} refused on the way)"
         )
 
-    async def _read(
-        self, cluster: LocalCluster, load: Load, drain: Drain, endings: Endings
-    ) -> None:
+    async def _read(self, cluster: LocalCluster, load: Load, drain: Drain) -> None:
         self.phase = "reading back"
         count = await drain.read_back()
         self.say(f"{count} messages read back")
         await drain.ask_keys(load.keys)
         await self._serve_old(cluster, OCCASIONS[1])
-        endings.caught_up = await drain.wait_caught_up()
 
     async def _stop(self, cluster: LocalCluster, striker: Striker, endings: Endings) -> None:
         """Stop every node by SIGTERM, and look whether it ended as it should."""
@@ -232,7 +231,7 @@ class Demo:
             wrong = await striker.stop(name)
             if wrong:
                 endings.unclean.append(wrong)
-            if name in cluster.nodes:
+            if name in cluster.nodes and name not in striker.ended:
                 endings.stopped += 1
                 if (cluster.store_directory(name) / "abort").exists():
                     endings.unclean.append(f"{name} left its abort file")
@@ -245,7 +244,9 @@ class Demo:
     ) -> None:
         path = self.work / HISTORY
         directories = {name: str(cluster.store_directory(name)) for name in cluster.nodes}
-        checks: list[CheckResult] = check_trial(path, directories, MASTER)
+        checks: list[CheckResult] = check_trial(
+            path, directories, MASTER, stopped_cleanly=endings.all_clean
+        )
         history = _read_history(path)
         checks.append(read_back(history))
         if self._old is not None:

@@ -131,6 +131,8 @@ class Striker:
         self.kills: list[Kill] = []
         self.unexpected: list[str] = []
         """Ends of nodes that nobody asked for."""
+        self.ended: list[str] = []
+        """Who they were."""
         self._down = set(cluster.names)
         """Members that do not run because they have not been started, or were killed."""
         self._plan = plan
@@ -161,9 +163,9 @@ class Striker:
     async def stop(self, node: str) -> str:
         """SIGTERM, and wait; what was wrong with its end, or nothing."""
         self.note_ends()
+        if node in self._down:
+            return ""
         self._down.add(node)
-        if self._cluster.pid(node) is None:
-            return f"{node} did not run any more"
         self._history.event(Function.NODE, node, "stop")
         self._cluster.signal(node, signal.SIGTERM)
         with trio.move_on_after(STOP_S):
@@ -176,6 +178,7 @@ class Striker:
         for name in self._cluster.names:
             if name not in self._down and self._cluster.pid(name) is None:
                 self._down.add(name)
+                self.ended.append(name)
                 self.unexpected.append(f"{name} ended by itself: {self._cluster.log_tail(name)}")
 
     async def _strike(self, strike: Strike) -> None:

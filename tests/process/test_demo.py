@@ -19,7 +19,8 @@ from chaos.demo.load import Counts
 from chaos.demo.plan import MASTER, MESSAGES_MIN, SLAVES, Target, make_plan
 from chaos.demo.report import write_report
 from chaos.demo.run import HISTORY, WORK, DemoOptions, run_demo
-from chaos.demo.verdict import DemoVerdict
+from chaos.demo.strikes import TRIES, Start, Striker
+from chaos.demo.verdict import CRASH_CHECK, DemoVerdict
 from chaos.process.cluster import LocalCluster
 from rocketbed.inspect import Fault, Record, Scanned, open_directory
 
@@ -31,11 +32,14 @@ DEADLINE_S = 120
 class Quiet:
     """Keeps what a trial says."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: Callable[[str], None] | None = None) -> None:
         self.lines: list[str] = []
+        self._listener = listener
 
     def say(self, line: str) -> None:
         self.lines.append(line)
+        if self._listener is not None:
+            self._listener(line)
 
     def tick(self, phase: str, at_s: float, counts: Counts, total: int) -> None:
         assert counts.acknowledged <= total
@@ -47,12 +51,13 @@ async def run(
     seed: int = 1,
     store: Path | None = None,
     before_checks: Callable[[LocalCluster], None] | None = None,
+    listener: Callable[[str], None] | None = None,
 ) -> DemoVerdict:
     """A short trial, with its report."""
     plan = make_plan(seed=seed, messages=MESSAGES_MIN)
     options = DemoOptions(plan=plan, report=report, store=store)
     with trio.fail_after(DEADLINE_S):
-        verdict = await run_demo(options, Quiet(), before_checks=before_checks)
+        verdict = await run_demo(options, Quiet(listener), before_checks=before_checks)
     write_report(report, verdict.as_row())
     return verdict
 
@@ -155,6 +160,45 @@ async def test_a_check_that_did_not_run_is_no_pass(tmp_path: Path) -> None:
     assert Verdict.DID_NOT_RUN in results(verdict).values()
     assert verdict.exit_code == 6
     assert "did not run" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+async def test_a_node_that_ends_by_itself_is_told_from_those_that_were_killed(
+    tmp_path: Path,
+) -> None:
+    spared = next(
+        name
+        for name in SLAVES
+        if name not in {one.node for one in make_plan(seed=4, messages=MESSAGES_MIN).strikes}
+    )
+
+    def end_another(line: str) -> None:
+        if "acknowledged (" in line:
+            pid = LocalCluster.load(tmp_path / WORK).pid(spared)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    verdict = await run(tmp_path, seed=4, listener=end_another)
+    assert verdict.exit_code == 3, verdict.as_row()
+    found = {check.name: check for check in verdict.checks}
+    assert found[CRASH_CHECK].found == 1
+    assert found[CRASH_CHECK].findings[0].startswith(f"{spared} ended by itself")
+    assert found["A1 lost write"].passed
+
+
+async def test_a_kill_that_missed_the_recovery_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def until_recovered(striker: Striker, start: Start) -> bool:
+        await striker._cluster.wait_serving(start.node)
+        return True
+
+    monkeypatch.setattr(Striker, "_recovery_began", until_recovered)
+    verdict = await run(tmp_path)
+    assert verdict.exit_code == 6
+    check = next(check for check in verdict.checks if check.name.startswith("D3"))
+    assert check.verdict is Verdict.DID_NOT_RUN
+    assert check.note == f"{TRIES} tried, but the recovery was over at that moment"
+    assert check.note in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def members(work: Path) -> dict[str, int]:

@@ -12,7 +12,7 @@ from chaos.demo.old_store import OldMessage, OldStore
 from chaos.demo.plan import Target, make_plan
 from chaos.demo.samples import offsets_of
 from chaos.demo.strikes import Kill, Start
-from chaos.demo.verdict import CRASH_CHECK, LIVENESS_CHECK, DemoVerdict, Result, judge
+from chaos.demo.verdict import CRASH_CHECK, LIVENESS_CHECKS, DemoVerdict, Result, judge
 from chaos.history import Function, History, HistoryWriter, Outcome, read_history
 
 PLAN = make_plan(seed=1)
@@ -48,7 +48,7 @@ def run_checks(
         starts=[start("first"), start()] if starts is None else starts,
         kills=ALL_KILLS if kills is None else kills,
         unexpected=unexpected or [],
-        endings=endings or Endings(stopped=3),
+        endings=endings or Endings(stopped=3, caught_up=True),
         keys=keys or KeyQueries(asked=4),
     )
     return {result.name.partition(" ")[0]: result for result in results}
@@ -91,12 +91,20 @@ def test_a_node_that_ended_by_itself_makes_the_trial_crashed() -> None:
     assert judge(list(results.values()), stalled=True, failed=True) is Result.CRASHED
 
 
-@pytest.mark.parametrize(
-    "endings",
-    [Endings(stopped=3, caught_up=False), Endings(stopped=3, unclean=["master ended with code 1"])],
-)
-def test_an_unclean_end_is_found(endings: Endings) -> None:
-    assert run_checks(endings=endings)["D6"].verdict is Verdict.VIOLATED
+def test_an_unclean_end_is_found() -> None:
+    endings = Endings(stopped=3, caught_up=True, unclean=["master ended with code 1"])
+    results = run_checks(endings=endings)
+    assert results["D7"].verdict is Verdict.VIOLATED
+    assert judge(list(results.values()), stalled=False, failed=False) is Result.ANOMALY
+    assert not endings.all_clean
+    assert run_checks(endings=Endings(caught_up=True))["D7"].verdict is Verdict.DID_NOT_RUN
+
+
+def test_slaves_that_stay_behind_are_a_stall() -> None:
+    results = run_checks(endings=Endings(stopped=3, caught_up=False))
+    assert results["D6"].verdict is Verdict.VIOLATED
+    assert judge(list(results.values()), stalled=False, failed=False) is Result.STALLED
+    assert run_checks(endings=Endings(stopped=3))["D6"].verdict is Verdict.DID_NOT_RUN
 
 
 def test_a_key_that_is_not_found_is_found() -> None:
@@ -209,7 +217,7 @@ def test_old_messages_have_to_be_served_both_times() -> None:
 HELD = judged("A1", 1, "things", [])
 BROKEN = judged("A1", 1, "things", ["lost"])
 CRASHED = judged(CRASH_CHECK, 1, "starts", ["gone"])
-STUCK = judged(LIVENESS_CHECK, 1, "restarts", ["no"])
+STUCK = judged(min(LIVENESS_CHECKS), 1, "restarts", ["no"])
 OPEN = not_run("A1", "things", "no reason")
 
 
