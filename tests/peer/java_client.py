@@ -101,18 +101,22 @@ class JavaClient:
                 if each is not None:
                     each(answer["row"])
 
-    async def create(self, brokers: Iterable[Broker], topics: Iterable[str], queues: int) -> None:
-        """Make topics at brokers, slaves too."""
+    async def create(self, address: str, topics: Iterable[str], queues: int) -> None:
+        """Make topics at one broker, which may be a slave."""
         for topic in topics:
-            for broker in brokers:
-                await self.ask("create", address=broker.address, topic=topic, queues=queues)
+            await self.ask("create", address=address, topic=topic, queues=queues)
 
-    async def send(self, messages: list[Message], *, wait: bool = True) -> list[Written]:
+    async def send(
+        self, messages: list[Message], *, wait: bool = True, order_key: str | None = None
+    ) -> list[Written]:
         """Send one after the other; all have to be acknowledged as SEND_OK.
 
-        With `wait` off the broker is asked (`WAIT=false`) to wait neither for its disk nor a slave.
+        With `wait` off the broker is asked (`WAIT=false`) to wait neither for its disk nor a slave;
+        with `order_key` Java's `SelectMessageQueueByHash` chooses the queue.
         """
         wanted = [_as_json(message, wait) for message in messages]
+        for one in wanted if order_key is not None else ():
+            one["order"] = order_key
         rows = await self.ask("send", messages=wanted)
         assert {row["status"] for row in rows} == {"SEND_OK"}
         return [

@@ -15,7 +15,7 @@ async def test_nothing_acknowledged_is_lost_when_rocketbed_takes_over(site: Site
     broker = site.broker()
     await site.start(broker, "rocketmq")
     async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
-        await java.create([broker], (LOAD, MIXED), QUEUES)
+        await java.create(broker.address, (LOAD, MIXED), QUEUES)
         mixed = await java.send(varied([MIXED], 300, seed=1))
         await java.send_batch(varied([MIXED], 20, seed=2))
         acknowledged = await java.load(

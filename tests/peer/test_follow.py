@@ -24,12 +24,12 @@ async def test_a_slave_follows_a_master_through_its_kill_and_return(
     master, slave = site.broker(settings=SYNC), site.broker(broker_id=1)
     await site.start(master, master_kind)
     async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
-        await java.create([master], TOPICS, QUEUES)
+        await java.create(master.address, TOPICS, QUEUES)
         # More than a segment that the slave, which begins with nothing, has to fetch.
         mixed = await java.send(varied(TOPICS[1:], 900, seed=1), wait=False)
         await site.start(slave, slave_kind)
         # RocketMQ's slave would copy the table of topics a minute later.
-        await java.create([slave], TOPICS, QUEUES)
+        await java.create(slave.address, TOPICS, QUEUES)
         await site.wait_caught_up(slave, master)
 
         acknowledged = await java.load(

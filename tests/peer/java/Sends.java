@@ -7,9 +7,10 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Commands that write. */
@@ -40,7 +41,7 @@ final class Sends {
 
     /**
      * {@code messages, batch}: send each, or all as one batch. A message has {@code topic, body}
-     * (base64) and may have {@code broker, queue, tags, keys, properties, flag, wait}.
+     * (base64) and may have {@code tags, keys, properties, flag, wait}, and {@code order}: the key that chooses the queue.
      */
     void send(JSONObject command) throws Exception {
         JSONArray wanted = command.getJSONArray("messages");
@@ -55,10 +56,11 @@ final class Sends {
         for (int i = 0; i < wanted.size(); i++) {
             JSONObject one = wanted.getJSONObject(i);
             Message message = message(one);
+            String order = one.getString("order");
             SendResult result =
-                one.containsKey("queue")
-                    ? producer().send(message, queue(one, one.getIntValue("queue")))
-                    : producer().send(message);
+                order == null
+                    ? producer().send(message)
+                    : producer().send(message, new SelectMessageQueueByHash(), order);
             peer.row(shown(message.getTopic(), result));
         }
     }

@@ -1,0 +1,85 @@
+"""RocketMQ's own Java client against a rocketbed cluster."""
+
+from pathlib import Path
+
+from chaos.process.cluster import LocalCluster
+from rocketbed.client.messages import Message
+from rocketbed.client.select import by_hash
+from rocketbed.wire.bodies import MessageQueue
+from tests.peer.brokers import SMALL_FILES
+from tests.peer.installation import Installation
+from tests.peer.java_client import JavaClient
+from tests.peer.rows import Row, Written, assert_held, by_key, by_place
+from tests.peer.traffic import read, varied
+
+TOPICS = ("PeerPlain", "PeerMade")
+QUEUES = 6
+
+
+async def test_producer_and_consumers_of_java_work_against_our_cluster(
+    installation: Installation, tmp_path: Path
+) -> None:
+    cluster = LocalCluster.create(
+        tmp_path / "cluster", slaves=2, sync=True, settings=SMALL_FILES, tied=True
+    )
+    async with cluster:
+        await cluster.start()
+        nameserver = cluster.nameserver_address
+        async with JavaClient(installation, nameserver, tmp_path / "java") as java:
+            await java.create(cluster.address("master"), TOPICS[:1], QUEUES)
+            written = await java.send(varied(TOPICS, 400, seed=1))
+            written += await java.send_batch(varied(TOPICS[:1], 30, seed=2))
+            written += await java.send([Message(TOPICS[0], b"packed by Java " * 1000)])
+            await assert_same_queue_for_a_key(java)
+
+            rows = by_place(await java.read(TOPICS))
+            assert_held(rows, written)
+            assert by_place(await read(nameserver, TOPICS)) == rows
+            for topic in TOPICS:
+                wanted = by_key(rows.values(), topic)
+                wanted = {key: ids for key, ids in wanted.items() if len(ids) <= 64}
+                assert await java.query(topic, wanted) == wanted
+            await assert_found_by_id(java, written, rows)
+            await assert_offsets(java, rows)
+            await assert_pushed(java, rows)
+
+
+async def assert_same_queue_for_a_key(java: JavaClient) -> None:
+    queues = [
+        MessageQueue(topic=TOPICS[0], broker_name="broker-a", queue_id=number)
+        for number in range(QUEUES)
+    ]
+    for key in ("a", "order-17", "schlüssel", "键"):
+        (sent,) = await java.send([Message(TOPICS[0], b"in order")], order_key=key)
+        assert by_hash(queues, key).queue_id == sent.queue_id
+
+
+async def assert_found_by_id(
+    java: JavaClient, written: list[Written], rows: dict[tuple[str, int, int], Row]
+) -> None:
+    for one in written[::40]:
+        topic = one.message.topic
+        row = rows[topic, one.queue_id, one.queue_offset]
+        assert await java.view(topic, [one.offset_id, one.message_id]) == [row, row]
+
+
+async def assert_offsets(java: JavaClient, rows: dict[tuple[str, int, int], Row]) -> None:
+    for topic in TOPICS:
+        for found in await java.ask("offsets", topic=topic):
+            count = sum(place[:2] == (topic, found["queueId"]) for place in rows)
+            assert (found["min"], found["max"], found["committed"]) == (0, count, count)
+
+
+async def assert_pushed(java: JavaClient, rows: dict[tuple[str, int, int], Row]) -> None:
+    topic = TOPICS[0]
+    wanted = [row for row in rows.values() if row.topic == topic and row.tag in ("red", "Aa")]
+    pushed = await java.ask(
+        "push", topic=topic, group="PeerPush", tags="red || Aa", count=len(wanted)
+    )
+    assert by_offset_id([Row.of_java(row) for row in pushed]) == by_offset_id(wanted)
+
+
+def by_offset_id(rows: list[Row]) -> dict[str, bytes]:
+    found = {row.offset_id: row.body for row in rows}
+    assert len(found) == len(rows), "a message was delivered twice"
+    return found
