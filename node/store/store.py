@@ -22,6 +22,8 @@ from node.watermark import Watermark
 from rocketbed.wire.message import offset_message_id
 from rocketbed.world.api import Lock, World
 
+_READ_AHEAD = 3
+"""Segments that are read into the page cache at a start (design.md 8)."""
 _PREPARE_SHARE = 0.5
 """The next segment is made once the last one is filled this far."""
 
@@ -107,6 +109,7 @@ class MessageStore:
 
         Raises `StoreFailed`; the process must end then, and `abort` stays.
         """
+        self._read_ahead()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._dispatcher.run)
@@ -118,6 +121,13 @@ class MessageStore:
             task_status.started()
             await self._closing.wait()
             nursery.cancel_scope.cancel()
+
+    def _read_ahead(self) -> None:
+        """Ask for the newest segments: what is pulled after a start is mostly there."""
+        segments, end = self._parts.log.segments, self._parts.log.written.value
+        for start in segments.starts[-_READ_AHEAD:]:
+            if end > start:
+                segments.file(start).read_ahead(0, min(end - start, segments.size))
 
     async def _prepare(self) -> None:
         """Make the next segment before it is needed."""
