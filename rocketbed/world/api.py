@@ -215,6 +215,13 @@ class Network(Protocol):
         """The other end."""
         ...
 
+    def try_send(self, stream: Stream, data: bytes) -> int:
+        """Hand bytes to a stream that nobody is sending on, without waiting; how many it took.
+
+        0 where it takes none now, or cannot tell; errors show at the next `send_all`.
+        """
+        ...
+
     async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
         """Send a range of a file, without a copy where the system can (`sendfile`)."""
         ...

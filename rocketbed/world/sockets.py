@@ -80,6 +80,15 @@ class RealNetwork:
         except OSError:
             return ("", 0)
 
+    def try_send(self, stream: Stream, data: bytes) -> int:
+        """What the socket's buffer has room for; only on a plain socket."""
+        if type(stream) is not trio.SocketStream:
+            return 0
+        try:
+            return os.write(stream.socket.fileno(), data)
+        except OSError:
+            return 0
+
     async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
         """Send a range of a file.
 

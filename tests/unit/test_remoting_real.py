@@ -1,0 +1,66 @@
+"""Connections on real sockets: answers that the socket takes at once, and those it does not."""
+
+import hashlib
+
+import trio
+
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.remoting.server import Server
+from rocketbed.wire.command import Command, answer, request
+from rocketbed.wire.frame import FrameReader, encode
+from rocketbed.world.real import real_world
+
+ECHO = 1
+
+
+async def test_answers_of_any_size_come_whole_and_in_order() -> None:
+    """Small ones leave with the read, large ones over the writer; no byte changes its place."""
+    sizes = [0, 10, 100_000, 3, 700_000, 20, 5_000_000, 1, 2_000_000, 0, 300_000]
+
+    def body(number: int) -> bytes:
+        return hashlib.sha256(b"%d" % number).digest() * (sizes[number] // 32 + 1)
+
+    def serve(command: Command, connection: Connection) -> Command:
+        return answer(command, body=body(int(command.fields["n"])))
+
+    world = real_world("test")
+    server = Server(world, ("127.0.0.1", 0), Handlers(inline={ECHO: serve}))
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(server.run)
+        stream = await world.network.connect(host, port)
+        frames = []
+        for number in range(len(sizes)):
+            command = request(ECHO, {"n": str(number)})
+            command.opaque = number
+            frames.append(encode(command))
+        async with trio.open_nursery() as senders:
+            senders.start_soon(stream.send_all, b"".join(frames) * 3)
+            reader, answers = FrameReader(), []
+            while len(answers) < 3 * len(sizes):
+                answers += reader.feed(bytes(await stream.receive_some(65_536)))
+        for place, found in enumerate(answers):
+            number = place % len(sizes)
+            assert found.opaque == number
+            assert found.body == body(number)
+        await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_takes_what_it_has_room_for() -> None:
+    world = real_world("test")
+    listener = await world.network.listen("127.0.0.1", 0)
+    client = await world.network.connect(*listener.address)
+    served = await listener.accept()
+    data = bytes(range(256)) * 40_000
+    taken = world.network.try_send(served, data)
+    assert 0 < taken < len(data), "loopback buffers are smaller than ten megabytes"
+    assert world.network.try_send(served, data) < len(data)
+    received = bytearray()
+    while len(received) < taken:
+        received += await client.receive_some(1 << 20)
+    assert received[:taken] == data[:taken]
+    await trio.aclose_forcefully(client)
+    await trio.aclose_forcefully(served)
+    await listener.aclose()
+    assert world.network.try_send(served, b"x") == 0
