@@ -36,7 +36,8 @@ async def test_answers_of_any_size_come_whole_and_in_order() -> None:
             frames.append(encode(command))
         async with trio.open_nursery() as senders:
             senders.start_soon(stream.send_all, b"".join(frames) * 3)
-            reader, answers = FrameReader(), []
+            reader = FrameReader()
+            answers: list[Command] = []
             while len(answers) < 3 * len(sizes):
                 answers += reader.feed(bytes(await stream.receive_some(65_536)))
         for place, found in enumerate(answers):
