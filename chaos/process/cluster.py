@@ -270,7 +270,7 @@ class LocalCluster:
         with trio.move_on_after(timeout_s):
             if await self._serves_or_ended(name):
                 return
-            what = f"ended with code {process.exit_code()}"
+            what = f"ended with code {await process.wait_ended()}"
         raise ClusterError(f"{name} {what}; {process.log_path} ends with:\n{process.log_tail()}")
 
     async def _serves_or_ended(self, name: str) -> bool:

@@ -1,10 +1,21 @@
-"""Ports on loopback that nobody uses a moment before they are used."""
+"""Ports on loopback that nobody uses a moment before they are used.
+
+They are taken from below the range from which the system gives ports to connections. A port of
+that range would be free only while its server runs: when the server is killed, any connection that
+is opened in the meantime may get it, and the server cannot come back.
+"""
 
 import socket
 from collections.abc import Iterable
+from pathlib import Path
+from random import SystemRandom
 
 HOST = "127.0.0.1"
+FIRST = 10_000
+"""Below are the ports of well-known services."""
+RANGE_PATH = "/proc/sys/net/ipv4/ip_local_port_range"
 _LAST = 65_000
+_random = SystemRandom()
 
 
 def is_free(port: int) -> bool:
@@ -24,14 +35,29 @@ def node_ports(port: int) -> tuple[int, int, int]:
 
 
 def free_port(taken: Iterable[int] = ()) -> int:
-    """A port chosen by the system that is free and not among `taken`."""
+    """A port that is free, is not among `taken`, and will not be given to a connection.
+
+    Where nearly all ports go to connections, one chosen by the system.
+    """
     avoid = set(taken)
+    end = connection_ports_begin()
     while True:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
-        if port not in avoid:
+        if end - FIRST >= 1000:
+            port = _random.randrange(FIRST, end)
+        else:
+            with socket.socket() as probe:
+                probe.bind((HOST, 0))
+                port = int(probe.getsockname()[1])
+        if port not in avoid and is_free(port):
             return port
+
+
+def connection_ports_begin() -> int:
+    """First port that the system may give to an outgoing connection."""
+    try:
+        return int(Path(RANGE_PATH).read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768
 
 
 def free_node_port(taken: Iterable[int] = ()) -> int:

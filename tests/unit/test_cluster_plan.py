@@ -14,7 +14,14 @@ import trio
 from chaos.process.cluster import LocalCluster
 from chaos.process.member import ManagedProcess, ProcessError
 from chaos.process.plan import ClusterError, make_plan, read_plan
-from chaos.process.ports import HOST, free_node_port, free_port, is_free, node_ports
+from chaos.process.ports import (
+    HOST,
+    connection_ports_begin,
+    free_node_port,
+    free_port,
+    is_free,
+    node_ports,
+)
 from node.config import make_config, settings_from_text
 
 
@@ -47,6 +54,13 @@ def test_a_port_in_use_is_named() -> None:
         assert not is_free(port)
         with pytest.raises(ClusterError, match=f"(ports in use: .*{port}|no room)"):
             make_plan(slaves=0, port=port)
+
+
+def test_free_ports_are_none_that_a_connection_may_get() -> None:
+    end = connection_ports_begin()
+    assert 1024 < end < 65_536
+    for _ in range(50):
+        assert all(port < end for port in node_ports(free_node_port()))
 
 
 def test_free_ports_avoid_those_taken() -> None:
