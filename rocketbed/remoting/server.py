@@ -68,7 +68,7 @@ class Server:
     async def _serve(self, stream: Stream) -> None:
         try:
             connection = Connection(self.world, stream, self._handlers)
-        except OSError:  # the peer was gone before we could ask for its address
+        except (OSError, ValueError):  # the peer was gone, and its address with it
             await trio.aclose_forcefully(stream)
             return
         if self._on_close is not None:

@@ -1,6 +1,8 @@
 """Connections on real sockets: answers that the socket takes at once, and those it does not."""
 
 import hashlib
+import socket
+import struct
 
 import trio
 
@@ -65,3 +67,24 @@ async def test_a_stream_takes_what_it_has_room_for() -> None:
     await trio.aclose_forcefully(served)
     await listener.aclose()
     assert world.network.try_send(served, b"x") == 0
+
+
+async def test_peers_that_are_gone_before_they_are_accepted_do_no_harm() -> None:
+    """A port scan resets its connections at once; then not even their address can be had."""
+
+    def serve(command: Command, connection: Connection) -> Command:
+        return answer(command, body=b"here")
+
+    world = real_world("test")
+    server = Server(world, ("127.0.0.1", 0), Handlers(inline={ECHO: serve}))
+    async with trio.open_nursery() as nursery:
+        address = await nursery.start(server.run)
+        for _ in range(20):
+            scanner = socket.create_connection(address)
+            scanner.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            scanner.close()
+        stream = await world.network.connect(*address)
+        connection = Connection(world, stream)
+        nursery.start_soon(connection.run)
+        assert (await connection.request(request(ECHO))).body == b"here"
+        nursery.cancel_scope.cancel()
