@@ -49,6 +49,10 @@ class OldStore:
     queues: dict[QueueName, dict[int, OldMessage]] = field(default_factory=dict)
     """By queue, then by queue offset."""
     log_end: int = 0
+    topics: set[str] = field(default_factory=set)
+    """All topics that the directory knows or has messages of."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Records of topics that were deleted; a broker does not serve them any more."""
     served: dict[str, int] = field(default_factory=dict)
     """How many came back as they were, each time that was looked at."""
     findings: list[str] = field(default_factory=list)
@@ -60,6 +64,7 @@ class OldStore:
             "settings": self.settings,
             "messages": self.messages,
             "queues": len(self.queues),
+            "left_out": self.left_out,
             "served": self.served,
         }
 
@@ -82,7 +87,13 @@ def read_old_store(source: Path) -> OldStore:
                 f"--store {source}: process {holder} holds it; stop that broker, or give a copy"
             )
         old = OldStore(source, settings_of(directory))
+        known = directory.topics()
+        old.topics.update(known or ())
         for record in _records(directory):
+            old.topics.add(record.topic)
+            if known is not None and record.topic not in known:
+                old.left_out[record.topic] = old.left_out.get(record.topic, 0) + 1
+                continue
             queue = old.queues.setdefault((record.topic, record.queue_id), {})
             body = unpack_body(record.body, record.sys_flag)
             old.log_end = record.offset + record.size

@@ -5,8 +5,8 @@ Real processes do not repeat themselves to the microsecond, so the seed fixes wh
 they stay down), not what comes of it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 from typing import Final, Literal
@@ -145,6 +145,20 @@ def _strike(
 ) -> Strike:
     at = int(messages * random.uniform(earliest, latest))
     return Strike(target, node, at, round(random.uniform(0.1, 0.5), 3))
+
+
+def beside(plan: DemoPlan, taken: Container[str]) -> DemoPlan:
+    """The plan with topics that are not among those `taken`: `demo-one-2` in place of `demo-one`.
+
+    So a trial that begins with an earlier one's data tells its own messages from the old ones.
+    """
+    suffix = ""
+    number = 1
+    while any(f"{topic.name}{suffix}" in taken for topic in plan.topics):
+        number += 1
+        suffix = f"-{number}"
+    topics = tuple(Topic(f"{topic.name}{suffix}", topic.queues) for topic in plan.topics)
+    return replace(plan, topics=topics)
 
 
 def operations(plan: DemoPlan, producer: int) -> Iterator[Operation]:

@@ -21,7 +21,7 @@ from chaos.demo.checks import OCCASIONS, Endings, check_run, old_messages, outag
 from chaos.demo.drain import Drain
 from chaos.demo.load import Counts, Load
 from chaos.demo.old_store import OldStore, check_served, copy_store, read_old_store
-from chaos.demo.plan import MASTER, DemoPlan, PlanError
+from chaos.demo.plan import MASTER, DemoPlan, PlanError, beside
 from chaos.demo.samples import Sampler
 from chaos.demo.strikes import Striker
 from chaos.demo.verdict import DemoVerdict
@@ -114,6 +114,7 @@ class Demo:
                 f"{self.options.store}: {self._old.messages} messages in {len(self._old.queues)}"
                 f" queues, log up to {self._old.log_end}"
             )
+            self.plan = beside(self.plan, self._old.topics)
         make_work_directory(self.work)
         cluster = LocalCluster.create(
             self.work,

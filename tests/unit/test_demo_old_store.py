@@ -1,5 +1,6 @@
 """Reading somebody's store before a trial: settings from its files, every message, no writes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -47,8 +48,24 @@ def test_settings_and_messages_of_a_real_broker(name: str, tmp_path: Path) -> No
             assert (found.physical, found.size) == (row["commitLogOffset"], row["storeSize"])
         else:
             assert any(one.physical == row["commitLogOffset"] for one in queue.values())
+    assert not old.left_out
     assert old.as_row()["messages"] == sum(map(len, old.queues.values()))
     assert everything(root) == before
+
+
+def test_messages_of_a_deleted_topic_are_left_out(tmp_path: Path) -> None:
+    root = unpack("killed", tmp_path)
+    whole = read_old_store(root)
+    path = root / "config" / "topics.json"
+    table = json.loads(path.read_text())
+    del table["topicConfigTable"]["FxTags"]
+    path.write_text(json.dumps(table))
+    old = read_old_store(root)
+    gone = sum(len(queue) for name, queue in whole.queues.items() if name[0] == "FxTags")
+    assert gone
+    assert old.left_out == {"FxTags": gone}
+    assert old.messages == whole.messages - gone
+    assert "FxTags" in old.topics
 
 
 def test_a_copy_has_the_same_files_but_no_lock(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from chaos.demo.plan import (
     SLAVES,
     PlanError,
     Target,
+    beside,
     make_plan,
     operations,
 )
@@ -52,6 +53,20 @@ def test_any_plan_is_complete(seed: int, messages: int) -> None:
         assert count == share
         sent += count
     assert sent == messages
+
+
+def test_topics_stand_beside_those_that_are_there() -> None:
+    plan = make_plan(seed=1, messages=500)
+    assert beside(plan, {"other"}) == plan
+    again = beside(plan, {"demo-one", "demo-orders-2"})
+    assert {topic.name for topic in again.topics} == {
+        "demo-one-3",
+        "demo-orders-3",
+        "demo-events-3",
+    }
+    assert {operation.topic for operation in operations(again, 0)} <= {
+        topic.name for topic in again.topics
+    }
 
 
 def test_keys_are_unique() -> None:
