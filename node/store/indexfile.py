@@ -21,6 +21,8 @@ HEADER = struct.Struct(">4q2i")
 """Begin and end time, begin and end physical offset, used slots, next entry number."""
 ENTRY = struct.Struct(">iqii")
 """Key hash, physical offset, seconds since begin, previous entry number: 20 bytes."""
+_HASH_ONLY = struct.Struct(">i16x")
+_RESTORE_STEP = 1 << 16
 PAGE_SLOTS = 1024
 TIME_DIFF_MAX = 2**31 - 1
 _SWAP = sys.byteorder == "little"
@@ -246,18 +248,13 @@ class IndexFile:
         self._dirty_pages.clear()
         self.header = header
         slots = array("i", bytes(4 * self.slots))
-        used = 0
-        number = 1
-        step = 1 << 16
-        while number < header.next_entry:
-            count = min(step, header.next_entry - number)
-            data = self.file.read_at(self._entries_at + 20 * number, 20 * count)
-            for key_hash, _, _, _ in ENTRY.iter_unpack(data):
-                slot = key_hash % self.slots
-                used += not slots[slot]
-                slots[slot] = number
-                number += 1
-        self.used_slots = used
+        size = self.slots
+        for first in range(1, header.next_entry, _RESTORE_STEP):
+            count = min(_RESTORE_STEP, header.next_entry - first)
+            data = self.file.read_at(self._entries_at + 20 * first, 20 * count)
+            for number, (key_hash,) in enumerate(_HASH_ONLY.iter_unpack(data), first):
+                slots[key_hash % size] = number
+        self.used_slots = size - slots.count(0)
         self._write_slots(slots)
         self.file.write_at(0, HEADER.pack(*self.header))
         behind = self._entries_at + 20 * header.next_entry
