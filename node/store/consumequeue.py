@@ -49,6 +49,12 @@ class UnitQueue:
         """Units that are in files."""
         return self.end_unit - len(self._pending) // self.unit.size
 
+    @property
+    def readable_offset(self) -> int:
+        """Queue offset behind the last message that can be read: units that wait for space on
+        the disk cannot."""
+        return self.offset_after(self.stored_units)
+
     def write_pending(self) -> None:
         """Write what was put, making segments as needed. On `OSError` it stays pending."""
         position = self.stored_units * self.unit.size

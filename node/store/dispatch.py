@@ -121,6 +121,8 @@ class Dispatcher:
                 entries = self._read(dispatched, limit)
             except CorruptRecord as exc:
                 return self._stop(str(exc))
+            except OSError as exc:
+                return self._stop(f"the log cannot be read at {dispatched}: {exc.strerror}")
         if not entries:
             return 0
         self._parts.queues.put_all(entries)

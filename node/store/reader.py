@@ -120,7 +120,7 @@ class Reader:
         queue = self._parts.queues.find(topic, queue_id)
         if queue is None:
             return self._bounds_miss(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, queue.readable_offset
         if high == 0:
             return self._bounds_miss(GetStatus.NO_MESSAGE_IN_QUEUE, offset, 0, 0)
         if offset < low:
@@ -274,9 +274,9 @@ class Reader:
         Clamped to the queue's bounds; equal times give the first, or with `upper` the last.
         """
         queue = self._parts.queues.find(topic, queue_id)
-        if queue is None or queue.max_offset == 0:
+        if queue is None or queue.readable_offset == 0:
             return 0
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, queue.readable_offset
         while low < high:
             middle = (low + high) // 2
             unit = _unit_of(queue, middle)
@@ -289,7 +289,7 @@ class Reader:
                 high = middle
         if upper:
             return max(low - 1, queue.min_offset)
-        return min(low, queue.max_offset)
+        return min(low, queue.readable_offset)
 
     async def query(
         self, topic: str, key: str, count: int, begin_ms: int, end_ms: int

@@ -4,6 +4,7 @@ One tight loop over a buffer (recovery of a whole log aims at 300 MiB/s), so it 
 function here and builds nothing but entries.
 """
 
+import struct
 import zlib
 from enum import Enum, auto
 from typing import NamedTuple
@@ -38,6 +39,8 @@ from rocketbed.wire.properties import (
 SECTOR = 512
 """What a disk writes as a whole; a sector that never arrived reads as zeros."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_V4_REST = struct.Struct(">8xq8x12xi")
+"""With two IPv4 hosts: born host, store time, store host and what lies before the body length."""
 _CRC_NAME = CRC32.encode() + b"\x01"
 _ZEROS = bytes(SECTOR)
 
@@ -121,13 +124,18 @@ class RecordScanner:
         size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _ = head
         if physical != base + at:
             return f"it says it is at offset {physical}"
-        store_at = at + (68 if sys_flag & BORN_IPV6 else 56)
-        tail_at = store_at + (28 if sys_flag & STORE_IPV6 else 16)
         end = at + size
-        if tail_at + TAIL.size > end:
-            return f"impossible size {size}"
-        body_length = TAIL.unpack_from(buffer, tail_at)[2]
-        body_at = tail_at + TAIL.size
+        if not sys_flag & (BORN_IPV6 | STORE_IPV6):
+            store_ms, body_length = _V4_REST.unpack_from(buffer, at + HEAD.size)
+            body_at = at + HEAD.size + _V4_REST.size
+        else:
+            store_at = at + (68 if sys_flag & BORN_IPV6 else 56)
+            tail_at = store_at + (28 if sys_flag & STORE_IPV6 else 16)
+            body_at = tail_at + TAIL.size
+            if body_at > end:
+                return f"impossible size {size}"
+            store_ms = int.from_bytes(buffer[store_at : store_at + 8], "big")
+            body_length = TAIL.unpack_from(buffer, tail_at)[2]
         topic_at = body_at + body_length
         if body_length < 0 or topic_at + 3 > end:
             return f"impossible body length {body_length}"
@@ -143,17 +151,15 @@ class RecordScanner:
             return f"impossible topic length {topic_length}"
         if buffer[properties_at - 2] << 8 | buffer[properties_at - 1] != end - properties_at:
             return "its fields do not add up to its size"
-        if self._check_crc and body_length:
-            body = memoryview(buffer)[body_at : body_at + body_length]
-            if zlib.crc32(body) & CRC_MASK != crc:
-                return "body CRC does not match"
+        body = buffer[body_at : body_at + body_length] if self._check_crc else b""
+        if body and zlib.crc32(body) & CRC_MASK != crc:
+            return "body CRC does not match"
         properties = buffer[properties_at:end]
         topic_bytes = buffer[topic_at : properties_at - 2]
         if self._check_crc:
             problem = _late_damage(buffer, at, base, topic_at, properties, end, zero_rule)
             if problem:
                 return problem
-        store_ms = int.from_bytes(buffer[store_at : store_at + 8], "big")
         return self._entry(
             topic_bytes, properties, queue_id, queue_offset, physical, size, sys_flag, store_ms
         )
@@ -174,8 +180,8 @@ class RecordScanner:
             topic = topic_bytes.decode(errors="replace")
             if len(self._topics) < 65_536:
                 self._topics[topic_bytes] = topic
-        tag = text_of(find_property(properties, b"TAGS\x01"))
-        code = tag_code(tag) if tag else 0
+        tag = find_property(properties, b"TAGS\x01")
+        code = tag_code(tag.decode(errors="replace")) if tag else 0
         keys = index_keys(
             text_of(find_property(properties, b"UNIQ_KEY\x01")),
             text_of(find_property(properties, b"KEYS\x01")),

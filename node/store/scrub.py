@@ -23,7 +23,8 @@ class Damage:
 
     start: int
     end: int
-    """Where the next good record begins, or where the scrub ended."""
+    """Where the next good record begins, where a segment that cannot be read ends, or where the
+    scrub ended."""
     reason: str
 
 
@@ -58,10 +59,15 @@ class Scrubber:
         if not segments.has(position):
             self.position = end
             return
-        scanned = await self._scan(position, STEP)
-        if scanned.stop is Stop.MORE and scanned.end == position:
-            scanned = await self._scan(position, self._parts.log.record_max + 8)
         segment_end = segments.start_of(position) + segments.size
+        try:
+            scanned = await self._scan(position, STEP)
+            if scanned.stop is Stop.MORE and scanned.end == position:
+                scanned = await self._scan(position, self._parts.log.record_max + 8)
+        except OSError as exc:
+            # Not searched for the next record: a disk may take seconds for each such sector.
+            self._add(position, min(segment_end, end), f"the disk does not give it: {exc.strerror}")
+            return
         if scanned.stop is Stop.BLANK:
             self.position = segment_end
         elif scanned.stop is Stop.BAD and scanned.end < end:
@@ -82,9 +88,11 @@ class Scrubber:
 
     def _report(self, start: int, end: int, reason: str) -> None:
         behind = look_behind(self._parts, start, first_only=True)
-        good = behind.first_good if 0 <= behind.first_good < end else end
-        self.damage.append(Damage(start, good, reason))
+        self._add(start, behind.first_good if 0 <= behind.first_good < end else end, reason)
+
+    def _add(self, start: int, end: int, reason: str) -> None:
+        self.damage.append(Damage(start, end, reason))
         self._parts.world.log.error(
-            "store.damage", offset=start, bytes=good - start, reason=reason, mend="from a replica"
+            "store.damage", offset=start, bytes=end - start, reason=reason, mend="from a replica"
         )
-        self.position = good
+        self.position = end

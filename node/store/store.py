@@ -281,11 +281,11 @@ class MessageStore:
         return queue.min_offset if queue else 0
 
     def queue_max(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
-        """Queue offset of the next message to be dispatched, or (not committed) to be put."""
+        """Queue offset behind the last message that can be pulled, or (not committed) was put."""
         if not committed:
             return self._parts.log.next_queue_offsets.get((topic, queue_id), 0)
         queue = self._parts.queues.find(topic, queue_id)
-        return queue.max_offset if queue else 0
+        return queue.readable_offset if queue else 0
 
     def queues(self) -> list[tuple[str, int]]:
         """Topic and id of every queue, sorted."""
