@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -19,6 +20,8 @@ from chaos.demo.report import command_again, show_count, show_mib, show_seconds
 from chaos.demo.verdict import DemoVerdict
 
 PLAIN_WIDTH: Final = 120
+NOTES_WIDTH: Final = 105
+"""Notes are left to the report where the terminal is narrower."""
 STYLES: Final = {Verdict.OK: "green", Verdict.VIOLATED: "bold red", Verdict.DID_NOT_RUN: "yellow"}
 
 
@@ -86,7 +89,7 @@ class DemoConsole:
         if facts.get("starts"):
             self._console.print(_recoveries(facts["starts"]))
         if verdict.checks:
-            self._console.print(_checks(verdict.checks))
+            self._console.print(_checks(verdict.checks, notes=self._console.width >= NOTES_WIDTH))
         for check in verdict.checks:
             for finding in check.findings[:3]:
                 self.say(f"  {check.name}: {finding}")
@@ -108,14 +111,15 @@ class DemoConsole:
         self.say(f" in {seconds} s; again: {command_again(verdict.as_row())}")
 
 
-def _checks(checks: Sequence[CheckResult]) -> Table:
-    table = Table(title="checks", title_justify="left")
+def _checks(checks: Sequence[CheckResult], *, notes: bool) -> Table:
+    table = Table(title="checks", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("check", no_wrap=True)
     table.add_column("result", no_wrap=True)
     table.add_column("examined", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("found", justify="right")
-    table.add_column("note")
+    if notes:
+        table.add_column("note")
     for check in checks:
         table.add_row(
             Text(check.name),
@@ -123,14 +127,14 @@ def _checks(checks: Sequence[CheckResult]) -> Table:
             show_count(check.examined),
             check.unit,
             show_count(check.found),
-            Text(check.note),
+            *([Text(check.note)] if notes else []),
         )
     return table
 
 
 def _recoveries(starts: Sequence[dict[str, Any]]) -> Table:
     """Every start that followed a kill."""
-    table = Table(title="recoveries", title_justify="left")
+    table = Table(title="recoveries", title_justify="left", box=SIMPLE_HEAD)
     for name in ("node", "why"):
         table.add_column(name, no_wrap=True)
     for name in ("log read", "records", "recovery", "serves after"):
