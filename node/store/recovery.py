@@ -100,6 +100,8 @@ class Recovery:
         parts.world.mark("store.recovery_scan")
         end, reason = await self._scan(start, flushed)
         await self._end_log(end, reason, flushed)
+        if evidence.trusted and not evidence.was_clean:
+            await self._write_again(evidence.flushed)
         await self._finish()
         self.report.seconds = trio.current_time() - began
         return self.report
@@ -358,6 +360,20 @@ class Recovery:
             f" --set rbFillHole={end} to close it with a filler and keep what is behind",
             offset=end,
         )
+
+    async def _write_again(self, flushed: int) -> None:
+        """Write what was not known to be on disk once more, as it is.
+
+        Where an fsync failed, Linux took pages for clean that never got to the disk; the next
+        fsync, ours, would succeed without them (T10).
+        """
+        log = self._parts.log
+        position, end = max(flushed, log.min_offset), log.written.value
+        while position < end:
+            data = log.read(position, READ_SIZE)
+            log.segments.write(position, data)
+            position += len(data)
+            await trio.lowlevel.checkpoint()
 
     async def _finish(self) -> None:
         """Everything up to the end is dispatched: raise W, and count on from there."""

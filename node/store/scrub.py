@@ -87,8 +87,12 @@ class Scrubber:
         return self._scanner.scan(data, position, segment_end=start + segments.size)
 
     def _report(self, start: int, end: int, reason: str) -> None:
-        behind = look_behind(self._parts, start, first_only=True)
-        self._add(start, behind.first_good if 0 <= behind.first_good < end else end, reason)
+        try:
+            good = look_behind(self._parts, start, first_only=True).first_good
+        except OSError:
+            segments = self._parts.log.segments
+            good = segments.start_of(start) + segments.size
+        self._add(start, good if 0 <= good < end else end, reason)
 
     def _add(self, start: int, end: int, reason: str) -> None:
         self.damage.append(Damage(start, end, reason))

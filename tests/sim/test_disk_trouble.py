@@ -1,0 +1,127 @@
+"""Disks that fail, fill up, or lie after a failed fsync: what the store says, and what it keeps."""
+
+import errno
+
+import pytest
+import trio
+
+from chaos.sim.disk import SimDisk
+from chaos.sim.faults import Fault
+from node.store.errors import StoreFailed
+from node.store.status import GetStatus
+from node.store.store import MessageStore
+from tests.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+
+LOG = f"{ROOT}/commitlog/*"
+QUEUES = f"{ROOT}/consumequeue/*"
+
+
+async def put_some(store: MessageStore, count: int = 8) -> None:
+    """Messages over several segments, all below the mark."""
+    for number in range(count):
+        put(store, body=(b"%d" % number).ljust(1000))
+    await settle(store)
+
+
+async def numbers(store: MessageStore) -> list[int]:
+    """What can be pulled."""
+    return [int(message.body) for message in pull(store)]
+
+
+def test_a_reader_never_jumps_over_messages_whose_units_wait_for_space() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        for _ in range(3):
+            put(store)
+        await settle(store)
+        full = disks[0].inject(
+            Fault(operation="write", path=QUEUES, error=errno.ENOSPC, times=None)
+        )
+        put(store)
+        await trio.sleep(2)
+        assert store._dispatcher.stuck
+        at_end = store.get_messages("T", 0, 3, 32)
+        told = store.queue_max("T", 0)
+        disks[0].faults.remove(full)
+        await store.dispatched.wait_for(store.max_offset)
+        return at_end.status, at_end.next_offset, told, store.queue_max("T", 0)
+
+    status, next_offset, told, later = session(work, prepare=disks.append).value
+    assert (status, next_offset, told) == (GetStatus.OFFSET_OVERFLOW_ONE, 3, 3)
+    assert later == 4
+
+
+def test_a_bad_sector_is_damage_for_the_scrub_and_no_end_for_the_node() -> None:
+    image = session(put_some).image
+
+    def bad(disk: SimDisk) -> None:
+        disk.inject(Fault(operation="read", path=f"{ROOT}/commitlog/{0:020d}", times=None))
+
+    async def look(store: MessageStore) -> object:
+        await store.scrubber.finished.wait()
+        damage = store.scrubber.damage[0]
+        put(store, body=b"99")
+        await settle(store)
+        return damage.start, damage.end, damage.reason, store.queue_max("T", 0)
+
+    start, end, reason, count = session(look, image=image, boots=2, prepare=bad).value
+    assert (start, end) == (0, 4096)
+    assert "Input/output error" in reason
+    assert count == 9
+
+
+def test_dispatch_tells_of_a_log_that_cannot_be_read_and_tries_again() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        put(store)
+        await settle(store)
+        put(store)
+        store._dispatcher._ring.clear()
+        store._dispatcher._lost = True
+        fault = disks[0].inject(Fault(operation="read", path=LOG, times=None))
+        await trio.sleep(2)
+        stuck = store._dispatcher.stuck
+        disks[0].faults.remove(fault)
+        await store.dispatched.wait_for(store.max_offset)
+        return stuck, store.queue_max("T", 0), store.refusal()
+
+    stuck, count, refusal = session(work, prepare=disks.append).value
+    assert "Input/output error" in stuck
+    assert (count, refusal) == (2, None)
+
+
+@pytest.mark.parametrize("effect", ["error", "error_clean"])
+def test_the_page_cache_is_not_believed_after_a_failed_fsync(effect: str) -> None:
+    """Linux marks pages clean when their fsync fails: the next one succeeds without them."""
+
+    disks: list[SimDisk] = []
+    config = settings(sync_flush=True)
+
+    async def write(store: MessageStore) -> None:
+        put(store, body=b"0".ljust(1000))
+        await store.flushed.wait_for(store.max_offset)
+        disks[0].inject(Fault(operation="sync", path=LOG, effect=effect))
+        put(store, body=b"1".ljust(1000))
+        await store.flushed.wait_for(store.max_offset)
+
+    with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
+        session(write, config=config, prepare=disks.append)
+
+    async def go_on(store: MessageStore) -> list[int]:
+        put(store, body=b"2".ljust(1000))
+        await store.flushed.wait_for(store.max_offset)
+        await settle(store)
+        return await numbers(store)
+
+    acknowledged = session(go_on, config=config, image=disks[0].image()).value
+
+    def cut(disk: SimDisk) -> None:
+        disk.power_cut("strict")
+
+    run = session(go_on, config=config, image=disks[0].image())
+    after = session(numbers, config=config, image=edited(run.image, cut), boots=2)
+    assert after.value == acknowledged
+    assert after.value[0] == 0
+    assert after.value[-1] == 2
