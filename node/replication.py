@@ -163,6 +163,7 @@ class Replication:
                 period_s=config.metadata_sync_ms / 1000,
             )
             self.slave.on_following.append(self.metadata.poke)
+            self.metadata.may_copy = lambda: self.is_following
             if config.classic_fresh != "last_file":
                 self.slave.find_start = self._find_start
             if config.ha_master_address:

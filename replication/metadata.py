@@ -81,6 +81,8 @@ class MetadataSync:
         self._world = world
         self._target = target
         self._period_s = period_s
+        self.may_copy: Callable[[], bool] = lambda: True
+        """Whether the master is one to copy from: not while its log is refused."""
         self._texts: dict[str, bytes] = {}
         self._poked = trio.Event()
         self._unknown: dict[int, None] = {}
@@ -108,7 +110,7 @@ class MetadataSync:
         """Copy when poked and every period."""
         while True:
             self._poked = trio.Event()
-            if self.master is not None:
+            if self.master is not None and self.may_copy():
                 await self._round(self.master)
             with trio.move_on_after(self._period_s):
                 await self._poked.wait()

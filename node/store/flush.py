@@ -95,7 +95,13 @@ class Flusher:
             )
 
     def known(self, end: int) -> int:
-        """F for a log that was flushed up to `end`."""
+        """F for a log that was flushed up to `end`.
+
+        A slave's log may end inside a record, which is no part of the log for a master: its F
+        stays at the end of a record, so that the slave can be started as a master.
+        """
+        if self._parts.config.is_slave:
+            end = min(end, self._parts.dispatched.value)
         return max(end, self.floor)
 
     async def _publish(self, end: int) -> None:
