@@ -8,6 +8,7 @@ is no await between `CommitLog.begin` and `commit`, so no two runs overlap.
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from node.store.entry import ONE_UNIT, Entry
@@ -124,6 +125,8 @@ class Run:
         if heads is None:
             heads = log.topic_head(topic)
         magic, topic_head = heads
+        if properties and not properties[-1]:
+            properties = closed(properties)
         body_length, properties_length = len(body), len(properties)
         if log.append_property_crc:
             properties, properties_length = self._with_crc_room(properties)
@@ -236,6 +239,8 @@ class Run:
         Raises `MessageRejected` for the batch as a whole, leaving the run as it was.
         """
         _, topic_head = self._log.topic_heads.get(topic) or self._log.topic_head(topic)
+        if any(item.properties.endswith(b"\0") for item in items):
+            items = [replace(item, properties=closed(item.properties)) for item in items]
         hosts = len(born_host) + len(self._store_host) - 16
         crc = CRC_SIZE + 1 if self._log.append_property_crc else 0
         sizes = [
@@ -311,6 +316,14 @@ class Run:
         self.entries[-1] = self.entries[-1]._replace(units=-count)
         self.queue_offsets[key] = base + count
         return added
+
+
+def closed(properties: bytes) -> bytes:
+    """The same properties, with a separator behind a zero byte at their end.
+
+    A record whose last byte is zero could not be told from one whose end was never written.
+    """
+    return properties + b"\x02" if properties.endswith(b"\0") else properties
 
 
 def topic_head_maker() -> Callable[[str], tuple[int, bytes]]:

@@ -43,6 +43,8 @@ _V4_REST = struct.Struct(">8xq8x12xi")
 """With two IPv4 hosts: born host, store time, store host and what lies before the body length."""
 _CRC_NAME = CRC32.encode() + b"\x01"
 _ZEROS = bytes(SECTOR)
+_UNWRITTEN = bytes(BLANK.size)
+"""What stands behind the last record: every segment leaves room for this much."""
 
 
 class Stop(Enum):
@@ -85,6 +87,8 @@ class RecordScanner:
 
         `segment_end` is the offset where the segment ends. Records at or above `zero_rule_from`
         are refused if a whole sector of their topic or properties reads as zeros (store.md 8.6).
+        With `check_crc` a record whose end reads as zeros is refused if it is the last one: a
+        kill may leave any first part of a record, and no checksum covers topic and properties.
         """
         entries: list[Entry] = []
         position, length = 0, len(buffer)
@@ -110,6 +114,14 @@ class RecordScanner:
             if position + size > length:
                 stop = Stop.BAD if whole else Stop.MORE
                 return Scanned(entries, base + position, stop, "cut off")
+            if (
+                self._check_crc
+                and not buffer[position + size - 1]
+                and entries
+                and not whole
+                and position + size + BLANK.size > length
+            ):
+                return Scanned(entries, base + position, Stop.MORE, "cut off")
             zero_rule = zero_rule_from is not None and base + position >= zero_rule_from
             found = parse(buffer, position, base, head, zero_rule)
             if type(found) is str:
@@ -160,6 +172,9 @@ class RecordScanner:
             problem = _late_damage(buffer, at, base, topic_at, properties, end, zero_rule)
             if problem:
                 return problem
+            last = properties_at - 3 if end == properties_at else end - 1
+            if not buffer[last] and buffer[end : end + BLANK.size] == _UNWRITTEN:
+                return "its end was never written"
         return self._entry(
             topic_bytes, properties, queue_id, queue_offset, physical, size, sys_flag, store_ms
         )

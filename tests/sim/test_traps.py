@@ -151,6 +151,46 @@ def test_t05_a_record_with_erased_properties_is_not_accepted() -> None:
     assert after.value == ([(0, b"m0")], 1)
 
 
+@pytest.mark.parametrize("missing", [1, 2, 30, 60])
+@pytest.mark.parametrize("boots", [1, 2])
+def test_t05_a_record_whose_end_was_never_written_is_not_accepted(missing: int, boots: int) -> None:
+    """A slave writes what arrives, whole records or not, and may be killed between two writes."""
+
+    async def follow(store: MessageStore) -> None:
+        store.log.append_raw(0, whole[: len(whole) - missing])
+
+    async def go_on(store: MessageStore) -> tuple[int, list[bytes], bytes]:
+        end = store.max_offset
+        store.log.append_raw(end, whole[end:])
+        while store._dispatcher.step():
+            await trio.lowlevel.checkpoint()
+        found = [message.body for message in pull(store)]
+        return end, found, store.log.read(0, store.max_offset)
+
+    async def write(store: MessageStore) -> bytes:
+        put(store, body=b"m0", tag="One")
+        second = put(store, body=b"m1", keys=("a-key-of-some-length",), tag="Two")[0]
+        sizes.append(second)
+        return store.log.read(0, store.max_offset)
+
+    sizes: list[int] = []
+    whole: bytes = session(write).value
+    slave = settings(is_slave=True)
+    killed = session(follow, config=slave).image
+    after = session(go_on, config=slave, image=killed, boots=boots)
+    assert after.value == (sizes[0], [b"m0", b"m1"], whole)
+
+
+def test_t05_a_property_that_ends_with_a_zero_byte_is_no_torn_record() -> None:
+    async def write(store: MessageStore) -> None:
+        put(store, body=b"m0", properties="P\x01x\0")
+
+    async def read(store: MessageStore) -> list[str]:
+        return [message.properties["P"] for message in pull(store)]
+
+    assert session(read, image=session(write).image).value == ["x\0"]
+
+
 def test_t05_the_record_checksum_covers_tags() -> None:
     config = settings(append_property_crc=True)
 

@@ -1,0 +1,72 @@
+"""Where a scan of the log ends: before a record that was not written whole, cut wherever."""
+
+import pytest
+
+from node.store.run import closed
+from node.store.scan import RecordScanner, Stop
+from tests.unit.inspect_support import Spec, encode
+
+SEGMENT = 4096
+TAGS = (("UNIQ_KEY", "7F00000100002A9F0000000000000001"), ("TAGS", "green"))
+
+
+def record(spec: Spec, offset: int) -> bytes:
+    return encode(spec, offset=offset, queue_offset=offset, store_ms=1)
+
+
+def scan(buffer: bytes, *, check_crc: bool = True) -> tuple[int, int, Stop]:
+    """Records, where they end, and why."""
+    scanner = RecordScanner(check_crc=check_crc, delays_ms=[0])
+    scanned = scanner.scan(buffer, 0, segment_end=SEGMENT)
+    return len(scanned.entries), scanned.end, scanned.stop
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec(properties=TAGS),
+        Spec(),
+        Spec(body=b"", properties=TAGS),
+        Spec(body=b""),
+        Spec(body=bytes(40), properties=TAGS),
+        Spec(body=b"x" * 40 + bytes(40)),
+    ],
+    ids=["full", "no-properties", "no-body", "neither", "zero-body", "zero-ended-body"],
+)
+def test_any_cut_of_the_last_record_ends_the_log_before_it(spec: Spec) -> None:
+    first = record(Spec(properties=TAGS), 0)
+    last = record(spec, len(first))
+    for cut in range(len(last) + 1):
+        written = last[:cut].ljust(len(last), b"\0")
+        count, end, stop = scan((first + written).ljust(SEGMENT, b"\0"))
+        assert stop is Stop.BAD
+        if written == last:
+            assert (count, end) == (2, len(first) + len(last)), cut
+        else:
+            assert (count, end) == (1, len(first)), cut
+
+
+def test_a_zero_at_the_end_of_a_record_is_fine_when_another_follows() -> None:
+    first = record(Spec(properties=(("P", "x"),)), 0)
+    first = first[:-1] + b"\0"
+    second = record(Spec(), len(first))
+    assert scan((first + second).ljust(SEGMENT, b"\0"))[:2] == (2, len(first + second))
+
+
+def test_a_buffer_that_ends_at_such_a_record_leaves_it_for_the_next() -> None:
+    first = record(Spec(properties=TAGS), 0)
+    torn = record(Spec(properties=TAGS), len(first))[:-3] + bytes(3)
+    for behind in range(8):
+        assert scan(first + torn + bytes(behind)) == (1, len(first), Stop.MORE)
+    assert scan(first + torn + bytes(8))[:2] == (1, len(first))
+
+
+def test_live_dispatch_reads_what_is_written_as_it_is() -> None:
+    whole = record(Spec(properties=(("P", "x"),)), 0)[:-1] + b"\0"
+    assert scan(whole.ljust(SEGMENT, b"\0"), check_crc=False)[:2] == (1, len(whole))
+
+
+def test_our_own_records_never_end_with_a_zero_byte() -> None:
+    assert closed(b"P\x01x\0") == b"P\x01x\0\x02"
+    assert closed(b"P\x01x") == b"P\x01x"
+    assert closed(b"") == b""
