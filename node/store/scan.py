@@ -115,8 +115,8 @@ class RecordScanner:
                 stop = Stop.BAD if whole else Stop.MORE
                 return Scanned(entries, base + position, stop, "cut off")
             if (
-                self._check_crc
-                and not buffer[position + size - 1]
+                not buffer[position + size - 1]
+                and self._check_crc
                 and entries
                 and not whole
                 and position + size + BLANK.size > length
@@ -172,8 +172,11 @@ class RecordScanner:
             problem = _late_damage(buffer, at, base, topic_at, properties, end, zero_rule)
             if problem:
                 return problem
-            last = properties_at - 3 if end == properties_at else end - 1
-            if not buffer[last] and buffer[end : end + BLANK.size] == _UNWRITTEN:
+            if (
+                not buffer[end - 1]
+                and buffer[end : end + BLANK.size] == _UNWRITTEN
+                and (properties or not buffer[properties_at - 3])
+            ):
                 return "its end was never written"
         return self._entry(
             topic_bytes, properties, queue_id, queue_offset, physical, size, sys_flag, store_ms
