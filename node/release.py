@@ -78,8 +78,12 @@ class ReleaseQueue:
                 self._filled = trio.Event()
                 await self._filled.wait()
             if self._queue:
-                await trio.sleep_until(self._give_up_at(self._queue[0]))
+                head = self._queue[0]
+                await trio.sleep_until(min(head.flush_deadline, head.slave_deadline))
                 self._expire()
+                if self._queue and self._queue[0] is head:
+                    await trio.sleep_until(self._give_up_at(head))
+                    self._expire()
 
     def _is_safe(self, end: int) -> bool:
         return (self._flushed is None or self._flushed.value >= end) and (

@@ -36,7 +36,8 @@ class ReplicaLog(Protocol):
         ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, to the end of the segment or of the log. May block on the disk."""
+        """Up to `size` bytes, to the end of the segment or of the log. May block on the disk; in
+        the loop only, since nothing holds the file meanwhile (a thread takes `pinned`)."""
         ...
 
     def read_cached(self, offset: int, size: int) -> bytes | None:

@@ -254,7 +254,8 @@ class SlaveConnection:
             return
         data = log.read_cached(start, available)
         if data is None:
-            data = await self._world.offload(log.read, start, available)
+            with log.pinned(start) as (file, at):
+                data = await self._world.offload(file.read_at, at, available)
         if not data:
             raise SlaveRefused(
                 f"our log has nothing at {start}, though it ends at {log.max_offset}"

@@ -1,12 +1,14 @@
-"""Groups in trouble: masters that lost something, slaves whose disk is full, kills and power cuts."""
+"""Groups in trouble: masters that lost something, full disks of slaves, kills and power cuts."""
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 
 from chaos.sim.image import DiskImage
+from chaos.sim.world import InlineOffloader
 from node.node import Node, run_node
 from rocketbed.world.api import World
 from tests.sim.test_replicated_nodes import Cluster, settings
@@ -153,6 +155,31 @@ def test_a_stopped_slave_whose_log_ends_inside_a_record_can_become_the_master() 
         cluster.simulation.start("slave-1", main)
         cluster.run(2)
         assert cluster.nodes["new"].store.max_offset == whole
+
+
+def test_what_a_thread_reads_for_a_slave_is_held_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else retention closes the file under the thread, and its number may be another file's."""
+    held: list[bool] = []
+    run = InlineOffloader.run
+
+    async def watched(self: InlineOffloader, function: Any, *arguments: object) -> Any:
+        segments = cluster.nodes["master"].store.log.segments
+        held.append(segments.pinned(segments.starts[0]))
+        return await run(self, function, *arguments)
+
+    with Cluster(seed=5) as cluster:
+        cluster.start("master", slaves=0)
+        cluster.run(1)
+        cluster.produce(30)
+        wait_for_producer(cluster)
+        cluster.simulation.process("master").disk.cold_share = 1.0
+        monkeypatch.setattr(InlineOffloader, "run", watched)
+        cluster.start("slave-1")
+        cluster.run_until_equal("slave-1")
+    assert held
+    assert all(held)
 
 
 async def _run(world: World, config: object, task_status: trio.TaskStatus[Node]) -> None:

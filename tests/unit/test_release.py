@@ -162,3 +162,17 @@ def test_every_answer_is_released_once_in_order_and_truly(plan: list[tuple[str, 
     released = run(scenario, bench)
     assert [end for end, _, _ in released] == added
     assert not wrong
+
+
+def test_a_flush_that_comes_does_not_prolong_the_wait_for_slaves() -> None:
+    """Both conditions lack at first, and the longer time is looked at; then the disk is fast."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.add(100)
+        await trio.sleep(0.001)
+        bench.flushed.advance(100)
+        await trio.sleep(10)
+
+    ((end, status, moment),) = run(scenario)
+    assert (end, status) == (100, PutStatus.FLUSH_SLAVE_TIMEOUT)
+    assert abs(moment - SLAVE_S) < 0.1
