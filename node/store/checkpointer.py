@@ -57,8 +57,7 @@ class Checkpointer:
                 parts.index.write()
                 mark = replace(mark, index=parts.index.mark())
                 await self._flusher.flush()
-                await parts.queues.sync()
-                await parts.index.sync()
+                await self._sync_derived()
                 await parts.pool.sync_names()
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
@@ -74,6 +73,19 @@ class Checkpointer:
                 return False
             parts.world.mark("store.mark_raised")
             return True
+
+    async def _sync_derived(self) -> None:
+        """fsync queues and index. Raises `StoreFailed`, for want of space too: thinly provisioned
+        disks notice that only now, and the next fsync would succeed without what was lost (T10)."""
+        parts = self._parts
+        try:
+            await parts.queues.sync()
+            await parts.index.sync()
+        except OSError as exc:
+            raise StoreFailed(
+                f"fsync of queues or index in {parts.config.root} failed: {exc.strerror}. They are"
+                " built again from the log at the next start; check the disk, then start the node"
+            ) from exc
 
     def _snapshot(self, end: int, without_topic: str) -> Mark:
         """The mark for `end`, as far as it is known before anything is synced."""

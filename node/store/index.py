@@ -56,13 +56,17 @@ class Index:
             self._waiting.extend(entries)
 
     def drain(self) -> None:
-        """Put waiting keys. Raises `OSError` when a new file cannot be made; the rest waits."""
+        """Put waiting keys. Raises `OSError` when a new file cannot be made or slots cannot be
+        read; the rest waits."""
         waiting = self._waiting
         while waiting:
             file = self.files[-1] if self.files else None
             if file is None or (file.full and waiting[0].keys):
                 file = self._next_file()
             self._keys_done = file.put_entries(waiting, self._keys_done)
+            if file.failure is not None:
+                failure, file.failure = file.failure, None
+                raise failure
         if self.files:
             self.files[-1].flush_buffer()
 
@@ -153,15 +157,18 @@ class Index:
         return None
 
     def query(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records that may have `key`, newest file first (store.md 4.4)."""
+        """Physical offsets of records that may have `key`, newest file first (store.md 4.4).
+
+        Each once: a recovery of RocketMQ indexes again what the full files of before hold already.
+        """
         key_hash = index_hash(key_state(topic, key))
-        found: list[int] = []
+        found: dict[int, None] = {}
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
-                found += file.query(key_hash, begin_ms, end_ms, count - len(found))
+                found |= dict.fromkeys(file.query(key_hash, begin_ms, end_ms, count))
             if file.begin_ms < begin_ms or len(found) >= count:
                 break
-        return found
+        return list(found)[:count]
 
     def delete_before(self, log_min: int) -> int:
         """Unlink files whose records are all below `log_min`, never the last; how many."""

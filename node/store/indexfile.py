@@ -63,6 +63,8 @@ class IndexFile:
         self._dirty_pages: dict[int, None] = {}
         self.dirty = False
         """Whether the file has anything that was not fsynced."""
+        self.failure: OSError | None = None
+        """Why the last `put_entries` ended before its time; whoever sees it takes it away."""
 
     @property
     def file(self) -> File:
@@ -111,7 +113,8 @@ class IndexFile:
         """Put the keys of waiting records, taking off each that is whole, until the file is full.
 
         `done` keys of the first one were put before; returns that number for the one that is
-        first now. One loop, since it runs for every key of every message.
+        first now. Ends with `failure` set when slots cannot be read, and can be called again. One
+        loop, since it runs for every key of every message.
         """
         pages, buffer, slots, room = self._pages, self._buffer, self.slots, self.entries
         number, dirty, pack = self.next_entry, self._dirty_pages, ENTRY.pack
@@ -131,7 +134,11 @@ class IndexFile:
                 slot = key_hash % slots
                 page = pages.get(slot >> 10)
                 if page is None:
-                    page = self._load_page(slot >> 10)
+                    try:
+                        page = self._load_page(slot >> 10)
+                    except OSError as exc:
+                        self.next_entry, self.failure = number, exc
+                        return done
                 previous = page[slot & 1023]
                 if not 0 < previous <= number:
                     previous = 0
@@ -180,13 +187,14 @@ class IndexFile:
             return
         self.dirty = True
         self.flush_buffer(force=True)
+        # Before the slots: while any of them is left, the header is written again with it.
+        self.file.write_at(0, HEADER.pack(*self.header))
         for number in list(self._dirty_pages):
             page = array("i", self._pages[number])
             if _SWAP:
                 page.byteswap()
             self.file.write_at(HEADER.size + 4 * number * PAGE_SLOTS, page.tobytes())
             del self._dirty_pages[number]
-        self.file.write_at(0, HEADER.pack(*self.header))
 
     async def sync(self) -> None:
         """fsync what was written."""

@@ -125,3 +125,69 @@ def test_the_page_cache_is_not_believed_after_a_failed_fsync(effect: str) -> Non
     assert after.value == acknowledged
     assert after.value[0] == 0
     assert after.value[-1] == 2
+
+
+def test_index_entries_are_whole_after_a_page_could_not_be_read() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        put(store, keys=("first",))
+        await settle(store)
+        fault = disks[0].inject(Fault(operation="read", path=f"{ROOT}/index/*", skip=3, times=2))
+        for number in range(20):
+            put(store, keys=(f"a{number}", f"b{number}", f"c{number}"))
+        await trio.sleep(5)
+        await store.dispatched.wait_for(store.max_offset)
+        await settle(store)
+        found = []
+        for number in range(20):
+            for letter in "abc":
+                result = await store.query("T", f"{letter}{number}", 10, 0, 1 << 60)
+                found.append(len(result.records))
+        return fault.fired, found, store._parts.index.files[0].next_entry
+
+    config = settings(index_slots=20_000, index_entries=100)
+    fired, found, next_entry = session(work, config=config, prepare=disks.append).value
+    assert fired == 2
+    assert found == [1] * 60
+    assert next_entry == 62
+
+
+@pytest.mark.parametrize("path", [QUEUES, f"{ROOT}/index/*"])
+def test_a_failed_fsync_of_queues_is_not_tried_again_for_want_of_space(path: str) -> None:
+    """Thinly provisioned disks say ENOSPC only now; what was to be written may be gone."""
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> None:
+        put(store, keys=("k",))
+        await store.dispatched.wait_for(store.max_offset)
+        disks[0].inject(
+            Fault(operation="sync", path=path, effect="error_clean", error=errno.ENOSPC)
+        )
+        await settle(store)
+
+    with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
+        session(work, prepare=disks.append)
+
+
+@pytest.mark.parametrize("skip", range(3))
+def test_an_index_file_that_was_written_in_parts_is_whole_after_a_clean_stop(skip: int) -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> None:
+        put(store, keys=("k",))
+        await store.dispatched.wait_for(store.max_offset)
+        disks[0].inject(
+            Fault(operation="write", path=f"{ROOT}/index/*", error=errno.ENOSPC, skip=skip)
+        )
+        assert not await store._checkpointer.raise_mark()
+        await store.close()
+
+    async def look(store: MessageStore) -> object:
+        assert store.recovery.was_clean
+        put(store, keys=("l",))
+        await settle(store)
+        return [len((await store.query("T", key, 9, 0, 1 << 60)).records) for key in "kl"]
+
+    image = session(work, prepare=disks.append).image
+    assert session(look, image=image).value == [1, 1]
