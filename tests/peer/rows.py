@@ -9,6 +9,8 @@ from rocketbed.client.messages import Message, Received
 
 ADDED_BY_READERS = ("MIN_OFFSET", "MAX_OFFSET")
 """Properties that Java's pull puts into what it received."""
+KEY_QUERY_MAX = 64
+"""Messages that an answer to a query by key has at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +95,13 @@ def by_place(rows: Iterable[Row]) -> dict[tuple[str, int, int], Row]:
 
 
 def by_key(rows: Iterable[Row], topic: str) -> dict[str, set[str]]:
-    """Key -> offset ids of the topic's messages that have it."""
+    """Key -> offset ids of the topic's messages that have it, for keys that a query can answer."""
     found: dict[str, set[str]] = {}
     for row in rows:
         if row.topic == topic:
             for key in row.keys:
                 found.setdefault(key, set()).add(row.offset_id)
-    return found
+    return {key: ids for key, ids in found.items() if len(ids) <= KEY_QUERY_MAX}
 
 
 def assert_held(

@@ -1,6 +1,8 @@
 """rocketbed boots what a real broker left after SIGKILL under load, and gives it back."""
 
+from rocketbed.inspect import Severity
 from tests.peer.brokers import Site
+from tests.peer.directories import assert_sound
 from tests.peer.java_client import JavaClient
 from tests.peer.rows import assert_acknowledged, assert_held, by_key, by_place
 from tests.peer.traffic import query, read, varied, write
@@ -29,6 +31,7 @@ async def test_nothing_acknowledged_is_lost_when_rocketbed_takes_over(site: Site
         assert len(acknowledged) >= MESSAGES
         await broker.process.wait_ended()
         assert (broker.store / "abort").exists()
+        assert_sound(broker.store, Severity.TAIL)
 
         await site.start(broker, "rocketbed")
         rows = by_place(await read(site.nameserver, (LOAD, MIXED)))
@@ -42,6 +45,7 @@ async def test_nothing_acknowledged_is_lost_when_rocketbed_takes_over(site: Site
         assert rows.items() <= after.items()
         assert_held(after, mixed)
         await site.stop(broker)
+        assert_sound(broker.store)
 
         await site.start(broker, "rocketmq")
         assert by_place(await java.read((LOAD, MIXED))) == after

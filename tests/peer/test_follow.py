@@ -2,8 +2,9 @@
 
 import pytest
 
-from rocketbed.inspect import LogEnd, open_directory
-from tests.peer.brokers import Broker, Kind, Site
+from rocketbed.inspect import Severity
+from tests.peer.brokers import Kind, Site
+from tests.peer.directories import assert_logs_equal, assert_sound
 from tests.peer.java_client import JavaClient
 from tests.peer.rows import assert_acknowledged, assert_held, by_key, by_place
 from tests.peer.traffic import query, read, varied, write
@@ -62,16 +63,6 @@ async def test_a_slave_follows_a_master_through_its_kill_and_return(
         assert_held(after, mixed)
     await site.kill(master)
     await site.kill(slave)
-    assert_logs_equal(master, slave, segments=3)
-
-
-def assert_logs_equal(master: Broker, slave: Broker, *, segments: int) -> None:
-    """Byte for byte, from the slave's first segment to the end, which is the same."""
-    logs = [open_directory(broker.store).log for broker in (master, slave)]
-    ends = [next(item for item in log.scan() if isinstance(item, LogEnd)) for log in logs]
-    assert ends[0].offset == ends[1].offset
-    start = max(log.min_offset for log in logs)
-    assert start == 0
-    assert min(len(log.segments) for log in logs) >= segments
-    size = ends[0].offset - start
-    assert logs[0].read(start, size) == logs[1].read(start, size)
+    assert_logs_equal(master.store, slave.store, segments=3)
+    for broker in (master, slave):
+        assert_sound(broker.store, Severity.TAIL)

@@ -1,0 +1,35 @@
+"""What a machine without the tools is told."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.peer.installation import PeerMissing, install
+
+
+@pytest.mark.parametrize("missing", ["java", "mvn", "javac"])
+def test_a_missing_tool_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
+) -> None:
+    monkeypatch.setattr("tests.peer.installation.DIRECTORY", tmp_path)
+    tools = {"java", "javac", "mvn"} - {missing}
+    for tool in tools:
+        (tmp_path / tool).write_text("#!/bin/sh\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PeerMissing, match=rf"^{missing} is missing.*apt install openjdk-17"):
+        install()
+
+
+def test_a_failed_download_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tests.peer.installation.DIRECTORY", tmp_path)
+    (tmp_path / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "mvn").write_text("#!/bin/sh\necho no network\nexit 1\n")
+    for tool in ("java", "mvn"):
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(PeerMissing, match=r"(?s)Maven Central.*no network"):
+            install()
