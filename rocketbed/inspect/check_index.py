@@ -3,6 +3,10 @@
 Entries stand in the order of their records, so the entries of a record are the next ones when its
 turn comes. On the way each file is put together again: chains, slot table and header must come out
 as they are stored. Rules S3, S8 and S10 of chaos.md 2.7.
+
+After an unclean stop RocketMQ deletes the unfinished file, keeps the full ones, and indexes again
+what it dispatches again. So a new file may go back to records that older files hold already; from
+there on entries are passed over until they come to something new.
 """
 
 import sys
@@ -108,7 +112,10 @@ class IndexChecker:
         return behind
 
     def _entries(self) -> Iterator[_Entry]:
-        """Entries of all files in order; each file is checked when its last one was taken."""
+        """Entries of all files in order, without those that repeat what older files hold; each file
+        is checked when its last one was taken."""
+        known = 0
+        """Where the last record begins that older files hold."""
         for position, (index, name) in enumerate(self._files):
             self._name = name
             self._header = header = index.header()
@@ -119,6 +126,7 @@ class IndexChecker:
             slots = index.layout.slots
             table = replay.table
             entry = None
+            again, previous, repeats = 0, 0, True
             for number, fields in enumerate(index.entries(header.next_entry), start=1):
                 slot = fields[0] % slots
                 if table[slot] != fields[3] or fields[0] < 0:
@@ -126,8 +134,16 @@ class IndexChecker:
                 table[slot] = number
                 entry = _Entry(*fields, number)
                 replay.first = replay.first or entry
-                yield entry
+                repeats = repeats and previous <= fields[1] < known
+                if repeats:
+                    again, previous = again + 1, fields[1]
+                else:
+                    yield entry
             replay.finish(entry)
+            if again:
+                what = f"{again} entries index records below {known} that older files hold already"
+                self._findings.add("S10", Severity.NOTE, name, what)
+            known = max(known, header.end_offset)
 
     def _judge_stranger(self, entry: _Entry) -> None:
         if self.records <= 1:

@@ -104,3 +104,44 @@ def test_s10_the_last_record_may_be_indexed_twice(root: Path) -> None:
     report = check(root)
     assert report.verdict == "good"
     assert ["indexed 2 times" in finding.what for finding in report.findings] == [True]
+
+
+def index_again(root: Path, offsets: list[int], first: int) -> None:
+    """What RocketMQ does after an unclean stop: the unfinished file goes, full ones stay, and new
+    files hold what is dispatched again."""
+    index_file(root, -1).unlink()
+    writer = IndexWriter(str(root / "again"), IndexLayout(10, 20))
+    for number, spec in enumerate(some(len(offsets))):
+        properties = dict(spec.properties)
+        for key in (properties["UNIQ_KEY"], *properties["KEYS"].split(" ")):
+            if number >= first:
+                hashed = index_key_hash("T", key)
+                writer.put(hashed, offsets[number], 1_700_000_000_000 + 1000 * number)
+    writer.close()
+    for path in sorted((root / "again").iterdir()):
+        path.rename(root / "index" / f"9{path.name[1:]}")
+    (root / "again").rmdir()
+
+
+@pytest.mark.parametrize("first", [0, 2, 7, 19])
+def test_s10_recovery_of_rocketmq_indexes_again_what_full_files_hold(
+    root: Path, first: int
+) -> None:
+    index_again(root, build(root, some(22)), first)
+    report = check(root)
+    assert report.verdict == "good"
+    again = [finding.file for finding in report.findings if "older files hold" in finding.what]
+    assert len(again) == {0: 3, 2: 3, 7: 2, 19: 0}[first]
+
+
+def test_s10_recovery_of_rocketmq_that_began_too_late_lost_keys(root: Path) -> None:
+    index_again(root, build(root, some(22)), 21)
+    assert only(check(root), "S10").startswith("6 keys from log ")
+
+
+def test_s8_a_step_back_in_the_middle_of_a_file_is_no_recovery(root: Path) -> None:
+    offsets = build(root, some(22))
+    index_again(root, offsets, 0)
+    path = index_file(root, -1)
+    overwrite(path, entry_at(2) + 4, struct.pack(">q", offsets[3]))
+    assert "S8" in broken(check(root))
