@@ -114,6 +114,18 @@ def test_query_gives_at_most_64() -> None:
     with_node(scenario)
 
 
+def test_a_record_that_is_indexed_twice_is_found_once() -> None:
+    async def scenario(session: Session) -> None:
+        for number in range(3):
+            await session.send(body=b"%d" % number, properties={"KEYS": "same other same"})
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+        found = await session.ask(12, query("same"))
+        bodies = [message.body for message in decode_messages(found.body)]
+        assert bodies == [b"0", b"1", b"2"]
+
+    with_node(scenario)
+
+
 def test_consumer_offsets() -> None:
     async def scenario(session: Session) -> None:
         await fill(session)

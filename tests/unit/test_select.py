@@ -1,6 +1,7 @@
 """Queue choice: round robin, least latency, fault isolation, hash keys (wire.md 6.8)."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -42,6 +43,15 @@ def test_round_robin_takes_every_queue_in_turn_from_any_start() -> None:
         selector = RoundRobin(start)
         found = [selector.choose(among, None, 0.0) for _ in range(8)]
         assert Counter(found) == dict.fromkeys(among, 2)
+
+
+def test_topics_that_are_sent_to_in_turn_each_reach_all_their_queues() -> None:
+    among = queues("a", "b")
+    other = [replace(queue, topic="U") for queue in among]
+    for choice in ("round_robin", "least_latency", "fault_isolation"):
+        selector = make_selector(choice, 5)
+        found = [selector.choose(row, None, 0.0) for _ in range(8) for row in (among, other)]
+        assert Counter(found) == dict.fromkeys([*among, *other], 2)
 
 
 def test_a_retry_goes_to_another_broker_if_there_is_one() -> None:
