@@ -98,7 +98,7 @@ class Bench:
         lines = [
             f"listenPort={port}", f"haListenPort={port + 1}", f"storePathRootDir={root}",
             f"storePathCommitLog={root}/commitlog", "brokerName=bench", "brokerIP1=127.0.0.1",
-            "namesrvAddr=127.0.0.1:1", *settings,
+            "namesrvAddr=127.0.0.1:1", "bindAddress=127.0.0.1", *settings,
         ]  # fmt: skip
         config = root / "broker.conf"
         config.write_text("\n".join(lines) + "\n")
