@@ -129,7 +129,9 @@ class Admin:
             problem = f"The topic[{topic}] is conflict with system topic."
         if problem is not None:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
-        if self._topics.delete(topic):
+        # A deletion that a crash or a full disk interrupted has left queues without a topic.
+        has_queues = any(name == topic for name, _ in self._store.queues())
+        if self._topics.delete(topic) or has_queues:
             await self._topics.save()
             await self._store.delete_topic(topic)
             self._offsets.delete_topic(topic)

@@ -99,8 +99,8 @@ class Puller:
     def _again(self, command: Command, connection: Connection) -> None:
         try:
             response = self._execute(command, connection, may_hold=False)
-        except RocketbedError as exc:
-            response = answer(command, exc.response_code, str(exc))
+        except Exception as exc:
+            response = connection.failure(command, exc)
         connection.reply(command, response)
 
     def _execute(

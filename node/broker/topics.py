@@ -210,7 +210,8 @@ class Topics:
         return topic in self._durable
 
     def when_durable(self, topic: str, callback: AfterSave) -> None:
-        """Call back once a topic just made stands in the file, or could not be written there.
+        """Call back once a topic just made stands in the file, could not be written there, or was
+        deleted meanwhile.
 
         Callbacks of one topic come in the order in which they were given.
         """
@@ -238,7 +239,12 @@ class Topics:
                 if name in self._table:
                     self._durable.add(name)
                     self._refresh(name)
-        for name in [name for name in self._held if failure or name in self._durable]:
+        settled = [
+            name
+            for name in self._held
+            if failure or name in self._durable or name not in self._table
+        ]
+        for name in settled:
             for callback in self._held.pop(name):
                 callback(failure)
 

@@ -268,6 +268,11 @@ class BatchConsumeQueue(UnitQueue):
         """Queue offset of the next message."""
         self.min_offset = 0
 
+    @property
+    def readable_offset(self) -> int:
+        """As for every queue."""
+        return self.offset_after(self.stored_units) if self._pending else self.max_offset
+
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return False
 

@@ -115,6 +115,18 @@ class Connection:
         if response is not None and not to.flag & ONEWAY_BIT:
             self.send(encode(response))
 
+    def failure(self, command: Command, exc: Exception) -> Command:
+        """The answer to a request whose handler raised."""
+        if isinstance(exc, RocketbedError):
+            return answer(command, exc.response_code, str(exc))
+        self.world.log.error(
+            "remoting.handler_failed",
+            peer=self.remote_text,
+            code=command.code,
+            error=f"{type(exc).__name__}: {exc}",
+        )
+        return answer(command, ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+
     def open_wait(self, count: int = 1) -> None:
         """Count answers that wait for something; reading pauses above `WAITING_MAX`."""
         self._waiting += count
@@ -177,19 +189,26 @@ class Connection:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    nursery.start_soon(self._write_loop)
-                    task_status.started(self)
-                    await self._read_loop()
-                    with trio.move_on_after(FINISH_S):
-                        while self._is_writing:
-                            self._is_drained = trio.Event()
-                            await self._is_drained.wait()
-                    nursery.cancel_scope.cancel()
+                    try:
+                        nursery.start_soon(self._write_loop)
+                        task_status.started(self)
+                        await self._read_loop()
+                        await self._drain()
+                        nursery.cancel_scope.cancel()
+                    finally:
+                        self._nursery = None  # from here on it may close to new tasks
         finally:
             try:
                 self._end()
             finally:
                 await trio.aclose_forcefully(self._stream)
+
+    async def _drain(self) -> None:
+        """Give what is in the outbox a little time to leave."""
+        with trio.move_on_after(FINISH_S):
+            while self._is_writing:
+                self._is_drained = trio.Event()
+                await self._is_drained.wait()
 
     # --- reading
 
@@ -243,7 +262,7 @@ class Connection:
             try:
                 response = handler(command, self)
             except Exception as exc:
-                response = self._failure(command, exc)
+                response = self.failure(command, exc)
             if response is not None and not command.flag & ONEWAY_BIT:
                 self.send(encode(response))
         if in_run:
@@ -267,18 +286,6 @@ class Connection:
             return
         pending.response = response
         pending.arrived.set()
-
-    def _failure(self, command: Command, exc: Exception) -> Command:
-        """The answer to a request whose handler raised."""
-        if isinstance(exc, RocketbedError):
-            return answer(command, exc.response_code, str(exc))
-        self.world.log.error(
-            "remoting.handler_failed",
-            peer=self.remote_text,
-            code=command.code,
-            error=f"{type(exc).__name__}: {exc}",
-        )
-        return answer(command, ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
 
     # --- handlers in tasks of their own
 
@@ -304,7 +311,7 @@ class Connection:
                 try:
                     response = await handler(command, self)
                 except Exception as exc:
-                    response = self._failure(command, exc)
+                    response = self.failure(command, exc)
                 self.reply(command, response)
         finally:
             self._spawned -= 1

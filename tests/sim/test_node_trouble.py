@@ -1,0 +1,83 @@
+"""A node's requests when something else happens at the same time: crashes, deletions, bad reads."""
+
+import pytest
+import trio
+
+from chaos.sim.faults import Fault
+from rocketbed.wire.command import Command, RequestCode, ResponseCode
+from rocketbed.wire.message import decode_messages
+from tests.broker_support import STORE, Session, node_run, with_node
+
+DELETE = {"topic": "T"}
+
+
+async def fill_and_delete(session: Session) -> tuple[int, int]:
+    """Delete a topic with messages; the disk's events before and after that."""
+    for number in range(5):
+        assert (await session.send(body=b"old %d" % number)).code == 0
+    await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+    before = session.world.disk.events  # type: ignore[attr-defined]
+    assert (await session.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DELETE)).code == 0
+    return before, session.world.disk.events  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_deletion_that_a_crash_interrupted_can_be_asked_for_again(kind: str) -> None:
+    async def again(session: Session) -> tuple[str, list[bytes]]:
+        answer = await session.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DELETE)
+        assert answer.code == 0
+        sent = await session.send(body=b"new")
+        return sent.fields["queueOffset"], [found.body for found in await session.messages()]
+
+    begin, end = with_node(fill_and_delete)
+    for event in range(begin, end + 1):
+        crashed = node_run(fill_and_delete, crash_at=event, kind=kind)
+        boots = 1 if kind == "kill" else 2
+        found = node_run(again, image=crashed.image, boots=boots).value
+        assert found == ("0", [b"new"]), f"{kind} at event {event}"
+
+
+def test_a_send_to_a_new_topic_that_is_deleted_meanwhile_is_answered() -> None:
+    async def scenario(session: Session) -> list[int]:
+        session.world.disk.sync_seconds = (0.2, 0.2)  # type: ignore[attr-defined]
+        codes: list[int] = []
+
+        async def send() -> None:
+            codes.append((await session.send("New")).code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.sleep(0.1)
+            assert session.node.tables.topics.delete("New")
+            with trio.move_on_after(10):
+                while not codes:
+                    await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        return codes
+
+    assert with_node(scenario) == [0]
+
+
+def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
+    async def scenario(session: Session) -> tuple[Command, list[bytes]]:
+        assert (await session.send(body=b"first")).code == 0
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+        answers: list[Command] = []
+
+        async def pull() -> None:
+            answers.append(await session.pull(offset=1, flags=6, hold_ms=15_000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pull)
+            await trio.sleep(1)
+            session.world.disk.inject(  # type: ignore[attr-defined]
+                Fault(operation="read", path=f"{STORE}/consumequeue/T/*")
+            )
+            assert (await session.send(body=b"second")).code == 0
+        after = await session.pull(offset=1)
+        return answers[0], [message.body for message in decode_messages(after.body)]
+
+    told, later = with_node(scenario)
+    assert told.code == ResponseCode.SYSTEM_ERROR
+    assert "Input/output error" in (told.remark or "")
+    assert later == [b"second"]
