@@ -159,16 +159,19 @@ class Index:
     def query(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets of records that may have `key`, newest file first (store.md 4.4).
 
-        Each once: a recovery of RocketMQ indexes again what the full files of before hold already.
+        From one file only: a recovery of RocketMQ indexes again what the full files of before hold
+        already. Within a file a record stands as often as it names the key, as upstream.
         """
         key_hash = index_hash(key_state(topic, key))
-        found: dict[int, None] = {}
+        found: list[int] = []
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
-                found |= dict.fromkeys(file.query(key_hash, begin_ms, end_ms, count))
+                newer = set(found)
+                older = file.query(key_hash, begin_ms, end_ms, count)
+                found += [offset for offset in older if offset not in newer]
             if file.begin_ms < begin_ms or len(found) >= count:
                 break
-        return list(found)[:count]
+        return found[:count]
 
     def delete_before(self, log_min: int) -> int:
         """Unlink files whose records are all below `log_min`, never the last; how many."""

@@ -114,16 +114,35 @@ def test_query_gives_at_most_64() -> None:
     with_node(scenario)
 
 
-def test_a_record_that_is_indexed_twice_is_found_once() -> None:
+def test_a_record_is_found_as_often_as_it_names_the_key() -> None:
+    """As upstream: the fixtures' `multi-1` is such a key."""
+
     async def scenario(session: Session) -> None:
-        for number in range(3):
+        for number in range(2):
             await session.send(body=b"%d" % number, properties={"KEYS": "same other same"})
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)
         found = await session.ask(12, query("same"))
         bodies = [message.body for message in decode_messages(found.body)]
-        assert bodies == [b"0", b"1", b"2"]
+        assert bodies == [b"0", b"0", b"1", b"1"]
 
     with_node(scenario)
+
+
+def test_a_record_that_two_index_files_hold_is_found_once() -> None:
+    async def scenario(session: Session) -> None:
+        store = session.node.store
+        for number in range(3):
+            await session.send(body=b"%d" % number, properties={"KEYS": "same", "UNIQ_KEY": "u"})
+        await store.dispatched.wait_for(store.max_offset)
+        assert store._dispatcher.last is not None
+        store._parts.index.put_all([store._dispatcher.last])
+        store._parts.index.drain()
+        assert len(store._parts.index.files) == 2
+        found = await session.ask(12, query("same"))
+        bodies = [message.body for message in decode_messages(found.body)]
+        assert bodies == [b"0", b"1", b"2"]
+
+    with_node(scenario, "maxIndexNum=7")
 
 
 def test_consumer_offsets() -> None:
