@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from rocketbed.client.errors import BadMessage
-from rocketbed.inspect.bodies import unpack_body
+from rocketbed.inspect.bodies import unpack_body, unpack_inner_batch
 from rocketbed.wire.bodies import MessageQueue
-from rocketbed.wire.message import COMPRESSED, StoredMessage
+from rocketbed.wire.message import COMPRESSED, INNER_BATCH, StoredMessage
 from rocketbed.wire.properties import (
     KEYS,
     NAME_END,
@@ -162,3 +162,26 @@ class Received:
             size=stored.size,
             reconsume_times=stored.reconsume_times,
         )
+
+    @classmethod
+    def all_of(cls, stored: StoredMessage, broker_name: str) -> list["Received"]:
+        """The messages of a record: itself, or those of an inner batch (`queue.type=BatchCQ`)."""
+        whole = cls.of(stored, broker_name)
+        items = None
+        if stored.sys_flag & INNER_BATCH and not whole.is_packed:
+            items = unpack_inner_batch(whole.body)
+        if items is None:
+            return [whole]
+        return [
+            replace(
+                whole,
+                queue_offset=whole.queue_offset + item.number,
+                message_id=item.properties.get(UNIQUE_KEY) or whole.message_id,
+                body=item.body,
+                tag=item.properties.get(TAGS),
+                keys=tuple(item.properties.get(KEYS, "").split()),
+                properties=item.properties,
+                flag=item.flag,
+            )
+            for item in items
+        ]

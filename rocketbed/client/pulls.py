@@ -121,7 +121,7 @@ class Puller:
                 self._session.routes.distrust(queue.topic)
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(f"pull of {describe(queue)}", peer, answer.code, answer.remark)
-        return self._read(queue, answer, status, tags, broker_id)
+        return self._read(queue, offset, answer, status, tags, broker_id)
 
     def _request(
         self,
@@ -158,18 +158,26 @@ class Puller:
     def _read(
         self,
         queue: MessageQueue,
+        offset: int,
         answer: Command,
         status: PullStatus,
         tags: TagFilter,
         broker_id: int,
     ) -> Pulled:
-        """Raises `ProtocolError` for an answer or a record that is damaged."""
+        """Raises `ProtocolError` for an answer or a record that is damaged.
+
+        The broker gives whole records: of an inner batch the messages below `offset` are dropped.
+        """
         header = PullMessageResponse.decode(answer.raw_fields)
         self._suggested[queue] = header.suggestWhichBrokerId
         messages: Sequence[Received] = ()
         if status is PullStatus.FOUND:
-            stored = decode_messages(answer.body)
-            messages = [Received.of(item, queue.broker_name) for item in stored]
+            messages = [
+                message
+                for stored in decode_messages(answer.body)
+                for message in Received.all_of(stored, queue.broker_name)
+                if message.queue_offset >= offset
+            ]
         return Pulled(
             status=status,
             messages=tuple(message for message in messages if tags.takes(message)),

@@ -7,7 +7,13 @@ import pytest
 
 from rocketbed.client.errors import BadMessage
 from rocketbed.client.messages import BODY_MAX, Message, Received, check_group
-from rocketbed.wire.message import COMPRESSED, StoredMessage
+from rocketbed.wire.message import (
+    COMPRESSED,
+    INNER_BATCH,
+    BatchItem,
+    StoredMessage,
+    encode_batch,
+)
 from rocketbed.wire.properties import decode_properties
 
 
@@ -84,3 +90,24 @@ def test_packed_bodies_are_unpacked_and_broken_ones_left_as_they_are() -> None:
     assert (whole.body, whole.is_packed) == (b"hello", False)
     broken = Received.of(stored(b"\x00nonsense", COMPRESSED), "a")
     assert (broken.body, broken.is_packed) == (b"\x00nonsense", True)
+
+
+def test_an_inner_batch_is_several_messages() -> None:
+    items = [BatchItem(b"%d" % n, n, f"UNIQ_KEY\x01U{n}\x02TAGS\x01t{n}".encode()) for n in (0, 1)]
+    body = encode_batch([*items, BatchItem(b"2", 2, b"KEYS\x01k l")])
+    for packed, flags in ((body, 0), (zlib.compress(body), COMPRESSED)):
+        found = Received.all_of(stored(packed, INNER_BATCH | flags, UNIQ_KEY="WHOLE"), "a")
+        assert [message.queue_offset for message in found] == [9, 10, 11]
+        assert [(m.body, m.flag) for m in found] == [(b"0", 0), (b"1", 1), (b"2", 2)]
+        assert [(m.message_id, m.tag) for m in found] == [
+            ("U0", "t0"),
+            ("U1", "t1"),
+            ("WHOLE", None),
+        ]
+        assert found[2].keys == ("k", "l")
+    assert Received.all_of(stored(body), "a") == [Received.of(stored(body), "a")]
+
+
+def test_an_inner_batch_that_cannot_be_taken_apart_is_left_whole() -> None:
+    broken = stored(b"\x00\x00\x00\x09nonsense", INNER_BATCH)
+    assert Received.all_of(broken, "a") == [Received.of(broken, "a")]
