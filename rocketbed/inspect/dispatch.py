@@ -134,12 +134,12 @@ class Dispatcher:
 
     @staticmethod
     def _batch_targets(topic: Topic, entry: Scanned, code: int) -> tuple[Target, ...]:
-        """A batch queue takes records that say how many messages they hold; others it skips."""
+        """A record that does not say how many messages it holds is one message."""
         padded = b"\x02" + entry.properties
         count = find_value(padded, b"\x02INNER_NUM\x01")
         base = find_value(padded, b"\x02INNER_BASE\x01")
         if not (count.isdigit() and base.isdigit()):
-            return ()
+            return (Target(BATCH, topic.name, entry.queue_id, entry.queue_offset, code, 1),)
         return (Target(BATCH, topic.name, entry.queue_id, int(base), code, int(count)),)
 
     @staticmethod

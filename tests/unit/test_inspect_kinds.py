@@ -60,6 +60,17 @@ def test_batch_queues(root: Path) -> None:
     assert {message.as_row()["bodyLength"] for message in found} == {3}
 
 
+def test_a_single_message_in_a_batch_queue_is_a_batch_of_one(root: Path) -> None:
+    (root / "config").mkdir(parents=True)
+    (root / "config" / "topics.json").write_text(TOPICS)
+    build(root, [inner(3, 0), Spec("B", body=b"one", queue_offset=3), inner(2, 4)])
+    assert check(root).findings == ()
+    opened = open_directory(root, SETTINGS)
+    assert opened.batch_queues["B", 0].bounds(0) == (0, 6)
+    (found, *_) = messages(opened, Filter(topic="B", queue_id=0, offset=3))
+    assert (found.queue_offset, found.body) == (3, b"one")
+
+
 def test_s5_a_missing_batch_unit(root: Path) -> None:
     path = build_batches(root)
     overwrite(path, 2 * 46, bytes(46))
