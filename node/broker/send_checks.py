@@ -104,12 +104,6 @@ class SendChecks:
             unique_key = f"{self._world.random.getrandbits(128):032X}"
             text += f"{UNIQUE_KEY}\x01{unique_key}\x02"
         items = self._batch_items(header, command.body) if header.batch else None
-        if is_batch_queue and items is None:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"topic[{header.topic}] has batch queues (queue.type=BatchCQ):"
-                " only batches can be sent to it",
-            )
         sys_flag = header.sysFlag & ~0x30
         if topic_config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS

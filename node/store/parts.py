@@ -73,13 +73,14 @@ def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) ->
     staging = f"{config.root}/{STAGING_DIR}"
     pool = FilePool(world)
     delays_ms = parse_delay_levels(config.delay_levels)
+    topics = topics or AllTopics()
     return StoreParts(
         world=world,
         config=config,
-        topics=topics or AllTopics(),
+        topics=topics,
         pool=pool,
         log=CommitLog(world, pool, config, staging),
-        queues=Queues(world, pool, config, staging),
+        queues=Queues(world, pool, config, staging, is_batch=topics.is_batch_queue),
         index=Index(world, pool, config, staging),
         marks=Marks(world, config.root, staging),
         witnesses=Witnesses(world, config.root),

@@ -1,6 +1,6 @@
 """All consume queues of a store, by topic and queue id."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from node.store.config import StoreConfig
 from node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
@@ -22,7 +22,17 @@ class Queues:
     have any; the durable mark stores both, and a boot compares them (store.md 8.6, "units").
     """
 
-    def __init__(self, world: World, pool: FilePool, config: StoreConfig, staging: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        pool: FilePool,
+        config: StoreConfig,
+        staging: str,
+        *,
+        is_batch: Callable[[str], bool],
+    ) -> None:
+        """`is_batch`: whether a topic's attribute `queue.type` is BatchCQ."""
+        self._is_batch = is_batch
         self._world = world
         self._pool = pool
         self._config = config
@@ -61,6 +71,10 @@ class Queues:
         ordinary = self.ordinary[topic, queue_id] = ConsumeQueue(topic, queue_id, row)
         return ordinary
 
+    def _make_ordinary(self, topic: str, queue_id: int) -> ConsumeQueue:
+        self._make(QUEUE_DIR, topic, queue_id)
+        return self.ordinary[topic, queue_id]
+
     def all(self) -> Iterator[AnyQueue]:
         """Every queue, ordinary ones first."""
         yield from self.ordinary.values()
@@ -90,11 +104,15 @@ class Queues:
             topic, queue_id, queue_offset, physical, size, tag_code, _, _, units = entry
             if units == ONE_UNIT:
                 queue = ordinary.get((topic, queue_id))
-                if queue is None:
-                    queue = self._make(QUEUE_DIR, topic, queue_id)  # type: ignore[assignment]
-                    assert queue is not None
-                touched[queue] = None
-                problem = queue.put(queue_offset, physical, size, tag_code)
+                if queue is not None:
+                    touched[queue] = None
+                    problem = queue.put(queue_offset, physical, size, tag_code)
+                elif (topic, queue_id) in self.batch or self._is_batch(topic):
+                    problem = self._put_batch(entry)
+                else:
+                    queue = self._make_ordinary(topic, queue_id)
+                    touched[queue] = None
+                    problem = queue.put(queue_offset, physical, size, tag_code)
             elif units < 0:
                 problem = self._put_batch(entry)
             else:
@@ -103,6 +121,7 @@ class Queues:
                 self._report(entry, problem)
 
     def _put_batch(self, entry: Entry) -> str:
+        """A single message counts as a batch of one, as RocketMQ's dispatch has it."""
         queue = self.batch.get((entry.topic, entry.queue_id))
         if queue is None:
             self._make(BATCH_DIR, entry.topic, entry.queue_id)
@@ -110,7 +129,7 @@ class Queues:
         self._touched[queue] = None
         return queue.put_batch(
             entry.queue_offset,
-            -entry.units,
+            abs(entry.units),
             entry.physical_offset,
             entry.size,
             entry.tag_code,

@@ -4,7 +4,7 @@ import pytest
 
 from rocketbed.wire.command import Command, Encoding, RequestCode, ResponseCode, request
 from rocketbed.wire.headers import SendMessageRequest
-from rocketbed.wire.message import BatchItem, encode_batch, parse_offset_message_id
+from rocketbed.wire.message import BatchItem, decode_messages, encode_batch, parse_offset_message_id
 from tests.broker_support import HOST, PORT, Session, node_run, send_fields, with_node
 
 
@@ -153,7 +153,7 @@ def test_a_batch_is_stored_one_by_one_with_each_its_own_properties() -> None:
     with_node(scenario)
 
 
-def test_a_batch_to_a_batch_queue_becomes_one_record() -> None:
+def test_a_batch_to_a_batch_queue_becomes_one_record_and_a_single_message_another() -> None:
     items = [BatchItem(b"x", 0, b""), BatchItem(b"y", 0, b"")]
 
     async def scenario(session: Session) -> None:
@@ -174,9 +174,17 @@ def test_a_batch_to_a_batch_queue_becomes_one_record() -> None:
         ]
         assert [answer.fields["queueOffset"] for answer in answers] == ["0", "2"]
         assert answers[0].fields["batchUniqId"] == "W"
-        plain = await session.send("B")
-        assert plain.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "BatchCQ" in (plain.remark or "")
+        single = await session.send("B")
+        assert (single.code, single.fields["queueOffset"]) == (0, "4")
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+        queue = {"topic": "B", "queueId": "0"}
+        assert (await session.ask(30, queue)).fields == {"offset": "5"}
+        assert (await session.ask(31, queue)).fields == {"offset": "0"}
+        whole = encode_batch(items)
+        for offset, bodies in ((0, [whole, whole, b"hello"]), (3, [whole, b"hello"])):
+            pulled = await session.pull("B", offset)
+            assert [message.body for message in decode_messages(pulled.body)] == bodies
+            assert pulled.fields["nextBeginOffset"] == "5"
 
     with_node(scenario)
 
