@@ -124,17 +124,10 @@ class JavaClient:
             for message, row in zip(messages, rows, strict=True)
         ]
 
-    async def send_batch(self, messages: list[Message]) -> list[Written]:
-        """Send messages of one topic as one batch."""
+    async def send_batch(self, messages: list[Message]) -> None:
+        """Send messages of one topic as one batch; it has to be acknowledged."""
         (row,) = await self.ask("send", messages=[_as_json(m, True) for m in messages], batch=True)
         assert row["status"] == "SEND_OK"
-        ids = zip(row["msgId"].split(","), row["offsetMsgId"].split(","), strict=True)
-        return [
-            Written(message, row["queueId"], row["queueOffset"] + number, message_id, offset_id)
-            for number, (message, (message_id, offset_id)) in enumerate(
-                zip(messages, ids, strict=True)
-            )
-        ]
 
     async def load(
         self,

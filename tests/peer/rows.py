@@ -23,6 +23,7 @@ class Row:
     physical_offset: int
     message_id: str
     offset_id: str
+    """Java gives the messages of an inner batch none."""
     tag: str | None
     keys: tuple[str, ...]
     flag: int
@@ -44,7 +45,7 @@ class Row:
             queue_offset=row["queueOffset"],
             physical_offset=row["commitLogOffset"],
             message_id=row["msgId"],
-            offset_id=row["offsetMsgId"],
+            offset_id=row.get("offsetMsgId", ""),
             tag=row.get("tags"),
             keys=tuple((row.get("keys") or "").split()),
             flag=row["flag"],

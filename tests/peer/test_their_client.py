@@ -28,12 +28,14 @@ async def test_producer_and_consumers_of_java_work_against_our_cluster(
         async with JavaClient(installation, nameserver, tmp_path / "java") as java:
             await java.create(cluster.address("master"), TOPICS[:1], QUEUES)
             written = await java.send(varied(TOPICS, 400, seed=1))
-            written += await java.send_batch(varied(TOPICS[:1], 30, seed=2))
+            batch = varied(TOPICS[:1], 30, seed=2)
+            await java.send_batch(batch)
             written += await java.send([Message(TOPICS[0], b"packed by Java " * 1000)])
             await assert_same_queue_for_a_key(java)
 
             rows = by_place(await java.read(TOPICS))
             assert_held(rows, written)
+            assert_batch_is_there(batch, rows)
             assert by_place(await read(nameserver, TOPICS)) == rows
             for topic in TOPICS:
                 wanted = by_key(rows.values(), topic)
@@ -41,6 +43,14 @@ async def test_producer_and_consumers_of_java_work_against_our_cluster(
             await assert_found_by_id(java, written, rows)
             await assert_offsets(java, rows)
             await assert_pushed(java, rows)
+
+
+def assert_batch_is_there(batch: list[Message], rows: dict[tuple[str, int, int], Row]) -> None:
+    """The messages of a batch stand next to each other in one queue, each with its own key."""
+    first = next(row for row in rows.values() if row.body == batch[0].body)
+    for number, message in enumerate(batch):
+        row = rows[first.topic, first.queue_id, first.queue_offset + number]
+        assert (row.body, row.keys, row.tag) == (message.body, tuple(message.keys), message.tag)
 
 
 async def assert_same_queue_for_a_key(java: JavaClient) -> None:
