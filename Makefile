@@ -28,7 +28,7 @@ bench: $(VENV)/.test  ## measure; PEER=DIR (a folder of RocketMQ's jars) compare
 	$(BIN)/python -m bench $(if $(PEER),--peer $(PEER))
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis out
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .peer out
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
