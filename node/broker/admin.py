@@ -131,10 +131,14 @@ class Admin:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
         # A deletion that a crash or a full disk interrupted has left queues without a topic.
         has_queues = any(name == topic for name, _ in self._store.queues())
-        if self._topics.delete(topic) or has_queues:
-            await self._topics.save()
-            await self._store.delete_topic(topic)
-            self._offsets.delete_topic(topic)
+        self._topics.leaving.add(topic)
+        try:
+            if self._topics.delete(topic) or has_queues:
+                await self._topics.save()
+                await self._store.delete_topic(topic)
+                self._offsets.delete_topic(topic)
+        finally:
+            self._topics.leaving.discard(topic)
         return answer(command)
 
     def topic(self, command: Command, connection: Connection) -> Command:

@@ -79,6 +79,8 @@ class Topics:
         self.sendable: dict[str, int] = {}
         """Topics whose sends need no more checks: durable, open to clients, of plain queues; with
         the number of their queues."""
+        self.leaving: set[str] = set()
+        """Topics that are being deleted: no send makes them anew before that is done."""
         self.on_change: list[Callable[[list[str]], None]] = []
         """Called with the names of topics made or changed (a deleted one too)."""
         self._held: dict[str, list[AfterSave]] = {}
@@ -183,7 +185,7 @@ class Topics:
         """Make an unknown topic on the pattern of the default one, or None when that is not
         allowed (RocketMQ: `createTopicInSendMessageMethod`)."""
         pattern = self._table.get(default_topic)
-        if pattern is None or not pattern.perm & PERM_INHERIT:
+        if pattern is None or not pattern.perm & PERM_INHERIT or topic in self.leaving:
             return None
         if default_topic == DEFAULT_TOPIC and not self._config.auto_create_topic:
             return None

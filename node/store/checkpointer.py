@@ -30,6 +30,8 @@ class Checkpointer:
         self._dispatcher = dispatcher
         self.lock = trio.Lock()
         """Held while the mark rises, and while the log is cut."""
+        self.leaving: set[str] = set()
+        """Topics that are being deleted: every mark from now on says that they are gone."""
 
     async def run(self) -> None:
         """Raise the mark until cancelled. Raises `StoreFailed`."""
@@ -41,18 +43,18 @@ class Checkpointer:
                 await self.raise_mark()
             pause_s = max(least_s, _COST_FACTOR * (trio.current_time() - began))
 
-    async def raise_mark(self, *, without_topic: str = "") -> bool:
+    async def raise_mark(self) -> bool:
         """Bring W up to what is dispatched now. False while the disk has no room for that.
 
-        `without_topic` is about to be deleted: its queues are not counted, and the mark says that
-        what the log holds of it is not to be dispatched again. Raises `StoreFailed`.
+        Queues of topics that are `leaving` are not counted, and the mark says that what the log
+        holds of them is not to be dispatched again. Raises `StoreFailed`.
         """
         async with self.lock:
             parts = self._parts
             if not self._dispatcher.settled:
                 return False
             end = parts.dispatched.value
-            mark = self._snapshot(end, without_topic)
+            mark = self._snapshot(end)
             try:
                 parts.index.write()
                 mark = replace(mark, index=parts.index.mark())
@@ -87,15 +89,19 @@ class Checkpointer:
                 " built again from the log at the next start; check the disk, then start the node"
             ) from exc
 
-    def _snapshot(self, end: int, without_topic: str) -> Mark:
+    def _snapshot(self, end: int) -> Mark:
         """The mark for `end`, as far as it is known before anything is synced."""
         parts = self._parts
         last = self._dispatcher.last
         old = parts.marks.mark
-        deleted = {name: at for name, at in old.deleted.items() if at > parts.log.min_offset}
-        if without_topic:
-            deleted[without_topic] = parts.log.written.value
-        counted = [queue for queue in parts.queues.all() if queue.topic != without_topic]
+        kept = {queue.topic for queue in parts.queues.all() if queue.begins_before(old.deleted)}
+        deleted = {
+            name: at
+            for name, at in old.deleted.items()
+            if at > parts.log.min_offset and name not in kept
+        }
+        deleted |= dict.fromkeys(self.leaving, parts.log.written.value)
+        counted = [queue for queue in parts.queues.all() if queue.topic not in self.leaving]
         nexts = [queue.max_offset for queue in counted]
         start = old.record_start if last is None else last.physical_offset
         return replace(

@@ -89,6 +89,17 @@ class UnitQueue:
         """Number of the first unit that still has a segment."""
         return self.row.starts[0] // self.unit.size if self.row.starts else self.end_unit
 
+    def begins_before(self, deletions: dict[str, int]) -> bool:
+        """Whether the queue holds what was there when its topic was deleted.
+
+        `deletions`: topics, each with the end of the log at that moment.
+        """
+        deleted_at = deletions.get(self.topic)
+        if deleted_at is None or not self.row.starts:
+            return False
+        first = self.unit_at(self.first_unit)
+        return first is not None and first[0] < deleted_at
+
     def find_end(self, offset: int, *, thorough: bool) -> int:
         """Length of the longest prefix of units whose records end at or below `offset`.
 

@@ -34,6 +34,8 @@ class Evidence:
     """F: the log is known to be on disk up to here; `UNKNOWN` if nothing is known."""
     ends: dict[AnyQueue, int]
     """Units to keep of each queue, when trusted."""
+    deleted: dict[str, int]
+    """The mark's deleted topics, where the log below it is the one it was written for."""
 
 
 def gather(parts: StoreParts) -> Evidence:
@@ -64,6 +66,7 @@ def gather(parts: StoreParts) -> Evidence:
         same_boot=same_boot,
         flushed=known,
         ends=ends,
+        deleted=mark.deleted if mark is not None and not _doubt_record(parts, mark) else {},
     )
 
 

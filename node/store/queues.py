@@ -172,8 +172,7 @@ class Queues:
         """
         ends = {}
         for queue in self.all():
-            first = queue.unit_at(queue.first_unit) if queue.row.starts else None
-            if first is not None and first[0] < deleted.get(queue.topic, -1):
+            if queue.begins_before(deleted):
                 ends[queue] = 0
             else:
                 ends[queue] = queue.find_end(offset, thorough=thorough)

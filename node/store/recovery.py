@@ -207,6 +207,7 @@ class Recovery:
                 sizes=parts.config.sizes,
                 offset=start,
                 physic_ms=checkpoint.physic_ms,
+                deleted=evidence.deleted,
             )
             ends = parts.queues.find_ends(start, thorough=True, deleted={})
         count, total = parts.queues.totals(ends)

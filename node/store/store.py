@@ -353,17 +353,25 @@ class MessageStore:
     # Administration
 
     async def delete_topic(self, topic: str) -> int:
-        """Destroy the queues of a topic for good; how many there were (T14)."""
+        """Destroy the queues of a topic for good; how many there were (T14).
+
+        Takes until nothing of the topic is put any more. Raises `StoreError` on a full disk; the
+        topic's queues stay then.
+        """
         offsets = self._parts.log.next_queue_offsets
         before: dict[tuple[str, int], int] | None = None
-        while before != (now := {key: offsets[key] for key in offsets if key[0] == topic}):
-            before = now
-            await self._flusher.flush()
-            while self._dispatcher.step():
-                await trio.lowlevel.checkpoint()
-            if not await self._checkpointer.raise_mark(without_topic=topic):
-                raise StoreError(f"{topic} is not deleted: the disk has no room for the new mark")
-        count = self._parts.queues.delete_topic(topic)
+        self._checkpointer.leaving.add(topic)
+        try:
+            while before != (now := {key: offsets[key] for key in offsets if key[0] == topic}):
+                before = now
+                await self._flusher.flush()
+                while self._dispatcher.step():
+                    await trio.lowlevel.checkpoint()
+                if not await self._checkpointer.raise_mark():
+                    raise StoreError(f"{topic} is not deleted: the disk has no room for the mark")
+            count = self._parts.queues.delete_topic(topic)
+        finally:
+            self._checkpointer.leaving.discard(topic)
         for key in [key for key in offsets if key[0] == topic]:
             del offsets[key]
         return count

@@ -50,7 +50,7 @@ def test_a_send_to_a_new_topic_that_is_deleted_meanwhile_is_answered() -> None:
             await trio.sleep(0.1)
             assert session.node.tables.topics.delete("New")
             with trio.move_on_after(10):
-                while not codes:
+                while not codes:  # noqa: ASYNC110
                     await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
         return codes

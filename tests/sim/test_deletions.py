@@ -1,0 +1,100 @@
+"""Deleted topics: while others go on sending, with crashes at any moment, and built anew later."""
+
+import pytest
+import trio
+
+from chaos.sim.disk import SimDisk
+from node.store.store import MessageStore
+from rocketbed.wire.command import RequestCode, request
+from tests.broker_support import Session, send_fields, with_node
+from tests.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+
+
+def slow(disk: SimDisk) -> None:
+    disk.sync_seconds = (0.001, 0.02)
+
+
+async def delete_while_marks_rise(store: MessageStore) -> None:
+    """Topics are deleted while another task raises the durable mark, as it does every second."""
+    for topic in ("A", "B", "C"):
+        for number in range(5):
+            put(store, topic, body=b"%d" % number)
+    await settle(store)
+    async with trio.open_nursery() as nursery:
+        for topic in ("A", "B"):
+            nursery.start_soon(store.delete_topic, topic)
+        for number in range(8):
+            if number < 4:
+                put(store, "A", body=b"late")
+            await store._checkpointer.raise_mark()
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_deletion_beside_rising_marks_leaves_a_mark_that_is_true(kind: str) -> None:
+    async def look(store: MessageStore) -> tuple[str, int]:
+        return store.recovery.reason, len(pull(store, "C"))
+
+    whole = session(delete_while_marks_rise, prepare=slow)
+    for event in range(60, whole.events + 1):
+        crashed = session(delete_while_marks_rise, prepare=slow, crash_at=event, kind=kind)
+        boots = 1 if kind == "kill" else 2
+        reason, count = session(look, image=crashed.image, boots=boots).value
+        assert reason == "", f"{kind} at event {event}"
+        assert count in range(6)
+
+
+def test_a_topic_made_anew_is_found_when_everything_is_built_again() -> None:
+    """Its old messages have the same queue offsets and come first in the log."""
+
+    async def work(store: MessageStore) -> None:
+        for number in range(5):
+            put(store, body=b"old %d" % number, keys=(f"o{number}",))
+        await settle(store)
+        await store.delete_topic("T")
+        for number in range(3):
+            put(store, body=b"new %d" % number, keys=(f"n{number}",))
+        await settle(store)
+
+    def remove_index(disk: SimDisk) -> None:
+        for path in disk.paths():
+            if path.startswith(f"{ROOT}/index/"):
+                disk.remove_name(path)
+
+    async def look(store: MessageStore) -> object:
+        return store.recovery.took_over, [message.body for message in pull(store)]
+
+    image = edited(session(work).image, remove_index)
+    assert session(look, image=image, config=settings()).value == (
+        True,
+        [b"new 0", b"new 1", b"new 2"],
+    )
+
+
+def test_a_topic_that_everybody_sends_to_can_be_deleted() -> None:
+    async def scenario(session: Session) -> tuple[float, int, set[int]]:
+        session.world.disk.sync_seconds = (0.002, 0.01)  # type: ignore[attr-defined]
+        codes: set[int] = set()
+
+        async def send_on() -> None:
+            while True:
+                command = request(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")
+                codes.add((await session.connection.request(command)).code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(send_on)
+            await trio.sleep(0.5)
+            began = trio.current_time()
+            answer = await session.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            seconds = trio.current_time() - began
+            await trio.sleep(0.5)
+            nursery.cancel_scope.cancel()
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+        store = session.node.store
+        assert store.queue_min("T", 0) == 0
+        assert len(await session.messages()) == store.queue_max("T", 0) > 0
+        return seconds, answer.code, codes
+
+    seconds, code, codes = with_node(scenario)
+    assert (code, seconds < 2) == (0, True)
+    assert codes == {0, 17}
