@@ -116,8 +116,11 @@ class CommitLog:
             ) from exc
 
     def _undo(self, run: Run, cause: OSError) -> None:
-        """After a short write: leave zeros where the run began, so that no crash revives it."""
-        for offset, pieces in run.chunks:
+        """After a short write: leave zeros where the run began, so that no crash revives it.
+
+        From the end on, so that a kill in between leaves no record behind a hole.
+        """
+        for offset, pieces in reversed(run.chunks):
             self.segments.zero(offset, offset + sum(map(len, pieces)))
         raise PutFailed(
             PutStatus.UNKNOWN_ERROR,

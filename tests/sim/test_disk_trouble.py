@@ -7,10 +7,10 @@ import trio
 
 from chaos.sim.disk import SimDisk
 from chaos.sim.faults import Fault
-from node.store.errors import StoreFailed
+from node.store.errors import PutFailed, StoreFailed
 from node.store.status import GetStatus
 from node.store.store import MessageStore
-from tests.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+from tests.sim.store_session import HOST, ROOT, edited, pull, put, session, settings, settle
 
 LOG = f"{ROOT}/commitlog/*"
 QUEUES = f"{ROOT}/consumequeue/*"
@@ -191,3 +191,33 @@ def test_an_index_file_that_was_written_in_parts_is_whole_after_a_clean_stop(ski
 
     image = session(work, prepare=disks.append).image
     assert session(look, image=image).value == [1, 1]
+
+
+def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
+    """The run goes over three segments, and its last write fails."""
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> tuple[int, int]:
+        put(store, body=b"before")
+        await settle(store)
+        third = f"{ROOT}/commitlog/{2 * store.segment_size:020d}"
+        disks[-1].inject(Fault(operation="write", path=third))
+        run = store.begin()
+        for number in range(6):
+            run.add(
+                "T", 0, bytes([number + 65]) * 1800, b"", flag=0, sys_flag=0, born_ms=1,
+                born_host=HOST,
+            )  # fmt: skip
+        assert len(run.chunks) == 3
+        begin = disks[-1].events
+        with pytest.raises(PutFailed):
+            store.commit(run)
+        return begin, disks[-1].events
+
+    async def count(store: MessageStore) -> int:
+        return len(pull(store))
+
+    begin, end = session(work, prepare=disks.append).value
+    for event in range(begin + 1, end + 1):
+        crashed = session(work, prepare=disks.append, crash_at=event)
+        assert 1 <= session(count, image=crashed.image).value <= 5
