@@ -76,8 +76,9 @@ def index_hash(state: int) -> int:
     return 0 if value == 1 << 31 else value
 
 
-_PREFIXES_MAX = 1 << 14
-_prefixes: dict[tuple[str, str], int] = {}
+_PREFIXES_MAX = 256
+_TOPICS_MAX = 1 << 10
+_prefixes: dict[str, dict[str, int]] = {}
 
 
 def key_state(topic: str, key: str) -> int:
@@ -85,13 +86,18 @@ def key_state(topic: str, key: str) -> int:
     split = len(key) - 8
     if split <= 0:
         return extend(0, f"{topic}#{key}")
-    prefix = (topic, key[:split])
-    state = _prefixes.get(prefix)
-    if state is None:
-        state = extend(0, f"{topic}#{key[:split]}")
-        if len(_prefixes) >= _PREFIXES_MAX:
+    by_prefix = _prefixes.get(topic)
+    if by_prefix is None:
+        if len(_prefixes) >= _TOPICS_MAX:
             _prefixes.clear()
-        _prefixes[prefix] = state
+        by_prefix = _prefixes[topic] = {}
+    prefix = key[:split]
+    state = by_prefix.get(prefix)
+    if state is None:
+        state = extend(0, f"{topic}#{prefix}")
+        if len(by_prefix) >= _PREFIXES_MAX:
+            by_prefix.clear()
+        by_prefix[prefix] = state
     first = _chunks.get(key[split : split + 4])
     second = _chunks.get(key[split + 4 :])
     if first is None or second is None:

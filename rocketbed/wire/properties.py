@@ -31,10 +31,20 @@ def encode_properties(properties: Mapping[str, str | None] | Iterable[tuple[str,
 
 def decode_properties(text: str) -> dict[str, str]:
     """Names and values. Short or valueless pieces are skipped; a later duplicate wins."""
+    pieces = text.split(PAIR_END)
+    if not pieces[-1]:
+        pieces.pop()
+    try:
+        found = dict([piece.split(NAME_END, 1) for piece in pieces])
+    except ValueError:  # a piece without a name's end
+        return _decode_oddly(pieces)
+    return _decode_oddly(pieces) if "" in found or "" in found.values() else found
+
+
+def _decode_oddly(pieces: list[str]) -> dict[str, str]:
+    """The same for strings in which some piece is to be skipped."""
     found: dict[str, str] = {}
-    for piece in text.split(PAIR_END):
-        if len(piece) < 3:
-            continue
+    for piece in pieces:
         name, separator, value = piece.partition(NAME_END)
         if separator and name and value:
             found[name] = value
