@@ -108,8 +108,8 @@ def recovery(bench: Bench, size: int) -> Iterator[Row]:
         seconds, scanned = _recovered(again)
         again.kill()
         yield name, seconds, "s"
-        if scanned:
-            yield "  records", scanned, "records"
+        yield "  records", scanned, "records"
+        if remove:
             yield "  speed", log_bytes / MIB / seconds, "MiB/s"
     began = time.perf_counter()
     subprocess.run(

@@ -20,7 +20,8 @@ from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Received
 from rocketbed.inspect import Fault, NotAStore, Record, Scanned, StoreDirectory, open_directory
-from rocketbed.inspect.bodies import unpack_body
+from rocketbed.inspect.bodies import unpack_body, unpack_inner_batch
+from rocketbed.inspect.record import SYS_INNER_BATCH
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.world.api import World
@@ -30,7 +31,7 @@ QueueName = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class OldMessage:
-    """One record that was there before the trial."""
+    """One message that was there before the trial."""
 
     physical: int
     size: int
@@ -70,7 +71,7 @@ class OldStore:
 
     @property
     def messages(self) -> int:
-        """How many records there are."""
+        """How many there are."""
         return sum(map(len, self.queues.values()))
 
 
@@ -94,20 +95,30 @@ def read_old_store(source: Path) -> OldStore:
             if known is not None and record.topic not in known:
                 old.left_out[record.topic] = old.left_out.get(record.topic, 0) + 1
                 continue
-            queue = old.queues.setdefault((record.topic, record.queue_id), {})
-            body = unpack_body(record.body, record.sys_flag)
             old.log_end = record.offset + record.size
-            queue[record.queue_offset] = OldMessage(
-                record.offset,
-                record.size,
-                body_crc(record.body if body is None else body),
-                dict(record.properties),
-            )
+            queue = old.queues.setdefault((record.topic, record.queue_id), {})
+            queue.update(_messages_of(record))
     finally:
         directory.close()
     if not old.messages:
         raise PlanError(f"--store {source}: there is no message in it")
     return old
+
+
+def _messages_of(record: Record) -> Iterator[tuple[int, OldMessage]]:
+    """Queue offset and message: of a record, or of each message of an inner batch."""
+    body = unpack_body(record.body, record.sys_flag)
+    items = None
+    if body is not None and record.sys_flag & SYS_INNER_BATCH:
+        items = unpack_inner_batch(body)
+    if items is None:
+        crc = body_crc(record.body if body is None else body)
+        found = OldMessage(record.offset, record.size, crc, dict(record.properties))
+        yield record.queue_offset, found
+        return
+    for item in items:
+        found = OldMessage(record.offset, record.size, body_crc(item.body), dict(item.properties))
+        yield record.queue_offset + item.number, found
 
 
 def settings_of(directory: StoreDirectory) -> dict[str, str]:

@@ -51,7 +51,11 @@ class FilePool:
     def pin(self, path: str) -> File:
         """The open file, which stays open until `unpin`."""
         self._pins[path] += 1
-        return self.get(path)
+        try:
+            return self.get(path)
+        except BaseException:
+            self.unpin(path)
+            raise
 
     def unpin(self, path: str) -> None:
         """Give back one `pin`."""
