@@ -13,7 +13,7 @@ from node.store.entry import Entry
 from node.store.parts import CUT_DIR, StoreParts
 
 _CHUNK = 4 << 20
-_ZEROS = memoryview(bytes(_CHUNK))
+_ZEROS = bytes(_CHUNK)
 
 
 async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
@@ -112,8 +112,8 @@ def keep_cut_bytes(parts: StoreParts, offset: int) -> tuple[str, int]:
 
 
 def is_zero(data: bytes) -> bool:
-    """Whether every byte is zero (five times as fast as stripping them)."""
-    return data == _ZEROS[: len(data)]
+    """Whether every byte is zero."""
+    return data == (_ZEROS if len(data) == _CHUNK else bytes(len(data)))
 
 
 def last_nonzero(parts: StoreParts, offset: int) -> int:

@@ -31,12 +31,6 @@ class StoreFailed(StoreError):
     """The disk failed under a running store; the node stops and leaves its abort file."""
 
 
-class StoreFull(StoreError):
-    """No space for another segment."""
-
-    response_code: ClassVar[int] = 14
-
-
 class MessageRejected(StoreError):
     """One message that the store does not take; the run it was meant for is as before."""
 

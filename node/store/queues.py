@@ -41,8 +41,6 @@ class Queues:
         self.batch: dict[Key, BatchConsumeQueue] = {}
         self._touched: dict[AnyQueue, None] = {}
         self._dirty: dict[AnyQueue, None] = {}
-        self.oddities = 0
-        """Units that were reported as odd since the start."""
 
     def load(self, *, tolerant: bool) -> None:
         """Find the queues that are on disk. Raises `BadStoreDirectory`, `tolerant` or not."""
@@ -137,7 +135,6 @@ class Queues:
         )
 
     def _report(self, entry: Entry, problem: str) -> None:
-        self.oddities += 1
         self._world.log.warning(
             "store.odd_queue_offset",
             topic=entry.topic,

@@ -378,12 +378,19 @@ class Recovery:
 
     async def _finish(self) -> None:
         """Everything up to the end is dispatched: raise W, and count on from there."""
-        parts = self._parts
+        parts, report = self._parts, self.report
+        if report.clock_steps:
+            self._find(
+                f"{report.clock_steps} records have an earlier store time than the one before: the"
+                " clock was set back, or an old tail came back; search by time may miss some"
+            )
+        if report.dropped_records:
+            self._find(f"{report.dropped_records} records of deleted topics stay out of queues")
         parts.log.next_queue_offsets.clear()
         for queue in parts.queues.all():
             parts.log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_offset
         parts.queues.correct_min(parts.log.min_offset)
-        self.report.end = parts.log.written.value
+        report.end = parts.log.written.value
         self._dispatcher.restart()
         self._flusher.floor = 0
         await self._checkpointer.raise_mark()

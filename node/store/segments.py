@@ -5,8 +5,6 @@ its first byte, in 20 digits, and always has its full length: a broker refuses t
 (store.md 1.2). A write or read never crosses a segment.
 """
 
-from bisect import bisect_right
-
 from node.store.errors import BadStoreDirectory
 from node.store.files import FilePool
 from rocketbed.world.api import File, World
@@ -185,10 +183,6 @@ class SegmentRow:
         """Unlink, from the last to the first, every segment that begins at or after `offset`."""
         while self.starts and self.starts[-1] >= offset:
             self.remove(self.starts[-1])
-
-    def index_of(self, offset: int) -> int:
-        """Position in `starts` of the segment that holds `offset`."""
-        return bisect_right(self.starts, offset) - 1
 
     async def sync(self, start: int) -> None:
         """fsync one segment. It is dirty again if it is written meanwhile, or if this fails."""

