@@ -38,12 +38,17 @@ class Function(enum.IntEnum):
     SEND = 1
     SEND_ONEWAY = 2
     PULL = 3
+    """`queue_offset` is what it asked for, `physical_offset` the next offset it was told, `value`
+    and `operation` the queue's max and min offset that it was told."""
     GOT = 4
     """One message of a pull; `operation` is the number of the pull's row, `physical_offset` the
     offset that the pull asked for."""
     DELIVER = 5
+    """One message handed to a member of a group; `operation` is the group's number."""
     ACK = 6
     COMMIT_OFFSET = 7
+    """A group's position; `queue_offset` is the next message wanted, `operation` the group's
+    number."""
     RESET_OFFSET = 8
     TRANSACTION_HALF = 9
     TRANSACTION_END = 10
@@ -51,6 +56,10 @@ class Function(enum.IntEnum):
     QUERY_ID = 12
     LOCK_QUEUE = 13
     ADMIN = 14
+    SEARCH_TIME = 15
+    """Offset of a store time: `value` is the time (wall clock, ms), `queue_offset` the answer."""
+    BOUNDS = 16
+    """A queue's `value` max and `operation` min offset, asked of `node`."""
     NEMESIS = 32
     NODE = 33
     DISK = 34

@@ -1,0 +1,141 @@
+"""What a run leaves behind for whoever judges it: one directory, the same from every backend.
+
+    run.json        this record
+    history.rbh     what clients saw and what was done to nodes (`chaos.history`)
+    ends.rbt        how far each log reached and was on disk (`chaos.trace`)
+    stores/NODE/    each node's store directory at the end
+    images/NODE-N/  a store directory as a power cut or a kill left it, before its node came back
+
+Nothing in it is judged yet. A part that a backend could not observe is absent, not empty.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+FORMAT = 1
+RUN_FILE = "run.json"
+HISTORY_FILE = "history.rbh"
+TRACE_FILE = "ends.rbt"
+STORES = "stores"
+IMAGES = "images"
+
+
+class RecordError(Exception):
+    """A run directory that cannot be read; the message says which file and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What an acknowledgement (code 0) promises, by the configuration in force."""
+
+    flush: Literal["sync", "async"] = "async"
+    """Whether each copy that counts is on disk."""
+    replication: Literal["sync", "async"] = "async"
+    copies: int = 1
+    """`inSyncReplicas`: nodes that hold the message, the master among them; 1 with async."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A store directory at a moment of the run."""
+
+    node: str
+    number: int
+    """Counted for each node from 1."""
+    time_ns: int
+    cause: str
+    """`powercut`, `kill`, `crash`, `stop`."""
+    directory: str
+    """Relative to the run's directory."""
+    written: int | None = None
+    """End of the log's written bytes just before (disk layer); None where not observed."""
+    durable: int | None = None
+    """End of the flushed ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """A process that ended without anybody having asked for it."""
+
+    node: str
+    time_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Something that the calm phase waited for in vain."""
+
+    what: str
+    """`leader`, `in-sync`, `producers`, `drain`, `replicas-equal`, `stop`."""
+    subject: str
+    """Node, group or client."""
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """`run.json`. Times in nanoseconds of the run's clock, which the history uses too."""
+
+    scenario: str
+    backend: str
+    seed: int
+    promise: Promise
+    groups: dict[str, list[str]]
+    """Broker name -> its nodes."""
+    leaders: dict[str, str] = field(default_factory=dict)
+    """Broker name -> the node that was master at the end."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """Node -> its broker id at the end."""
+    stores: dict[str, str] = field(default_factory=dict)
+    """Node -> store directory at the end, relative."""
+    stopped_cleanly: list[str] = field(default_factory=list)
+    """Nodes whose last end was a SIGTERM that they followed."""
+    images: list[Image] = field(default_factory=list)
+    crashes: list[Crash] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Steps that this backend could not do, each with its reason."""
+    steps: list[str] = field(default_factory=list)
+    """What was done, with times and names, as step texts: the concrete plan."""
+    ordered_topics: list[str] = field(default_factory=list)
+    """Topics whose messages of one key have to be delivered in the producer's order."""
+    calm_ns: int = 0
+    """When the last fault was over."""
+    end_ns: int = 0
+    clock_stepped: bool = False
+    """Whether a wall clock was changed, which excuses A19 and A26."""
+    foreign_damage: list[str] = field(default_factory=list)
+    """Nodes whose stored bytes the scenario itself damaged (bit flip, truncation, lost fsync)."""
+    digest: str = ""
+    """Of the simulation; empty elsewhere."""
+    marks: dict[str, int] = field(default_factory=dict)
+    """Named points of the code that were reached, and how often."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """For the report only: versions, machine, weather."""
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write `run.json`. Raises `OSError`."""
+        row = {"format": FORMAT, **asdict(self)}
+        with open(os.path.join(directory, RUN_FILE), "w", encoding="utf-8") as file:
+            json.dump(row, file, indent=1)
+            file.write("\n")
+
+
+def read_record(directory: str | os.PathLike[str]) -> RunRecord:
+    """Read `run.json`. Raises `RecordError`."""
+    path = os.path.join(directory, RUN_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            row = json.load(file)
+        if row.pop("format") != FORMAT:
+            raise RecordError(f"{path} was written by another version of rocketbed")
+        row["promise"] = Promise(**row["promise"])
+        row["images"] = [Image(**image) for image in row["images"]]
+        row["crashes"] = [Crash(**crash) for crash in row["crashes"]]
+        row["stalls"] = [Stall(**stall) for stall in row["stalls"]]
+        return RunRecord(**row)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RecordError(f"{path} cannot be used: {error}") from error

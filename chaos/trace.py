@@ -1,0 +1,97 @@
+"""How far each node's log reached, and how far it was on disk, as the disk layer saw it.
+
+What a power cut may take is what no flush had covered, and a node's own word for that is what is on
+trial. So the layer below it keeps the record: the simulated disk at every change, a preloaded
+library at every sync of a real one. Source: chaos.md 2.2 no. 3, 2.3.
+
+A trace file is one msgpack map: node -> [complete, times, written, durable], the three of equal
+length, times rising, in nanoseconds of the run's clock.
+"""
+
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgpack
+
+
+class Ends(NamedTuple):
+    """Where a node's log ended at a moment, bytes from the log's offset 0."""
+
+    written: int
+    """End of what was handed to the operating system (W)."""
+    durable: int
+    """End of what a completed sync covers (F), at most `written` but after a lost tail."""
+
+
+@dataclass(slots=True)
+class NodeTrace:
+    """The ends of one node over time; a step function."""
+
+    complete: bool = True
+    """Whether every change was seen. If not, the truth between two entries lies between them."""
+    times: "array[int]" = field(default_factory=lambda: array("q"))
+    written: "array[int]" = field(default_factory=lambda: array("q"))
+    durable: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def add(self, time_ns: int, written: int, durable: int) -> None:
+        """Append an entry; one that changes nothing is left out."""
+        if self.times and (self.written[-1], self.durable[-1]) == (written, durable):
+            return
+        if self.times and self.times[-1] == time_ns:
+            self.written[-1], self.durable[-1] = written, durable
+            return
+        self.times.append(time_ns)
+        self.written.append(written)
+        self.durable.append(durable)
+
+    def at(self, time_ns: int) -> Ends:
+        """The ends at a moment, changes of that very moment included."""
+        position = bisect_right(self.times, time_ns) - 1
+        if position < 0:
+            return Ends(0, 0)
+        return Ends(self.written[position], self.durable[position])
+
+    def entries(self) -> Iterator[tuple[int, Ends]]:
+        """All entries in order."""
+        for time_ns, written, durable in zip(self.times, self.written, self.durable, strict=True):
+            yield time_ns, Ends(written, durable)
+
+
+@dataclass(slots=True)
+class Trace:
+    """All nodes' ends. A node without entry was not observed."""
+
+    nodes: dict[str, NodeTrace] = field(default_factory=dict)
+
+    def node(self, name: str) -> NodeTrace:
+        """One node's, made if new."""
+        return self.nodes.setdefault(name, NodeTrace())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file. Raises `OSError`."""
+        rows = {
+            name: [node.complete, list(node.times), list(node.written), list(node.durable)]
+            for name, node in self.nodes.items()
+        }
+        with open(path, "wb") as file:
+            file.write(msgpack.packb(rows))
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read a trace file. Raises `OSError`, `ValueError` for one that is none."""
+    with open(path, "rb") as file:
+        try:
+            rows = msgpack.unpackb(file.read())
+            nodes = {
+                name: NodeTrace(
+                    complete, array("q", times), array("q", written), array("q", durable)
+                )
+                for name, (complete, times, written, durable) in rows.items()
+            }
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+            raise ValueError(f"{path} is no trace of log ends: {error}") from error
+    return Trace(nodes)
