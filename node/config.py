@@ -67,6 +67,9 @@ class NodeConfig:
     classic_fresh: str = "first"
     """Where an empty slave starts: `first` segment, or `last_file` as RocketMQ
     (`rbClassicFresh`)."""
+    diverged: str = "refuse"
+    """What a slave does whose log is not a part of its master's: `refuse` to follow, or `cut` it
+    to what both have, with what is cut kept in `rocketbed.cut` (`rbDiverged`)."""
     metadata_sync_ms: int = 3000
     """Pause between a slave's copies of topics, groups and offsets (`rbMetadataSync`)."""
     register_period_ms: int = 30_000

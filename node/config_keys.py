@@ -119,6 +119,7 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
     "haTransferBatchSize": ("ha_batch_bytes", _positive),
     "haMaxGapNotInSync": ("ha_gap_max", _positive),
     "rbClassicFresh": ("classic_fresh", partial(_one_of, allowed=("first", "last_file"))),
+    "rbDiverged": ("diverged", partial(_one_of, allowed=("refuse", "cut"))),
     "rbMetadataSync": ("metadata_sync_ms", _positive),
     "registerNameServerPeriod": ("register_period_ms", _positive),
     "registerBrokerTimeoutMills": ("register_timeout_ms", _positive),

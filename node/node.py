@@ -52,7 +52,10 @@ class Node:
         self.broker.attach_replication(
             self.replication.runtime_info, lambda: self.replication.is_following
         )
+        self.replication.on_cut.append(self.broker.after_cut)
         self.registration = Registration(world, config, tables.topics, self.replication.set_master)
+        if self.replication.slave is not None:
+            self.replication.slave.on_lost.append(self.registration.seek_master)
         self.servers = [
             Server(
                 world,
@@ -99,6 +102,8 @@ async def run_node(
             await nursery.start(store.run)
             try:
                 tables.load()
+                if not config.is_slave:
+                    tables.offsets.bring_down(store.queue_max)
                 await tables.save()
                 node = Node(world, config, store, tables)
                 await _serve(node, began, task_status)

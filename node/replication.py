@@ -5,7 +5,7 @@ address in its configuration (`haMasterAddress`), else the one it is told (`set_
 nameserver's answer gives.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,13 @@ from node.broker.groups import Groups
 from node.broker.offsets import Offsets
 from node.broker.topics import Topics
 from node.config import NodeConfig
+from node.store.errors import StoreError, StoreFailed
 from node.store.store import MessageStore
 from node.watermark import Watermark
+from replication.api import WholeRecord
 from replication.confirm import AckBoard
-from replication.fresh import LogStart, ask_log_start
+from replication.errors import CutRefused
+from replication.fresh import LogBounds, LogStart, ask_log_bounds, ask_log_start
 from replication.master import Master
 from replication.metadata import MetadataSync
 from replication.slave import Slave
@@ -90,6 +93,36 @@ class StoreLog:
         return await self._log.flushed.wait_above(offset)
 
 
+class StoreCutter:
+    """Cuts the store's log (`replication.api.LogCutter`)."""
+
+    def __init__(self, store: MessageStore, on_cut: Callable[[], None]) -> None:
+        """`on_cut` is called after each cut, before anything is appended."""
+        self._store = store
+        self._on_cut = on_cut
+
+    async def last_record(self, offset: int) -> WholeRecord | None:
+        """The last whole record that ends at or below `offset`."""
+        found = await self._store.boundary_below(offset)
+        return None if found is None else WholeRecord(found.last.physical_offset, found.end)
+
+    async def cut(self, offset: int) -> tuple[str, int]:
+        """Keep what stands behind `offset`, then cut. Raises `CutRefused`, `StoreFailed`."""
+        try:
+            kept = await self._store.keep_from(offset)
+            await self._store.cut(offset)
+        except StoreFailed:
+            raise
+        except (OSError, StoreError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else exc
+            raise CutRefused(
+                f"the log is not cut at {offset}, since what is cut cannot be kept: {reason};"
+                " make room on the disk"
+            ) from exc
+        self._on_cut()
+        return kept
+
+
 class CopiedTables:
     """Where a slave's copies go (`replication.metadata.MetadataTarget`)."""
 
@@ -135,10 +168,8 @@ class Replication:
         self._world = world
         log = StoreLog(store)
         needed = config.in_sync_replicas if confirmed is not None else 1
-        times = {
-            "heartbeat_s": config.ha_heartbeat_ms / 1000,
-            "housekeeping_s": config.ha_housekeeping_ms / 1000,
-        }
+        heartbeat_s = config.ha_heartbeat_ms / 1000
+        housekeeping_s = config.ha_housekeeping_ms / 1000
         self.master = Master(
             world,
             log,
@@ -148,15 +179,27 @@ class Replication:
             fresh="last_file" if config.classic_fresh == "last_file" else "first",
             batch_size=config.ha_batch_bytes,
             gap_max=config.ha_gap_max,
-            **times,
+            heartbeat_s=heartbeat_s,
+            housekeeping_s=housekeeping_s,
         )
         self.slave: Slave | None = None
         """Follows the master; None unless this node is a slave."""
         self.metadata: MetadataSync | None = None
         """Copies the master's tables; None unless this node is a slave."""
         self._fixed: Address | None = None
+        self.on_cut: list[Callable[[], None]] = []
+        """Called after a slave's log was cut (`rbDiverged=cut`)."""
         if config.is_slave:
-            self.slave = Slave(world, log, report_flushed=config.store.sync_flush, **times)
+            may_cut = config.diverged == "cut"
+            self.slave = Slave(
+                world,
+                log,
+                report_flushed=config.store.sync_flush,
+                cutter=StoreCutter(store, self._after_cut) if may_cut else None,
+                heartbeat_s=heartbeat_s,
+                housekeeping_s=housekeeping_s,
+            )
+            self.slave.find_bounds = self._find_bounds
             self.metadata = MetadataSync(
                 world,
                 CopiedTables(world, config, tables),
@@ -189,6 +232,17 @@ class Replication:
         if self.metadata is None or self.metadata.master is None:
             return None
         return await ask_log_start(self._world, self.metadata.master)
+
+    async def _find_bounds(self) -> LogBounds | None:
+        """What the master's log holds; asked at its remoting address."""
+        if self.metadata is None or self.metadata.master is None:
+            return None
+        return await ask_log_bounds(self._world, self.metadata.master)
+
+    def _after_cut(self) -> None:
+        self.master.drop_slaves("this log was cut")
+        for callback in self.on_cut:
+            callback()
 
     @property
     def is_following(self) -> bool:

@@ -4,6 +4,7 @@ The node's store fills this in; replication never imports it.
 """
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from rocketbed.world.api import File
@@ -64,6 +65,31 @@ class ReplicaLog(Protocol):
 
     async def wait_flushed_above(self, offset: int) -> int:
         """Wait until `flushed_offset` is above `offset`; its value then. Safe to cancel."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRecord:
+    """A record of the log. Physical offsets."""
+
+    start: int
+    end: int
+    """Where the next one begins: behind it, or behind the blank one that ends its segment."""
+
+
+class LogCutter(Protocol):
+    """How a slave's log loses its end. The node's store fills this in."""
+
+    async def last_record(self, offset: int) -> WholeRecord | None:
+        """The last record that ends at or below `offset`; None if there is none. May take long."""
+        ...
+
+    async def cut(self, offset: int) -> tuple[str, int]:
+        """Make `offset`, the end of a record, the end of the log, and keep what stood behind it.
+
+        Returns the path of what is kept and its size in bytes. A cancellation waits for the end.
+        Raises `CutRefused` when nothing was changed; any other error has to end the node.
+        """
         ...
 
 

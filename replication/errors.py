@@ -16,6 +16,14 @@ class LogDiverged(ReplicationError):
         """First offset, bytes, at which the two logs are known to differ."""
 
 
+class NothingInCommon(ReplicationError):
+    """A slave that may cut its log found no record that its master has too."""
+
+
+class CutRefused(ReplicationError):
+    """A log could not be cut; it is as it was."""
+
+
 class MasterBehind(ReplicationError):
     """A slave holds bytes that its master does not have."""
 

@@ -1,12 +1,18 @@
-"""Where the log of an empty slave begins (replication.md 7.13, "Full copy from a real master").
+"""What a slave asks its master beside the log (replication.md 7.13).
 
-On the replication port, "I have nothing" makes RocketMQ's master begin with its last file only. So
-an empty slave first asks the master's main port for the log's true beginning, and reports that. A
-log that still begins at 0 cannot be asked for so, since 0 is "nothing": there the first message is
-fetched by itself, and the slave goes on behind it.
+Where the log of an empty slave begins ("Full copy from a real master"): on the replication port,
+"I have nothing" makes RocketMQ's master begin with its last file only. So an empty slave first
+asks the master's main port for the log's true beginning, and reports that. A log that still begins
+at 0 cannot be asked for so, since 0 is "nothing": there the first message is fetched by itself,
+and the slave goes on behind it.
+
+Where the master's log ends, when ours is longer: on the replication port a master that has nothing
+more is silent for five seconds and then sends its position.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import trio
 
@@ -18,6 +24,16 @@ from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import request
 from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Address, World
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """What a master's log holds: offsets of its first byte and behind its last."""
+
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +51,62 @@ async def ask_log_start(world: World, master: Address) -> LogStart | None:
 
     Why it does not say goes to the log. Safe to cancel.
     """
-    start: LogStart | None = None
     try:
-        connection = await dial(world, master)
-    except RemotingError as exc:
-        _warn(world, master, str(exc))
+        return await _with_connection(world, master, _ask_start)
+    except (RemotingError, ProtocolError, ValueError) as exc:
+        world.log.warning(
+            "replication.start_unknown",
+            master=f"{master[0]}:{master[1]}",
+            reason=f"{exc}; a RocketMQ master then sends its last file only",
+        )
         return None
+
+
+async def ask_log_bounds(world: World, master: Address) -> LogBounds | None:
+    """Ask at a master's remoting address; None when it does not say. Safe to cancel."""
+    try:
+        return await _with_connection(world, master, _ask_bounds)
+    except (RemotingError, ProtocolError, ValueError) as exc:
+        world.log.debug(
+            "replication.bounds_unknown", master=f"{master[0]}:{master[1]}", reason=str(exc)
+        )
+        return None
+
+
+async def _with_connection(
+    world: World, master: Address, ask: Callable[[Connection], Awaitable[T]]
+) -> T:
+    connection = await dial(world, master)
+    found: T
+    failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         try:
-            start = await _ask(connection)
+            found = await ask(connection)
         except (RemotingError, ProtocolError, ValueError) as exc:
-            _warn(world, master, str(exc))
+            failure = exc  # raised outside, since a nursery would wrap it in a group
         connection.close()
-    return start
+    if failure is not None:
+        raise failure
+    return found
 
 
-async def _ask(connection: Connection) -> LogStart | None:
+async def _ask_bounds(connection: Connection) -> LogBounds:
     response = await connection.request(request(RequestCode.GET_BROKER_RUNTIME_INFO))
     table = KvTable.decode(response.body).table if response.code == ResponseCode.SUCCESS else {}
     if "commitLogMinOffset" not in table:
         raise ValueError(f"its runtime info (code 28) has no commitLogMinOffset: {response.remark}")
     first = int(table["commitLogMinOffset"])
-    if first != 0:
-        return LogStart(first) if first > 0 else None
-    if int(table.get("commitLogMaxOffset", "0")) <= 0:
+    return LogBounds(first, max(int(table.get("commitLogMaxOffset", "0")), first))
+
+
+async def _ask_start(connection: Connection) -> LogStart | None:
+    bounds = await _ask_bounds(connection)
+    if bounds.first != 0:
+        return LogStart(bounds.first) if bounds.first > 0 else None
+    if bounds.end <= 0:
         return None
     response = await connection.request(request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0"}))
     if response.code != ResponseCode.SUCCESS or not response.body:
         raise ValueError(f"it does not give its first message (code 33): {response.remark}")
     return LogStart(0, response.body)
-
-
-def _warn(world: World, master: Address, reason: str) -> None:
-    world.log.warning(
-        "replication.start_unknown",
-        master=f"{master[0]}:{master[1]}",
-        reason=f"{reason}; a RocketMQ master then sends its last file only",
-    )

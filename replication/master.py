@@ -109,6 +109,11 @@ class Master:
             ],
         )
 
+    def drop_slaves(self, reason: str) -> None:
+        """End every connection: what was sent on it is not our log any more."""
+        for slave in list(self.slaves.values()):
+            slave.drop(reason)
+
     async def _serve(self, stream: Stream) -> None:
         try:
             await SlaveConnection(self, stream).run()
@@ -131,6 +136,7 @@ class SlaveConnection:
         self._reports = ReportReader()
         self._key = 0
         self._reason = ""
+        self._scope: trio.CancelScope | None = None
 
     async def run(self) -> None:
         """Serve until either side ends it; logs why."""
@@ -139,6 +145,7 @@ class SlaveConnection:
             return
         try:
             async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
                 nursery.start_soon(self._until_lost, nursery, self._read_reports)
                 nursery.start_soon(self._until_lost, nursery, self._send_log)
         finally:
@@ -148,6 +155,12 @@ class SlaveConnection:
             self._world.log.info(
                 "replication.slave_lost", slave=self._name, reason=self._reason, at=self.position
             )
+
+    def drop(self, reason: str) -> None:
+        """End this connection."""
+        self._reason = reason
+        if self._scope is not None:
+            self._scope.cancel()
 
     @property
     def _name(self) -> str:

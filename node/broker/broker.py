@@ -145,6 +145,14 @@ class Broker:
         """The table of the port two below: everything but pulls (wire.md 1.10)."""
         return self.handlers.without(Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE)
 
+    def after_cut(self) -> None:
+        """The log became shorter: hold no pull for what it lost, and no offset beyond its queues.
+
+        What is held is answered; its client asks again from where the queue ends now.
+        """
+        self.tables.offsets.bring_down(self.store.queue_max)
+        self.puller.polls.release_all()
+
     def connection_closed(self, connection: Connection) -> None:
         """Forget the clients of a connection."""
         self.clients.connection_closed(connection)

@@ -4,6 +4,7 @@ Offsets are saved by a timer, as RocketMQ does: after a crash consumers see some
 never fewer (store.md T21).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -14,6 +15,8 @@ from rocketbed.wire.bodies import ConsumerOffsetTable, DataVersion
 from rocketbed.world.api import World
 
 NOT_STORED = -1
+LMQ_PREFIX = "%LMQ%"
+"""Light queues of RocketMQ, which are no queues of the store here."""
 
 
 class Offsets:
@@ -59,6 +62,35 @@ class Offsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._saved.touch()
+
+    def bring_down(self, queue_max: Callable[[str, int], int]) -> int:
+        """Lower what lies beyond the end of its queue to that end; how many it were.
+
+        Messages that a group had consumed are gone then (a power loss, a master that died before
+        its slave had them, a cut). Others get their queue offsets, and the group would never see
+        those (T20).
+        """
+        count = 0
+        for key, queues in self._table.items():
+            topic, _, group = key.rpartition("@")
+            if topic.startswith(LMQ_PREFIX):
+                continue
+            for queue_id, offset in queues.items():
+                end = queue_max(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    count += 1
+                    self._world.log.warning(
+                        "offsets.brought_down",
+                        group=group,
+                        topic=topic,
+                        queue=queue_id,
+                        offset=offset,
+                        end=end,
+                    )
+        if count:
+            self._saved.touch()
+        return count
 
     def delete_group(self, group: str) -> None:
         """Forget a group's offsets."""

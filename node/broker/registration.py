@@ -6,6 +6,7 @@ one topic changed: a first registration with a single topic would hide the other
 learns its master from the answer.
 """
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,9 @@ RETRY_S = 0.5
 """Pause after a failed try; doubles up to `RETRY_MAX_S`."""
 RETRY_MAX_S = 5.0
 MASTERLESS_S = 1.0
-"""A slave that was told no master asks again this soon."""
+"""A slave that was told no master, or has just lost its own, asks again this soon."""
+SEEK_S = 60.0
+"""How long a slave that lost its master asks that often; the old one may come back, too."""
 
 SetMaster = Callable[[Address | None, Address | None], None]
 
@@ -54,7 +57,16 @@ class Registration:
         self.registered: dict[Address, bool] = dict.fromkeys(config.nameservers, False)
         """Which nameservers have our registration."""
         self._master: tuple[Address, Address] | None = None
+        self._seeks_until = -math.inf
         topics.on_change.append(self._on_topics)
+
+    def seek_master(self) -> None:
+        """A slave lost its master: ask at once who it is now, then every second for a while."""
+        now = trio.current_time()
+        if now >= self._seeks_until - SEEK_S + MASTERLESS_S:
+            for event in self._changed.values():
+                event.set()
+        self._seeks_until = now + SEEK_S
 
     def _on_topics(self, names: list[str]) -> None:
         for event in self._changed.values():
@@ -114,7 +126,8 @@ class Registration:
     async def _wait_for_change(self, address: Address, ended: trio.Event) -> None:
         """Until the period is over, a topic changed, or the connection ended."""
         seconds = self._config.register_period_ms / 1000
-        if self._config.is_slave and self._master is None:
+        seeks = self._master is None or trio.current_time() < self._seeks_until
+        if self._config.is_slave and seeks:
             seconds = min(seconds, MASTERLESS_S)
 
         async def cancel_after(event: trio.Event) -> None:
@@ -167,5 +180,6 @@ class Registration:
             return
         if master != self._master:
             self._master = master
+            self._seeks_until = -math.inf
             self._world.log.info("broker.master_found", address=found.masterAddr)
             self._set_master(*master)

@@ -48,6 +48,8 @@ class CommitLog:
         """End of the log: where the next record goes."""
         self.flushed = Watermark()
         """Below it everything is known to be on disk."""
+        self.cuts = 0
+        """Changes when a cut begins and when it ends: what was read meanwhile may be zeros."""
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         self.last_store_ms = 0
         """Store time of the last record; store times never fall (T17)."""

@@ -5,12 +5,15 @@ finds them valid again. Here the cut is first put on record, then done, then tak
 a crash between any two steps repeats it.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import trio
 
 from node.store.checkpoint import Checkpoint
 from node.store.checkpointer import store_ms_at
 from node.store.entry import Entry
 from node.store.parts import CUT_DIR, StoreParts
+from node.store.scan import Stop
 
 _CHUNK = 4 << 20
 _ZEROS = bytes(_CHUNK)
@@ -23,6 +26,7 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     must hold nothing of records at or above `offset` when W is above it: they are cut first.
     """
     log, marks = parts.log, parts.marks
+    log.cuts += 1
     mark = replace(marks.mark, cut_to=offset, clean=None)
     if marks.mark.offset > offset:
         await _lower_mark(parts, offset, record_start)
@@ -41,6 +45,7 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     await marks.update(cut_to=None)
     log.written.reset(offset)
     log.flushed.reset(min(log.flushed.value, offset))
+    log.cuts += 1
 
 
 async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None:
@@ -67,47 +72,77 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
     await parts.index.sync()
 
 
-def last_record_below(parts: StoreParts, offset: int) -> Entry | None:
-    """The record that ends at `offset`, or before the blank one that does."""
-    log = parts.log
-    last: Entry | None = None
-    position = log.segments.start_of(offset - 1) if offset > log.min_offset else offset
-    segment_end = position + log.segment_size
-    while position < offset:
-        size = min(max(_CHUNK, log.record_max + 8), offset - position)
-        data = log.segments.read(position, size)
-        scanned = parts.scanner.scan(data, position, segment_end=segment_end)
-        if not scanned.entries:
-            break
-        last, position = scanned.entries[-1], scanned.end
-    return last
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Where a record ends, and which."""
+
+    last: Entry
+    """The last whole record."""
+    end: int
+    """Its end, or that of the blank one behind it. Physical offset."""
 
 
-def keep_cut_bytes(parts: StoreParts, offset: int) -> tuple[str, int]:
-    """Copy what stands behind `offset`, up to its last non-zero byte, to `rocketbed.cut`.
+async def boundary_below(parts: StoreParts, offset: int) -> Boundary | None:
+    """The last end of a record at or below `offset`; None without a whole record there.
 
-    Returns the copy's path and its size; ("", 0) when there are only zeros.
+    Reads a segment from its beginning, with a checkpoint for each 4 MiB.
     """
     log = parts.log
-    end = last_nonzero(parts, offset)
+    while offset > log.min_offset:
+        position = start = log.segments.start_of(offset - 1)
+        segment_end = start + log.segment_size
+        last: Entry | None = None
+        while position < offset:
+            size = min(max(_CHUNK, log.record_max + 8), offset - position)
+            data = log.segments.read(position, size)
+            scanned = parts.scanner.scan(data, position, segment_end=segment_end)
+            await trio.lowlevel.checkpoint()
+            if scanned.entries:
+                last, position = scanned.entries[-1], scanned.end
+            if scanned.stop is Stop.BLANK:
+                position = segment_end
+            if not scanned.entries:
+                break
+        if last is not None:
+            end = last.physical_offset + last.size
+            return Boundary(last, position if position == offset else end)
+        offset = start
+    return None
+
+
+async def keep_cut_bytes(parts: StoreParts, offset: int, *, end: int) -> tuple[str, int]:
+    """Copy [offset, end) of the log to `rocketbed.cut`, durably.
+
+    Returns the copy's path and its size; ("", 0) when there is nothing to keep. Raises `OSError`.
+    """
     if end <= offset:
         return "", 0
-    disk = parts.world.disk
+    log, disk = parts.log, parts.world.disk
     directory = f"{parts.config.root}/{CUT_DIR}"
     parts.pool.make_dir(directory)
     path = f"{directory}/{offset:020d}"
     if disk.exists(path):
         path = f"{path}.{parts.world.clock.wall_ms()}"
-    file = disk.open(path, create=True)
-    parts.pool.named(path)
+    temporary = f"{path}.new"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    file = disk.open(temporary, create=True)
     try:
         position = offset
         while position < end:
             data = log.segments.read(position, min(_CHUNK, end - position))
             file.write_at(position - offset, data)
             position += len(data)
+            await trio.lowlevel.checkpoint()
+        await file.sync()
+    except OSError:
+        disk.unlink(temporary)
+        raise
     finally:
         file.close()
+    disk.rename(temporary, path)
+    parts.pool.named(path)
+    await parts.pool.sync_names()
     return path, end - offset
 
 

@@ -213,9 +213,10 @@ class Reader:
     async def read(self, ranges: list[Range]) -> list[bytes]:
         """The records, from the disk if need be, with one hop to a thread.
 
-        Those that were deleted meanwhile are left out.
+        Those that were deleted meanwhile are left out; none, if the log was cut meanwhile.
         """
-        segments = self._parts.log.segments
+        log = self._parts.log
+        segments, cuts = log.segments, log.cuts
         wanted: list[tuple[File, int, int]] = []
         pinned: list[int] = []
         try:
@@ -224,7 +225,8 @@ class Reader:
                     start = segments.start_of(offset)
                     wanted.append((segments.pin(start), offset - start, size))
                     pinned.append(start)
-            return await self._parts.world.offload(_read_all, wanted) if wanted else []
+            found = await self._parts.world.offload(_read_all, wanted) if wanted else []
+            return found if log.cuts == cuts else []
         finally:
             for start in pinned:
                 segments.unpin(start)

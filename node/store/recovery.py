@@ -329,9 +329,10 @@ class Recovery:
 
     async def _cut(self, end: int) -> None:
         parts, report = self._parts, self.report
-        report.cut_copy, report.cut_bytes = keep_cut_bytes(parts, end)
+        report.cut_copy, report.cut_bytes = await keep_cut_bytes(
+            parts, end, end=last_nonzero(parts, end)
+        )
         if report.cut_bytes:
-            await parts.pool.sync_names()
             self._find(
                 f"{report.cut_bytes} bytes behind offset {end} were no whole part of the log"
                 f" ({report.cut_records} whole records among them) and were cut off; they are kept"

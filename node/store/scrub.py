@@ -40,24 +40,27 @@ class Scrubber:
         """What was found so far."""
         self.position = 0
         """How far it has come."""
+        self.end = 0
+        """Where it ends; a cut of the log lowers it."""
         self.finished = trio.Event()
 
     async def run(self, end: int) -> None:
         """Check up to `end`, then return."""
+        self.end = end
         rate = self._parts.config.scrub_rate
         self.position = self._parts.log.min_offset
-        while rate and self.position < end:
+        while rate and self.position < self.end:
             before = self.position
-            await self._step(end)
-            await trio.sleep((self.position - before) / rate)
+            await self._step()
+            await trio.sleep(max(self.position - before, 0) / rate)
         self.finished.set()
 
-    async def _step(self, end: int) -> None:
+    async def _step(self) -> None:
         """Check one buffer of records."""
         segments = self._parts.log.segments
         position = self.position = max(self.position, self._parts.log.min_offset)
         if not segments.has(position):
-            self.position = end
+            self.position = self.end
             return
         segment_end = segments.start_of(position) + segments.size
         try:
@@ -66,12 +69,13 @@ class Scrubber:
                 scanned = await self._scan(position, self._parts.log.record_max + 8)
         except OSError as exc:
             # Not searched for the next record: a disk may take seconds for each such sector.
-            self._add(position, min(segment_end, end), f"the disk does not give it: {exc.strerror}")
+            reason = f"the disk does not give it: {exc.strerror}"
+            self._add(position, min(segment_end, self.end), reason)
             return
         if scanned.stop is Stop.BLANK:
             self.position = segment_end
-        elif scanned.stop is Stop.BAD and scanned.end < end:
-            self._report(scanned.end, end, scanned.reason)
+        elif scanned.stop is Stop.BAD and scanned.end < self.end:
+            self._report(scanned.end, self.end, scanned.reason)
         else:
             self.position = scanned.end
 

@@ -7,7 +7,7 @@ import trio
 from node.store.checkpointer import Checkpointer
 from node.store.commitlog import CommitLog
 from node.store.config import StoreConfig
-from node.store.cut import cut_log, last_record_below
+from node.store.cut import Boundary, boundary_below, cut_log, keep_cut_bytes
 from node.store.dispatch import Arrival, Dispatcher
 from node.store.errors import PutFailed, StoreError, StoreFailed, StoreLocked
 from node.store.flush import Flusher
@@ -330,11 +330,27 @@ class MessageStore:
         """Bytes of the log within one segment."""
         return self._parts.log.read(offset, size)
 
+    async def boundary_below(self, offset: int) -> Boundary | None:
+        """The last end of a whole record at or below `offset` (see `node.store.cut`)."""
+        return await boundary_below(self._parts, offset)
+
+    async def keep_from(self, offset: int) -> tuple[str, int]:
+        """Copy the log from `offset` to its end to `rocketbed.cut`, durably: path and size.
+
+        Raises `OSError`; the log is as it was then.
+        """
+        return await keep_cut_bytes(self._parts, offset, end=self.max_offset)
+
     async def cut(self, offset: int) -> None:
         """Make `offset`, the end of a record, the end of the log, for good (store.md 8.6, Cut).
 
-        Nothing may be put meanwhile. Raises `StoreFailed` when the disk fails on the way.
+        Nothing may be put meanwhile. A cancellation waits until it is done. Raises `StoreError`
+        when the disk has no room for it, `StoreFailed` when the disk fails on the way.
         """
+        with trio.CancelScope(shield=True):
+            await self._cut(offset)
+
+    async def _cut(self, offset: int) -> None:
         parts = self._parts
         await self._flusher.flush()
         while self._dispatcher.step():
@@ -342,10 +358,25 @@ class MessageStore:
         # With W at the end, lowering it takes queues and index along.
         if not await self._checkpointer.raise_mark():
             raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
+        self.scrubber.end = min(self.scrubber.end, offset)
         async with self._checkpointer.lock, self._flusher.lock:
-            last = last_record_below(parts, offset)
-            await cut_log(parts, offset, record_start=last.physical_offset if last else -1)
-            self._dispatcher.rewind(offset, last)
+            below = await boundary_below(parts, offset)
+            last = below.last if below else None
+            try:
+                await cut_log(parts, offset, record_start=last.physical_offset if last else -1)
+            except OSError as exc:
+                self.fail(
+                    StoreFailed(
+                        f"cutting the log at {offset} failed on the way: {exc.strerror}; the cut"
+                        " is on record and is done at the next start"
+                    )
+                )
+                assert self._failure is not None
+                raise self._failure from exc
+            if parts.dispatched.value > offset:
+                self._dispatcher.rewind(offset, last)
+            else:
+                self._dispatcher.restart()
             parts.log.next_queue_offsets = {
                 (queue.topic, queue.queue_id): queue.max_offset for queue in parts.queues.all()
             }

@@ -1,0 +1,252 @@
+"""One connection of a slave to its master: compare, then append and report.
+
+Nothing is appended and nothing acknowledged before the master's bytes were found equal to the end
+of our own log; what is reported later was compared, or appended behind what was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from replication.errors import (
+    LogDiverged,
+    MasterBehind,
+    OffsetMismatch,
+    ReplicationError,
+    SegmentMismatch,
+)
+from replication.prefix import STEP_SIZE, Parted
+from rocketbed.wire.errors import RemoteProtocolError
+from rocketbed.wire.ha import Transfer, TransferReader, encode_report
+from rocketbed.world.api import Address, Stream
+
+if TYPE_CHECKING:
+    from replication.slave import Slave
+
+READ_SIZE: Final = 256 * 1024
+UNANSWERED_MAX: Final = 2
+"""Heartbeats from below our end before the master is taken to have nothing there: a RocketMQ
+master may send one before it looks for data."""
+_REMEDY: Final = (
+    "set rbDiverged=cut on this slave to have it cut to what both have and what it loses kept in"
+    " rocketbed.cut, or empty its store"
+)
+
+
+class MasterConnection:
+    """One connection to a master: a task that takes its frames, one that reports."""
+
+    def __init__(self, slave: Slave, address: Address, stream: Stream, start: int) -> None:
+        """`start` is what an empty log reports, 0 for wherever the master likes."""
+        self._slave = slave
+        self._log = slave.log
+        self._address = address
+        self._stream = stream
+        self._frames = TransferReader()
+        self._is_fresh = self._log.max_offset == self._log.min_offset
+        self._first = start if self._is_fresh else self._first_report()
+        self._next = self._first
+        """Offset that the next frame has to begin with."""
+        self._own_end = self._log.max_offset
+        """End of our log at the connect: what lies below it is compared, not appended."""
+        self._master_end = -1
+        """Where the master's log ends, if it said so and that is before our end."""
+        if slave.search is not None and not self._is_fresh:
+            self._first = self._next = slave.search.first_report(self._first)
+            bounds = slave.search.bounds
+            if bounds is not None and bounds.end < self._own_end:
+                self._master_end = bounds.end
+        self.parted: Parted | None = None
+        """Where the logs part, for a slave that may cut its own."""
+        self._compared = trio.Event()
+        self._unanswered = 0
+        self._reason = ""
+
+    async def run(self) -> bool:
+        """Follow until the connection ends. Whether it came to following at all."""
+        self._slave.state = "comparing"
+        if self._is_fresh or self._first == self._own_end:
+            self._follow()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_lost, nursery, self._take_frames)
+            nursery.start_soon(self._until_lost, nursery, self._report)
+        if self._slave.state != "refused" and self.parted is None:
+            if not self._compared.is_set():
+                self._not_served()
+            self._slave.lost(self._address, self._reason)
+        return self._compared.is_set()
+
+    def _not_served(self) -> None:
+        slave = self._slave
+        if slave.search is not None and self._next == self._first:
+            slave.search.not_served(self._first)
+        slave.world.log.warning(
+            "replication.not_served",
+            master=address_text(self._address),
+            reason=f"{self._reason}, before it sent what this log has from {self._first} to"
+            f" {self._own_end}: its log may be shorter, or begin later",
+        )
+
+    def _first_report(self) -> int:
+        """Where the master is to begin: a little before our end, in its segment.
+
+        Never 0, which asks for wherever an empty slave is to begin. A report of less than we have
+        acknowledges less, which is always true.
+        """
+        log = self._log
+        end = log.max_offset
+        last_segment = (end - 1) - (end - 1) % log.segment_size
+        start = max(end - STEP_SIZE, last_segment, log.min_offset, 1)
+        if self._slave.report_flushed:
+            start = min(start, max(log.flushed_offset, log.min_offset, 1))
+        return start
+
+    async def _take_frames(self) -> None:
+        while True:
+            data: bytes | bytearray = b""
+            with trio.move_on_after(self._slave.housekeeping_s) as scope:
+                data = await self._stream.receive_some(READ_SIZE)
+            if scope.cancelled_caught:
+                self._reason = f"it was silent for {self._slave.housekeeping_s:g} s"
+                return
+            if not data:
+                self._reason = "it closed the connection"
+                return
+            for frame in self._frames.feed(data):
+                self._take(frame)
+
+    def _take(self, frame: Transfer) -> None:
+        if self._is_fresh and self._log.max_offset == self._own_end and frame.data:
+            self._next = self._own_end = frame.offset
+            self._is_fresh = False
+        if not frame.data:
+            self._hear(frame.offset)
+            return
+        if frame.offset != self._next:
+            raise OffsetMismatch(
+                f"the master sent offset {frame.offset}, {self._next} was to be next"
+            )
+        self._unanswered = 0
+        self._next += len(frame.data)
+        own = self._own_end - frame.offset
+        if own > 0:
+            self._compare(frame.offset, frame.data[:own])
+        if own < len(frame.data):
+            self._append(max(frame.offset, self._own_end), frame.data[max(own, 0) :])
+        if self._next >= self._own_end:
+            if not self._compared.is_set():
+                self._follow()
+        elif 0 <= self._master_end <= self._next:
+            raise self._behind(self._next)
+
+    def _hear(self, offset: int) -> None:
+        """A heartbeat: the master has nothing beyond `offset`."""
+        if self._is_fresh:
+            return
+        if offset != self._next:
+            raise OffsetMismatch(f"the master stands at {offset}, this slave at {self._next}")
+        if offset < self._own_end:
+            self._unanswered += 1
+            if self._unanswered >= UNANSWERED_MAX:
+                raise self._behind(offset)
+
+    def _behind(self, offset: int) -> MasterBehind:
+        reason = (
+            f"the master has nothing at {offset}, where this log goes on to {self._own_end}: it"
+            " lost its end, or has deleted this part"
+        )
+        self._part(offset, reason)
+        return MasterBehind(f"{reason}; {_REMEDY}", offset=self._own_end)
+
+    def _part(self, offset: int, reason: str) -> None:
+        if self._slave.search is not None:
+            self.parted = Parted(self._first, offset, reason)
+
+    def _compare(self, offset: int, theirs: bytes) -> None:
+        position = 0
+        while position < len(theirs):
+            ours = self._log.read(offset + position, len(theirs) - position)
+            piece = theirs[position : position + len(ours)]
+            if ours != piece or not ours:
+                same = next((i for i in range(len(ours)) if ours[i] != piece[i]), 0)
+                offset += position + same
+                reason = f"this log differs from the master's at {offset}: one of the two lost its"
+                reason += " end and went on"
+                self._part(offset, reason)
+                raise LogDiverged(f"{reason}; {_REMEDY}", offset=offset)
+            position += len(ours)
+
+    def _append(self, offset: int, data: bytes) -> None:
+        size = self._log.segment_size
+        if offset // size != (offset + len(data) - 1) // size:
+            raise SegmentMismatch(
+                f"the master's frame at {offset} goes beyond a segment of {size} bytes:"
+                " mappedFileSizeCommitLog has to be equal on both"
+            )
+        self._log.append_raw(offset, data)
+        self._slave.received += len(data)
+
+    def _follow(self) -> None:
+        slave = self._slave
+        slave.state = "following"
+        slave.refusal = None
+        slave.last_loss = ""
+        if slave.search is not None:
+            slave.search.reset()
+        self._compared.set()
+        slave.world.log.info(
+            "replication.following", master=address_text(self._address), offset=self._own_end
+        )
+        for callback in slave.on_following:
+            callback()
+
+    async def _report(self) -> None:
+        """Report at once, whenever the log has grown, and when long silent.
+
+        The first report is a question. What is reported later was compared, or appended behind
+        what was; while nothing is compared there is nothing to report.
+        """
+        offset = self._first
+        await self._stream.send_all(encode_report(offset))
+        while True:
+            with trio.move_on_after(self._slave.heartbeat_s):
+                await self._compared.wait()
+                if self._slave.report_flushed:
+                    await self._log.wait_flushed_above(offset)
+                else:
+                    await self._log.wait_above(offset)
+            if self._compared.is_set() or self._next > self._first:
+                offset = max(offset, self._acknowledged())
+                await self._stream.send_all(encode_report(offset))
+
+    def _acknowledged(self) -> int:
+        log = self._log
+        end = log.flushed_offset if self._slave.report_flushed else log.max_offset
+        return end if self._compared.is_set() else min(end, self._next)
+
+    async def _until_lost(self, nursery: trio.Nursery, part: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the two tasks; its end is the connection's."""
+        try:
+            await part()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            self._reason = self._reason or str(exc)
+        except RemoteProtocolError as exc:
+            self._reason = str(exc)
+        except OSError as exc:
+            self._reason = f"this slave's disk or connection failed: {exc}"
+            self._slave.world.log.error("replication.append_failed", error=str(exc))
+        except OffsetMismatch as exc:
+            self._reason = str(exc)
+            self._slave.world.log.warning("replication.offset_mismatch", reason=str(exc))
+        except ReplicationError as exc:
+            if self.parted is None:
+                self._slave.refuse(self._address, exc)
+        nursery.cancel_scope.cancel()
+
+
+def address_text(address: Address | None) -> str:
+    """`host:port`, empty for none."""
+    return f"{address[0]}:{address[1]}" if address else ""

@@ -1,0 +1,107 @@
+"""Where two logs part: comparing backwards, one connection after another (design.md 13).
+
+The classic protocol knows one question, "send me your log from here". So a slave whose log is not
+a part of its master's asks from ever lower offsets, 64 KiB back, then 128 KiB, and so on, and
+compares what comes with its own bytes. Once at least one whole record of its own was found equal
+right below the first difference, everything below is taken for equal too: a record names its
+offset, its writer's address and its store time, and bytes were only ever appended to a slave after
+such a comparison. Fewer bytes prove nothing: two logs may agree inside a body by chance.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from replication.api import LogCutter, ReplicaLog, WholeRecord
+from replication.errors import NothingInCommon
+from replication.fresh import LogBounds
+
+STEP_SIZE: Final = 64 * 1024
+"""The first step back, bytes; it doubles."""
+UNSERVED_MAX: Final = 2
+"""Connections that end without an answer before a lower offset is tried: a RocketMQ master says
+nothing to a question beyond its end, ours closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """What one comparison found: equal from `first` to `offset`, and not beyond."""
+
+    first: int
+    offset: int
+    """First different byte, or the end of the master's log."""
+    reason: str
+
+
+class PrefixSearch:
+    """The search of one slave against one master. Nothing of it is kept on disk."""
+
+    def __init__(self, log: ReplicaLog, cutter: LogCutter) -> None:
+        self._log = log
+        self._cutter = cutter
+        self.bounds: LogBounds | None = None
+        """What the master's log holds, as far as it says so."""
+        self._known = -1
+        """Lowest offset that was found different, or was not served; -1 for none yet."""
+        self._step = STEP_SIZE
+        self._unserved = 0
+
+    def reset(self) -> None:
+        """The logs agree now, or the master is another one."""
+        self._known = -1
+        self._step = STEP_SIZE
+        self._unserved = 0
+
+    @property
+    def floor(self) -> int:
+        """The lowest offset that both logs may have; 1 stands for 0, which cannot be asked for."""
+        theirs = self.bounds.first if self.bounds is not None else 0
+        return max(self._log.min_offset, theirs, 1)
+
+    def first_report(self, usual: int) -> int:
+        """Where to begin comparing; `usual` is where a slave begins that knows of no difference.
+
+        Raises `NothingInCommon` when the master's log ends before ours begins.
+        """
+        own_end = self._log.max_offset
+        if self.bounds is not None and self.bounds.end < own_end:
+            if self.bounds.end <= self._log.min_offset:
+                raise NothingInCommon(
+                    f"the master's log ends at {self.bounds.end}, this slave's begins at"
+                    f" {self._log.min_offset}: nothing is common; {_REMEDY}"
+                )
+            if not 0 <= self._known <= self.bounds.end:
+                self._known = self.bounds.end
+        if self._known < 0:
+            return usual
+        return min(max(self._known - self._step, self.floor), max(usual, self.floor))
+
+    def not_served(self, first: int) -> None:
+        """The master ended a connection without sending what was asked for."""
+        self._unserved += 1
+        if self._unserved >= UNSERVED_MAX and first > self.floor:
+            self._go_below(first)
+
+    def _go_below(self, first: int) -> None:
+        self._known = first
+        self._step *= 2
+        self._unserved = 0
+
+    async def judge(self, parted: Parted) -> WholeRecord | None:
+        """The last common record, None when a lower comparison is needed to tell.
+
+        Raises `NothingInCommon` when there is no lower one.
+        """
+        last = await self._cutter.last_record(parted.offset)
+        first = 0 if parted.first == 1 else parted.first
+        if last is not None and last.start >= first:
+            return last
+        if parted.first <= self.floor:
+            raise NothingInCommon(
+                f"{parted.reason}; from {first}, where both logs have something, no whole"
+                f" record is common; {_REMEDY}"
+            )
+        self._go_below(parted.first)
+        return None
+
+
+_REMEDY: Final = "empty this slave's store directory, so that it copies the whole log"
