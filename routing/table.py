@@ -50,6 +50,8 @@ class Live:
     link: Hashable
     """The connection its last registration came in on."""
     ha_address: str
+    broker_name: str
+    broker_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,8 @@ class RoutingTable:
             data_version=version,
             link=link,
             ha_address=who.ha_address,
+            broker_name=who.broker_name,
+            broker_id=who.broker_id,
         )
         return self._master_of(who)
 
@@ -185,12 +189,27 @@ class RoutingTable:
                 continue
             for broker_id in ids:
                 del broker.broker_addrs[broker_id]
+                self._give_back(broker, broker_id)
             if not broker.broker_addrs:
                 self._forget(broker)
             elif broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
                 self._set_write(broker.broker_name, writable=False)
             return broker.broker_name
         return None
+
+    def _give_back(self, broker: BrokerData, broker_id: int) -> None:
+        """An id that another broker held before, and would announce again within 30 s, is its.
+
+        So a late registration of a master that died takes nothing from the one promoted after it.
+        """
+        heirs = [
+            (live.last_update_s, address)
+            for (cluster, address), live in self.live.items()
+            if (cluster, live.broker_name, live.broker_id)
+            == (broker.cluster, broker.broker_name, broker_id)
+        ]
+        if heirs:
+            broker.broker_addrs[broker_id] = max(heirs)[1]
 
     def _forget(self, broker: BrokerData) -> None:
         """A broker name without addresses: gone from every table."""

@@ -141,6 +141,22 @@ def test_a_slave_stands_in_for_its_master_where_that_is_asked_for() -> None:
     assert shown[0].broker_addrs == {0: "10.0.0.1:30911"}
 
 
+def test_a_late_registration_of_a_dead_master_takes_nothing_from_the_promoted_one() -> None:
+    table = RoutingTable()
+    old, new = who("a"), who("a", port=20911)
+    table.register(old, topics("T", "U"), now_s=0, link="old")
+    table.unregister("c", old.address)
+    table.register(new, topics("T", "U"), now_s=1, link="new")
+    table.register(old, topics("T", "U"), now_s=2, link="late")
+    assert table.on_link("late") == [("c", old.address)]
+    table.unregister("c", old.address)
+    assert table.brokers["a"].broker_addrs == {0: new.address}
+    assert table.route("T", acting_master=False)[1]
+    table.unregister("c", new.address)
+    assert table.brokers == {}
+    table.check()
+
+
 def test_topics_are_deleted_everywhere_or_in_one_cluster() -> None:
     table = registered(
         (who("a"), topics("T", "U")), (who("b", port=20911, cluster="d"), topics("T", "U"))
