@@ -273,7 +273,7 @@ class SimDisk:
         self.event("sync", path)
         number = inode.begin_sync()
         effect = await self._pass_time("sync", path, inode, number)
-        self._event("sync_end", path)
+        self._event("sync_lost" if effect == "lose" else "sync_end", path)
         if effect != "lose":
             inode.complete_sync(number)
 

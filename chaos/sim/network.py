@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from chaos.sim.clock import MICROSECOND, Timeline
+from chaos.sim.clock import MICROSECOND, SECOND, Timeline
 from chaos.sim.parking import Parking
 from rocketbed.world.api import Address, File, Listener, Stream
 
@@ -29,6 +29,9 @@ SPLIT_SHARE = 0.2
 """Share of sends that arrive in two pieces."""
 RETRY_NS = 200_000_000
 """Pause of a dialling host between two attempts (TCP's SYN retransmission, shortened)."""
+RETRANSMIT_NS = 200_000_000
+"""First retransmission timeout of Linux's TCP."""
+RETRANSMISSIONS_MAX = 6
 FIRST_EPHEMERAL_PORT = 32_768
 RECEIVE_SIZE = 65_536
 
@@ -40,6 +43,12 @@ class Link:
     latency_ns: int = 100 * MICROSECOND
     jitter_ns: int = 100 * MICROSECOND
     cut: bool = False
+    loss: float = 0.0
+    """Share of transmissions that are lost and made again `RETRANSMIT_NS` later, doubling."""
+    rate: int | None = None
+    """Bytes a second; None is no limit."""
+    busy_until: int = 0
+    """When the last byte that was put on it has left, under a rate."""
 
 
 class Network:
@@ -50,6 +59,8 @@ class Network:
         self.addresses: dict[str, str] = {}
         """Host name -> IP address."""
         self.listeners: dict[Address, SimListener] = {}
+        self.weather = Link()
+        """What links begin as."""
         self._links: dict[tuple[str, str], Link] = {}
         self._ends: dict[SimStream, None] = {}
         self._random = timeline.stream("network")
@@ -63,7 +74,30 @@ class Network:
 
     def link(self, source: str, target: str) -> Link:
         """The link from one address to another; may be changed."""
-        return self._links.setdefault((source, target), Link())
+        link = self._links.get((source, target))
+        if link is None:
+            weather = self.weather
+            link = Link(latency_ns=weather.latency_ns, jitter_ns=weather.jitter_ns)
+            self._links[source, target] = link
+        return link
+
+    def between(self, one: str, other: str) -> Link:
+        """The link from one host to another, by name; `changed` has to be told of changes."""
+        return self.link(self.addresses[one], self.addresses[other])
+
+    def changed(self, one: str, other: str) -> None:
+        """A link was changed; what it held back may go now."""
+        self.timeline.record("link", one, other, self.between(one, other).cut)
+        for end in list(self._ends):
+            end.pump()
+
+    def reset(self, one: str, other: str) -> None:
+        """Reset all connections between two hosts, as a firewall between them would."""
+        pair = {self.addresses[one], self.addresses[other]}
+        self.timeline.record("reset", one, other)
+        for end in list(self._ends):
+            if {end.local[0], end.remote[0]} == pair:
+                end.break_off()
 
     def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
         """Cut hosts (by name) from each other."""
@@ -81,10 +115,22 @@ class Network:
         for end in list(self._ends):
             end.pump()
 
-    def delay(self, source: str, target: str) -> int:
-        """Draw the time one transmission takes, nanoseconds."""
+    def delay(self, source: str, target: str, size: int = 0) -> int:
+        """Draw the time that a transmission of `size` bytes takes, nanoseconds."""
         link = self.link(source, target)
-        return link.latency_ns + int(self._random.random() * link.jitter_ns)
+        delay = link.latency_ns + int(self._random.random() * link.jitter_ns)
+        if link.loss:
+            again = RETRANSMIT_NS
+            for _ in range(RETRANSMISSIONS_MAX):
+                if self._random.random() >= link.loss:
+                    break
+                delay += again
+                again *= 2
+        if link.rate is not None:
+            start = max(self.timeline.now, link.busy_until)
+            link.busy_until = start + size * SECOND // link.rate
+            delay += link.busy_until - self.timeline.now
+        return delay
 
     def split_point(self, size: int) -> int:
         """Where to split a send of `size` bytes; `size` for not at all."""
@@ -231,7 +277,8 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._returned.clear()
         while self._outgoing:
             kind, data = self._outgoing.popleft()
-            moment = timeline.now + self._network.delay(self.local[0], self.remote[0])
+            delay = self._network.delay(self.local[0], self.remote[0], len(data))
+            moment = timeline.now + delay
             self._last_arrival = max(moment, self._last_arrival + 1)
             timeline.at(self._last_arrival, peer.arrive, kind, data)
 
@@ -256,6 +303,15 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._writer.wake()
             self._network.forget(self)
         self._reader.wake()
+
+    def break_off(self) -> None:
+        """A reset arrives that the peer never sent."""
+        if not self._closed and not self._reset:
+            self._reset = True
+            self._received.clear()
+            self._reader.wake()
+            self._writer.wake()
+            self._network.forget(self)
 
     def hold(self, kind: str, data: bytes) -> None:
         """Keep what was lost on a cut link, in order."""

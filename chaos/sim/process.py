@@ -45,6 +45,12 @@ class Host:
         self.incarnations = 0
         self.slowness = 1.0
         """Factor on the processor time of its steps."""
+        self.sync_seconds = SYNC_SECONDS
+        """Least and greatest duration of a sync, of processes that start from now on."""
+        self.cold_share = 0.0
+        """Share of reads that miss the page cache."""
+        self.cut_mode = "random"
+        """What a power cut at a crash point leaves (`chaos.sim.inode`)."""
 
     @property
     def running(self) -> bool:
@@ -85,8 +91,10 @@ class Process:
             random=Random(f"{simulation.seed}/disk/{self.name}"),
             fate=self.fate,
             wall_ms=host.clock.wall_ms,
-            sync_seconds=SYNC_SECONDS,
+            sync_seconds=host.sync_seconds,
         )
+        self.disk.cold_share = host.cold_share
+        self.disk.crash_mode = host.cut_mode
         self.disk.observer = self._saw_disk
         self.disk.burn = self.burn
         self.system = SimProcess(self.fate, host.boot_id, 1000 + host.incarnations)
@@ -209,3 +217,6 @@ class Process:
 
     def _saw_disk(self, kind: str, path: str, offset: int, size: int) -> None:
         self._timeline.record("disk", self.host.name, kind, path, offset, size)
+        listener = self.host.simulation.on_disk
+        if listener is not None:
+            listener(self.host.name, kind, path, offset, size)

@@ -13,8 +13,9 @@ gives the same run, to the last event, which `digest` proves.
 
 from collections import Counter
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from chaos.sim.clock import SECOND, Timeline
 from chaos.sim.disk import SimDisk
@@ -49,7 +50,14 @@ class Simulation:
         """How often each node reached each mark."""
         self.tolerate_crashes = False
         """Whether a process may end with an error of its own without ending the run."""
+        self.on_log: list[Callable[[LogLine], None]] = []
+        """Told of each event that a node logs."""
+        self.on_end: list[Callable[[Process], None]] = []
+        """Told of each process that has ended, whatever the cause (`fate.cause`)."""
+        self.on_disk: Callable[[str, str, str, int, int], None] | None = None
+        """Told of each event of a disk: host, kind, path, offset, size."""
         self._buried: list[Process] = []
+        self._crash_at_pattern: dict[str, tuple[str, str]] = {}
         self._crash_at_mark: dict[tuple[str, str], tuple[int, str, str]] = {}
         self._crashes: list[Process] = []
 
@@ -123,6 +131,10 @@ class Simulation:
         """Kill a host's process, or cut its power, when it reaches a mark for the nth time."""
         self._crash_at_mark[name, mark] = (nth, kind, "random")
 
+    def crash_at_pattern(self, name: str, pattern: str, *, kind: str = "kill") -> None:
+        """The same at the next mark whose name matches a pattern, as a shell writes it."""
+        self._crash_at_pattern[name] = (pattern, kind)
+
     def run(self, seconds: float | None = None, *, until: Callable[[], bool] | None = None) -> None:
         """Go on for a time, or until a condition holds, or until nothing is due any more.
 
@@ -191,6 +203,8 @@ class Simulation:
         self._buried.append(process)
         if process.crashed:
             self._crashes.append(process)
+        for listener in self.on_end:
+            listener(process)
 
     def reached(self, process: Process, mark: str) -> None:
         """A node reached a mark; dies there if it was told to."""
@@ -200,16 +214,26 @@ class Simulation:
         self.timeline.record("mark", name, mark)
         wanted = self._crash_at_mark.get((name, mark))
         if wanted is not None and wanted[0] == self.marks[name, mark]:
-            if wanted[1] == "power":
-                process.disk.power_cut(wanted[2])
-            else:
-                process.disk.kill()
-            raise SimKilled(f"mark {mark}")
+            self._die_at(process, mark, wanted[1], wanted[2])
+        pattern = self._crash_at_pattern.get(name)
+        if pattern is not None and fnmatchcase(mark, pattern[0]):
+            del self._crash_at_pattern[name]
+            self._die_at(process, mark, pattern[1], process.disk.crash_mode)
+
+    def _die_at(self, process: Process, mark: str, kind: str, mode: str) -> NoReturn:
+        if kind == "power":
+            process.disk.power_cut(mode)
+        else:
+            process.disk.kill()
+        raise SimKilled(f"mark {mark}")
 
     def logged(self, process: Process, level: str, event: str, fields: dict[str, object]) -> None:
         """A node logged something."""
-        self.log.append(LogLine(self.timeline.now, process.host.name, level, event, fields))
+        line = LogLine(self.timeline.now, process.host.name, level, event, fields)
+        self.log.append(line)
         self.timeline.record("log", process.host.name, level, event, fields)
+        for listener in self.on_log:
+            listener(line)
 
 
 def _powerless(image: DiskImage, timeline: Timeline, name: str, mode: str) -> DiskImage:

@@ -1,0 +1,134 @@
+"""A plan: everything a run does, before it does it. Plain data, so that it can be saved and shrunk.
+
+A scenario is a family; with a seed it becomes one plan, and the same seed always the same one.
+Source: chaos.md 4.1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from chaos.scenario.step import Step
+
+KIB = 1 << 10
+MIB = 1 << 20
+GROUPS = "bcdefgh"
+"""Names of the broker groups; the nodes of group `b` are `b1`, `b2`, ..."""
+
+CutMode = Literal["random", "strict", "prefix", "reorder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The cluster."""
+
+    brokers: int = 3
+    """Nodes of a group: a master and its slaves."""
+    groups: int = 1
+    nameservers: int = 2
+    flush: Literal["sync", "async"] = "async"
+    repl: Literal["sync", "async"] = "sync"
+    min_isr: int = 2
+    """`inSyncReplicas` under sync replication; not above `brokers`."""
+    segment: int = MIB
+    """Bytes of a commit-log file."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further lines of every node's `broker.conf`."""
+
+    @property
+    def copies(self) -> int:
+        """Nodes that hold a message before it is acknowledged."""
+        return min(self.min_isr, self.brokers) if self.repl == "sync" else 1
+
+    def group_nodes(self) -> dict[str, list[str]]:
+        """Nodes by group."""
+        return {
+            group: [f"{group}{number + 1}" for number in range(self.brokers)]
+            for group in GROUPS[: self.groups]
+        }
+
+    @property
+    def nodes(self) -> list[str]:
+        """All nodes."""
+        return [node for nodes in self.group_nodes().values() for node in nodes]
+
+    @property
+    def nameserver_names(self) -> list[str]:
+        """All nameservers."""
+        return [f"ns{number + 1}" for number in range(self.nameservers)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producers:
+    """Programs that send."""
+
+    count: int = 4
+    rate: float = 50.0
+    """Messages a second of each, while it is let."""
+    in_flight: int = 4
+    """Sends of each that may be under way."""
+    topics: int = 1
+    queues: int = 4
+    body: tuple[int, int] = (64, 2048)
+    """Sizes, bytes; the lower bound is raised to what names the writer."""
+    keys: int = 64
+    """Different keys."""
+    batch: float = 0.1
+    """Share of sends that are batches."""
+    ordered: bool = False
+    """Send the messages of one key to one queue, one after the other."""
+    timeout_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumers:
+    """Programs that read while the storm goes on."""
+
+    count: int = 2
+    mode: Literal["group", "pull", "mixed"] = "mixed"
+    """`group`: poll and commit; `pull`: follow each queue by offsets of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """What the machines are like. In effect where the backend can."""
+
+    disk_ms: Mapping[str, float] = field(default_factory=dict)
+    """Node -> time of a sync; 1 ms where absent."""
+    cut_mode: CutMode = "random"
+    """What of the unflushed survives a power cut."""
+    link_ms: float = 0.1
+    link_jitter_ms: float = 0.1
+    slowness: Mapping[str, float] = field(default_factory=dict)
+    """Node -> factor on processor time."""
+    cold_share: float = 0.0
+    """Share of reads that miss the page cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expect:
+    """What is promised beyond the checks that always run."""
+
+    loss: Literal["bound", "none"] = "bound"
+    rto_s: float | None = None
+    """Longest time from a fault until a producer's next acknowledgement."""
+    progress: tuple[int, float] | None = None
+    """At least so many acknowledgements in any such time of the storm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run."""
+
+    name: str
+    seed: int
+    shape: Shape = Shape()
+    producers: Producers = Producers()
+    consumers: Consumers = Consumers()
+    weather: Weather = Weather()
+    steps: tuple[Step, ...] = ()
+    storm_s: float = 60.0
+    """When all faults end and are mended."""
+    calm_s: float = 30.0
+    """How long the healed cluster is written to and watched before it has to be in order."""
+    expect: Expect = Expect()

@@ -1,0 +1,145 @@
+"""The faults and operations that a step can name, and what each takes.
+
+One row for each verb: the words behind its target, whether it has a second target, whether it may
+last (`for`), and the capability it needs of the backend (chaos.md 3.5).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.scenario.units import parse_duration, parse_size
+
+Parse = Callable[[str], object]
+
+
+def _share(text: str) -> float:
+    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text!r} is no share between 0 and 1")
+    return value
+
+
+def _count(text: str) -> str:
+    """A number, or `rand:LOW..HIGH`, which is drawn when the step is due."""
+    low, _, high = text.removeprefix("rand:").partition("..")
+    if not low.isdigit() or (text.startswith("rand:") and not high.isdigit()):
+        raise ValueError(f"{text!r} is neither a number nor rand:LOW..HIGH")
+    return text
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise ValueError(f"{text!r} is no factor above 0")
+    return value
+
+
+def _word(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """What a step of this name looks like."""
+
+    needs: str = ""
+    """Capability; empty for what every backend can."""
+    takes: Mapping[str, Parse | None] = field(default_factory=dict)
+    """Words behind the target: a word alone (None), or a word and its value."""
+    one_of: tuple[str, ...] = ()
+    """Of these words exactly one has to be there."""
+    has_second: bool = False
+    lasts: bool = False
+    """Whether it may be undone after a time."""
+    help: str = ""
+
+
+_CUT_MODES: Final = {"random": None, "strict": None, "prefix": None, "reorder": None}
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "kill": Verb(lasts=True, help="SIGKILL; with `for`, started again after that time"),
+    "stop": Verb(lasts=True, takes={"gracefully": None}, help="SIGTERM"),
+    "restart": Verb(
+        takes={"stale-table": None}, help="start what is down (what runs is stopped first)"
+    ),
+    "pause": Verb(needs="proc.pause", lasts=True, help="SIGSTOP"),
+    "powercut": Verb(
+        needs="disk.powercut", lasts=True, takes=_CUT_MODES, help="lose what was not flushed"
+    ),
+    "crash": Verb(
+        needs="proc.crash",
+        lasts=True,
+        takes={"at": _word, "powercut": None, "store-event": _count, "mark": _word},
+        one_of=("store-event", "mark"),
+        help="die within an operation: at the n-th event of the disk, or at a named point",
+    ),
+    "partition": Verb(
+        needs="net.cut", has_second=True, lasts=True, takes={"one-way": None}, help="cut links"
+    ),
+    "isolate": Verb(needs="net.cut", lasts=True, help="cut a node from everybody"),
+    "link": Verb(
+        needs="net.delay",
+        has_second=True,
+        lasts=True,
+        takes={
+            "delay": parse_duration,
+            "jitter": parse_duration,
+            "loss": _share,
+            "rate": parse_size,
+        },
+        help="make a link slow or lossy",
+    ),
+    "reset": Verb(needs="net.reset", has_second=True, help="reset all connections between two"),
+    "swizzle": Verb(
+        needs="net.cut",
+        takes={"over": parse_duration},
+        help="cut nodes off one by one, let them back in another order",
+    ),
+    "disk": Verb(
+        needs="disk.faults",
+        lasts=True,
+        takes={
+            "slow-fsync": parse_duration,
+            "eio-fsync": None,
+            "eio-write": None,
+            "lost-fsync": None,
+            "hang": parse_duration,
+            "full": None,
+            "after": parse_size,
+            "once": None,
+            "read-only": None,
+            "bit-flip": None,
+        },
+        one_of=(
+            "slow-fsync",
+            "eio-fsync",
+            "eio-write",
+            "lost-fsync",
+            "hang",
+            "full",
+            "read-only",
+            "bit-flip",
+        ),
+        help="make a disk slow, full, failing or lying",
+    ),
+    "clock": Verb(
+        needs="clock.jump",
+        takes={"jump": parse_duration, "drift": _share},
+        one_of=("jump", "drift"),
+        lasts=True,
+        help="move a node's wall clock, or let it run fast",
+    ),
+    "cpu": Verb(
+        needs="proc.cpu", lasts=True, takes={"slow": _factor}, help="make a node's processor slow"
+    ),
+    "wipe": Verb(lasts=True, help="kill a node and replace its disk by an empty one"),
+    "promote": Verb(
+        takes={"unfenced": None},
+        help="make a slave the master (id 0); the old one is its slave from its next start on",
+    ),
+    "double": Verb(lasts=True, help="operator's error: start a slave as a second master"),
+    "heal": Verb(help="mend all links and disks"),
+}
+COMMON: Final[Mapping[str, Parse]] = {"p": _share}
+"""After `with`: `with p=0.3`."""

@@ -1,0 +1,433 @@
+"""A cluster in simulation, behind the seam that every backend has (`chaos.trial.api`).
+
+The conductor is a process of the simulation itself, on a host called `harness`, so that its waiting
+is virtual too. What it does to others happens between the steps of all loops: an action is put on
+the timeline and waited for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import trio
+
+from chaos.history import Function, HistoryWriter
+from chaos.record import IMAGES, STORES, Image
+from chaos.sim.clock import SECOND
+from chaos.sim.diskfaults import DiskFaults
+from chaos.sim.image import DiskImage
+from chaos.sim.logwatch import LogWatch
+from chaos.sim.process import Process
+from chaos.sim.simulation import LogLine, Simulation
+from chaos.trace import Trace
+from chaos.trial.api import (
+    BackendError,
+    Collected,
+    CrashPoint,
+    DiskFault,
+    LinkState,
+    Program,
+    Sample,
+    State,
+)
+from node.config import Setting, make_config
+from node.node import Node, run_node
+from rocketbed.world.api import Address, World
+from routing.config import NameserverConfig
+from routing.nameserver import Nameserver
+
+T = TypeVar("T")
+
+PORT: Final = 10911
+NAMESERVER_PORT: Final = 9876
+STORE: Final = "/store"
+IMAGES_MAX: Final = 6
+"""Images of one node that are kept for the checks: the last ones."""
+HARNESS: Final = "harness"
+SETTINGS: Final = {
+    "mappedFileSizeConsumeQueue": "6000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "1000",
+    "maxMessageSize": "16384",
+    "diskSpaceWarningLevelRatio": "95",
+    "rbMetadataSync": "1000",
+    "slaveTimeout": "1000",
+}
+"""Small files, so that several of each kind come to be in a minute."""
+
+
+class SimBackend:
+    """One simulation's cluster. Made by `chaos.sim.run`."""
+
+    name = "sim"
+
+    def __init__(
+        self, simulation: Simulation, world: World, history: HistoryWriter, nameservers: list[str]
+    ) -> None:
+        self.world = world
+        self.history = history
+        self.simulation = simulation
+        self.trace = Trace()
+        self.images: list[Image] = []
+        self.nodes: dict[str, Node] = {}
+        """Nodes that have got as far as serving; the latest incarnation."""
+        self._nameservers = nameservers
+        self._tables: dict[str, Nameserver] = {}
+        self._kept: dict[tuple[str, int], DiskImage] = {}
+        self._counts: dict[str, int] = {}
+        self._watches: dict[str, LogWatch] = {}
+        self._disks: dict[str, DiskFaults] = {}
+        self._segment_size: dict[str, int] = {}
+        self._after_power_cut: dict[str, bool] = {}
+        self._ended: dict[str, trio.Event] = {}
+        self._reasons: dict[str, str] = {}
+        self._weather = simulation.network.weather
+        simulation.on_end.append(self._process_ended)
+        simulation.on_log.append(self._logged)
+        simulation.on_disk = self._saw_disk
+        simulation.tolerate_crashes = True
+
+    # --- looking
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the simulation began."""
+        return self.simulation.timeline.now
+
+    def lacks(self, capability: str) -> str | None:
+        """Nothing that is in the catalogue."""
+        return None
+
+    def nameservers(self) -> str:
+        """`ns1:9876;...`."""
+        return ";".join(f"{name}:{NAMESERVER_PORT}" for name in self._nameservers)
+
+    def address(self, node: str) -> Address:
+        """Where clients find it."""
+        port = NAMESERVER_PORT if node in self._nameservers else PORT
+        return self.simulation.host(node).address, port
+
+    def state(self, name: str) -> State:
+        """Of any host."""
+        process = self.simulation.host(name).process
+        if process is None or process.done:
+            return "down"
+        return "paused" if process.state == "paused" else "running"
+
+    client_state = state
+
+    async def observe(self, name: str) -> Sample | None:
+        """Read off the node itself, without a message that could disturb it."""
+        node = self.nodes.get(name)
+        if node is None or self.state(name) != "running":
+            return None
+        log = node.store.log
+        info = node.replication.runtime_info()
+        confirmed = log.written.value if node.confirmed is None else node.confirmed.value
+        return Sample(
+            written=log.written.value,
+            flushed=log.flushed.value,
+            confirmed=confirmed,
+            dispatched=node.store.dispatched.value,
+            in_sync=0 if node.config.is_slave else 1 + info.in_sync_slave_nums,
+            is_master=not node.config.is_slave,
+            is_following=node.replication.is_following,
+        )
+
+    def end_reason(self, name: str) -> str:
+        """The error that its main let out."""
+        return self._reasons.get(name, "")
+
+    # --- processes
+
+    async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
+        """Start a node or nameserver."""
+        if name in self._nameservers:
+            await self._act(partial(self.simulation.start, name, self._run_nameserver, name, stale))
+            return
+        lines = {
+            **SETTINGS,
+            **settings,
+            "storePathRootDir": STORE,
+            "listenPort": str(PORT),
+            "brokerIP1": self.simulation.host(name).address,
+            "namesrvAddr": self.nameservers(),
+        }
+        config, _ = make_config([Setting(key, value, name) for key, value in lines.items()])
+        self._segment_size[name] = config.store.segment_size
+        self._watch(name)
+        self.nodes.pop(name, None)
+
+        async def main(world: World) -> None:
+            async with trio.open_nursery() as nursery:
+                self.nodes[name] = await nursery.start(partial(run_node, world, config))
+
+        await self._act(partial(self._launch, name, main))
+
+    def _launch(self, name: str, main: Program) -> None:
+        process = self.simulation.start(name, main)
+        self._disk(name).apply(process.disk)
+
+    async def _run_nameserver(self, world: World, name: str, stale: bool) -> None:
+        nameserver = Nameserver(world, NameserverConfig())
+        before = self._tables.get(name)
+        if stale and before is not None:
+            nameserver.table = before.table
+        self._tables[name] = nameserver
+        await nameserver.run()
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL."""
+        if self.state(name) != "down":
+            await self._act(partial(self.simulation.kill, name))
+
+    async def stop(self, name: str, timeout_s: float = 20.0) -> bool:
+        """SIGTERM, and wait."""
+        if self.state(name) == "down":
+            return False
+        ended = self._ended.setdefault(name, trio.Event())
+        await self._act(partial(self.simulation.stop, name))
+        with trio.move_on_after(timeout_s):
+            await ended.wait()
+            process = self.simulation.process(name)
+            return process.fate.cause == "end" and not process.crashed
+        await self.kill(name)
+        return False
+
+    async def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        await self._act(partial(self.simulation.pause, name))
+
+    async def resume(self, name: str) -> None:
+        """SIGCONT."""
+        await self._act(partial(self.simulation.resume, name))
+
+    async def power_cut(self, name: str, mode: str) -> None:
+        """Cut the power of a host, running or not."""
+        running = self.state(name) != "down"
+        await self._act(partial(self.simulation.power_cut, name, mode))
+        if not running and name in self._watches:
+            self._lost_power(name)
+
+    async def crash(self, name: str, point: CrashPoint) -> None:
+        """Arm a crash point."""
+        if self.state(name) == "down":
+            return
+        disk = self.simulation.process(name).disk
+        kind = "power" if point.power else "kill"
+        if point.event is not None:
+            disk.crash_kind = kind
+            disk.crash_at = disk.events + point.event
+        elif point.mark is not None:
+            self.simulation.crash_at_pattern(name, point.mark, kind=kind)
+
+    async def wipe(self, name: str) -> None:
+        """An empty disk."""
+        await self.kill(name)
+        self.simulation.host(name).image = DiskImage()
+        self._watch(name).wiped(self.now_ns())
+
+    async def bit_flip(self, name: str) -> str:
+        """Flip a bit within what the log holds."""
+        if self.state(name) != "down":
+            raise BackendError(f"{name} is running: bits are flipped while a node is down")
+        host = self.simulation.host(name)
+        random = self.simulation.timeline.stream("bit-flip")
+        end = self._watch(name).ends().durable
+        paths = [path for path in host.image.paths() if path.startswith(f"{STORE}/commitlog/")]
+        if not paths or end == 0:
+            return "nothing: the log is empty"
+        size = self._segment_size[name]
+        offset = random.randrange(int(paths[0].rpartition("/")[2]), end)
+        path = f"{STORE}/commitlog/{offset - offset % size:020d}"
+        namespace = host.image.namespace()
+        namespace.visible.files[path].flip(offset % size * 8 + random.randrange(8))
+        host.image = DiskImage(namespace)
+        return f"log offset {offset}"
+
+    # --- surroundings
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """One direction of a link."""
+        network = self.simulation.network
+        for name in (source, target):
+            self.simulation.host(name)
+        link = network.between(source, target)
+        link.cut = state.cut
+        link.latency_ns = self._weather.latency_ns + int(state.delay_s * SECOND)
+        link.jitter_ns = self._weather.jitter_ns + int(state.jitter_s * SECOND)
+        link.loss = state.loss
+        link.rate = state.rate
+        await self._act(partial(network.changed, source, target))
+
+    async def reset(self, one: str, other: str) -> None:
+        """Reset all connections between two hosts."""
+        await self._act(partial(self.simulation.network.reset, one, other))
+
+    async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
+        """What the disk does wrong, this incarnation's and later ones'."""
+        faulty = self._disk(name)
+        faulty.set(faults)
+        if self.state(name) != "down":
+            await self._act(partial(faulty.apply, self.simulation.process(name).disk))
+
+    async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
+        """Wall clock and rate of a host."""
+        clock = self.simulation.host(name).clock
+        clock.wall_offset_ms += int(jump_s * 1000)
+        clock.rate = 1.0 + drift
+
+    async def set_cpu(self, name: str, slowness: float) -> None:
+        """Processor time of a host's steps."""
+        self.simulation.host(name).slowness = slowness
+
+    # --- clients
+
+    def start_client(self, name: str, program: Program) -> None:
+        """Start a program on a host of its own."""
+        self.simulation.start(name, program)
+
+    async def kill_client(self, name: str) -> None:
+        """SIGKILL."""
+        await self.kill(name)
+
+    async def pause_client(self, name: str, *, resume: bool = False) -> None:
+        """SIGSTOP, SIGCONT."""
+        await (self.resume if resume else self.pause)(name)
+
+    # --- the end
+
+    async def collect(self, directory: Path) -> Collected:
+        """Write stores and images."""
+        stores: dict[str, str] = {}
+        for name in self._watches:
+            image = self.simulation.host(name).image
+            image.export(str(directory / STORES / name))
+            stores[name] = f"{STORES}/{name}{STORE}"
+        for record in self.images:
+            self._kept[record.node, record.number].export(
+                str(directory / IMAGES / f"{record.node}-{record.number}")
+            )
+        marks = {f"{node}:{mark}": count for (node, mark), count in self.simulation.marks.items()}
+        return Collected(
+            stores, self.images, self.trace, digest=self.simulation.digest(), marks=marks
+        )
+
+    # --- what the simulation tells
+
+    def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
+        watch = self._watches.get(host)
+        if watch is not None:
+            watch.saw(self.simulation.timeline.now, kind, path, offset, size)
+
+    def _process_ended(self, process: Process) -> None:
+        name = process.host.name
+        ended = self._ended.pop(name, None)
+        if ended is not None:
+            self._in_harness(ended.set)
+        if name not in self._watches:
+            return
+        self.nodes.pop(name, None)
+        cause = {"end": "crash" if process.crashed else "stop", "power": "powercut"}.get(
+            process.fate.cause, process.fate.cause
+        )
+        reason = self._reasons[name] = ""
+        if process.crashed:
+            try:
+                process.value()
+            except BaseException as error:
+                reason = self._reasons[name] = _innermost(error)
+        if process.fate.cause == "closed":
+            return
+        ends = self._watches[name].ends()
+        self.history.event(
+            Function.NODE,
+            name,
+            "exit",
+            {"cause": cause, "reason": reason, "written": ends.written, "durable": ends.durable},
+        )
+        if cause == "powercut":
+            self._lost_power(name)
+        else:
+            self._watches[name].died()
+            if cause != "stop":
+                self._keep_image(name, cause)
+
+    def _lost_power(self, name: str) -> None:
+        self._keep_image(name, "powercut")
+        self._watches[name].lost_power(self.now_ns())
+        self._after_power_cut[name] = True
+
+    def _keep_image(self, name: str, cause: str) -> None:
+        number = self._counts[name] = self._counts.get(name, 0) + 1
+        ends = self._watches[name].ends()
+        self._kept[name, number] = self.simulation.host(name).image
+        self.images.append(
+            Image(
+                node=name,
+                number=number,
+                time_ns=self.now_ns(),
+                cause=cause,
+                directory=f"{IMAGES}/{name}-{number}{STORE}",
+                written=ends.written,
+                durable=ends.durable,
+            )
+        )
+        own = [image for image in self.images if image.node == name]
+        if len(own) > IMAGES_MAX:
+            self.images.remove(own[0])
+            del self._kept[name, own[0].number]
+
+    def _logged(self, line: LogLine) -> None:
+        if line.event == "store.recovered" and line.node in self._watches:
+            fields: dict[str, Any] = dict(line.fields)
+            self._watches[line.node].recovered(
+                line.moment,
+                int(fields["end"]),
+                self._segment_size[line.node],
+                is_durable=self._after_power_cut.pop(line.node, False),
+            )
+            self.history.event(Function.NODE, line.node, "recovered", fields)
+        elif line.event == "replication.cut":
+            self.history.event(Function.NODE, line.node, "cut", dict(line.fields))
+
+    # --- inside
+
+    def _watch(self, name: str) -> LogWatch:
+        watch = self._watches.get(name)
+        if watch is None:
+            watch = self._watches[name] = LogWatch(self.trace.node(name))
+        return watch
+
+    def _disk(self, name: str) -> DiskFaults:
+        return self._disks.setdefault(name, DiskFaults())
+
+    def _in_harness(self, function: Callable[[], object]) -> None:
+        harness = self.simulation.host(HARNESS).process
+        if harness is not None and not harness.done:
+            harness.call(function)
+
+    async def _act(self, action: Callable[[], T]) -> T:
+        """Do something to the simulation between the steps of all loops."""
+        done = trio.Event()
+        result: list[T] = []
+        failure: list[Exception] = []
+
+        def act() -> None:
+            try:
+                result.append(action())
+            except Exception as error:
+                failure.append(error)
+            self._in_harness(done.set)
+
+        self.simulation.timeline.at(self.simulation.timeline.now, act)
+        await done.wait()
+        if failure:
+            raise failure[0]
+        return result[0]
+
+
+def _innermost(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

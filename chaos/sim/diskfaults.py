@@ -1,0 +1,45 @@
+"""Faults of a plan, put onto a simulated disk: those of this incarnation and of later ones."""
+
+import errno
+from collections.abc import Sequence
+
+from chaos.sim.disk import SimDisk
+from chaos.sim.faults import Fault
+from chaos.trial.api import DiskFault
+
+
+class DiskFaults:
+    """What one host's disk does wrong at present."""
+
+    def __init__(self) -> None:
+        self._faults: Sequence[DiskFault] = ()
+
+    def set(self, faults: Sequence[DiskFault]) -> None:
+        """These and no others."""
+        self._faults = tuple(faults)
+
+    def apply(self, disk: SimDisk) -> None:
+        """Let a disk behave so from now on."""
+        disk.faults.clear()
+        disk.release()
+        disk.read_only = False
+        disk.quota = None
+        for fault in self._faults:
+            if fault.kind == "full":
+                disk.quota = disk.allocated() + fault.after
+            elif fault.kind == "read-only":
+                disk.read_only = True
+            else:
+                for rule in _rules(fault):
+                    disk.inject(rule)
+
+
+def _rules(fault: DiskFault) -> list[Fault]:
+    times = 1 if fault.once else None
+    if fault.kind in ("slow-fsync", "hang"):
+        return [Fault(operation="sync", effect="delay", seconds=fault.seconds, times=times)]
+    if fault.kind == "eio-fsync":
+        return [Fault(operation="sync", effect="error_clean", error=errno.EIO, times=times)]
+    if fault.kind == "eio-write":
+        return [Fault(operation="write", error=errno.EIO, times=times)]
+    return [Fault(operation="sync", effect="lose", times=times)]

@@ -1,0 +1,112 @@
+"""How far a simulated node's log reaches and is on disk, read off the disk's own events.
+
+The node's opinion of what is flushed is on trial, so nothing here asks it. Source: chaos.md 2.3.
+"""
+
+from chaos.trace import Ends, NodeTrace
+
+COMMIT_LOG = "/store/commitlog/"
+
+
+class _Segment:
+    __slots__ = ("durable", "syncs", "written")
+
+    def __init__(self) -> None:
+        self.written = 0
+        """End of the bytes written, in the file."""
+        self.durable = 0
+        """End of those that a completed sync covers."""
+        self.syncs: list[int] = []
+        """What was written when each sync under way began."""
+
+
+class LogWatch:
+    """Follows one node's disk over all its incarnations."""
+
+    def __init__(self, trace: NodeTrace) -> None:
+        self.trace = trace
+        self._segments: dict[int, _Segment] = {}
+
+    def saw(self, time_ns: int, kind: str, path: str, offset: int, size: int) -> None:
+        """An event of the disk; others than the log's are ignored."""
+        if not path.startswith(COMMIT_LOG):
+            return
+        name = path[len(COMMIT_LOG) :]
+        if not name.isdigit():
+            return
+        start = int(name)
+        if kind == "unlink":
+            self._segments.pop(start, None)
+        else:
+            segment = self._segments.get(start)
+            if segment is None:
+                segment = self._segments[start] = _Segment()
+            if not _change(segment, kind, offset, size):
+                return
+        self.trace.add(time_ns, *self.ends())
+
+    def ends(self) -> Ends:
+        """Where the log ends now."""
+        written = durable = 0
+        contiguous = True
+        for start in sorted(self._segments):
+            segment = self._segments[start]
+            if segment.written:
+                written = start + segment.written
+            if contiguous:
+                durable = max(durable, start + segment.durable if segment.durable else 0)
+                contiguous = segment.durable >= segment.written
+        return Ends(written, durable)
+
+    def lost_power(self, time_ns: int) -> None:
+        """The node lost what was not on disk; what stays beyond that shows at its recovery."""
+        for segment in self._segments.values():
+            segment.written = min(segment.written, segment.durable)
+            segment.syncs.clear()
+        self.trace.add(time_ns, *self.ends())
+
+    def died(self) -> None:
+        """The process died; its syncs under way never end."""
+        for segment in self._segments.values():
+            segment.syncs.clear()
+
+    def recovered(self, time_ns: int, end: int, segment_size: int, *, is_durable: bool) -> None:
+        """The node found its log to end here; after a power cut all of that was on disk."""
+        for start, segment in self._segments.items():
+            limit = min(max(end - start, 0), segment_size)
+            segment.written = limit
+            segment.durable = limit if is_durable else min(segment.durable, limit)
+        self.trace.add(time_ns, *self.ends())
+
+    def wiped(self, time_ns: int) -> None:
+        """The disk is another one, empty."""
+        self._segments.clear()
+        self.trace.add(time_ns, 0, 0)
+
+
+def _change(segment: _Segment, kind: str, offset: int, size: int) -> bool:
+    """Take an event in; whether an end may have moved."""
+    if kind == "write":
+        if offset + size <= segment.written:
+            return False
+        segment.written = offset + size
+    elif kind == "zero" or kind == "truncate":
+        if kind == "zero" and offset + size < segment.written:
+            return False  # a hole within the log, not its end
+        cut = offset if kind == "zero" else size
+        if cut >= segment.written:
+            return False
+        segment.written = cut
+        segment.durable = min(segment.durable, cut)
+        segment.syncs = [min(end, cut) for end in segment.syncs]
+    elif kind == "sync":
+        segment.syncs.append(segment.written)
+        return False
+    elif kind == "sync_end" and segment.syncs:
+        segment.durable = max(segment.durable, segment.syncs.pop(0))
+    elif kind == "sync_lost" and segment.syncs:
+        segment.syncs.pop(0)
+        return False
+    else:
+        return False
+    return True

@@ -1,0 +1,60 @@
+"""One plan in one simulation: from a seed to a run directory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from chaos.history import HistoryWriter
+from chaos.record import HISTORY_FILE, RunRecord
+from chaos.scenario.plan import Plan
+from chaos.sim.backend import HARNESS, SimBackend
+from chaos.sim.clock import MILLISECOND
+from chaos.sim.simulation import Simulation
+from chaos.trial.conductor import Conductor
+from chaos.trial.targets import machine_names
+from rocketbed.world.api import World
+
+LIMIT_S: Final = 600.0
+"""Simulated seconds that a run may take beyond its storm and calm."""
+
+
+def run_in_simulation(
+    plan: Plan,
+    directory: Path,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+    keep_trace: bool = False,
+) -> tuple[RunRecord, Simulation]:
+    """Run a plan. The directory has to exist and be empty.
+
+    Raises `SimulationError` when the simulation itself fails, for instance because a node spins.
+    """
+    simulation = Simulation(f"{plan.name}/{plan.seed}", keep_trace=keep_trace)
+    with simulation:
+        _make_weather(plan, simulation)
+        with HistoryWriter(directory / HISTORY_FILE, lambda: simulation.timeline.now) as history:
+
+            async def main(world: World) -> RunRecord:
+                names = plan.shape.nameserver_names
+                backend = SimBackend(simulation, world, history, names)
+                return await Conductor(plan, backend, say).run(directory)
+
+            process = simulation.start(HARNESS, main)
+            limit_s = plan.storm_s + plan.calm_s + LIMIT_S
+            record: RunRecord = simulation.run_process(process, limit_s)
+    return record, simulation
+
+
+def _make_weather(plan: Plan, simulation: Simulation) -> None:
+    weather = plan.weather
+    link = simulation.network.weather
+    link.latency_ns = int(weather.link_ms * MILLISECOND)
+    link.jitter_ns = int(weather.link_jitter_ms * MILLISECOND)
+    for name in machine_names(plan):
+        host = simulation.host(name)
+        host.cut_mode = weather.cut_mode
+        host.cold_share = weather.cold_share
+        host.slowness = weather.slowness.get(name, 1.0)
+        if name in weather.disk_ms:
+            seconds = weather.disk_ms[name] / 1000
+            host.sync_seconds = (seconds / 2, seconds * 1.5)

@@ -1,0 +1,1 @@
+"""Doing what a plan says, on any backend, and writing down what happened."""

@@ -1,0 +1,337 @@
+"""What each verb of a step does, on whatever backend.
+
+An action returns whom it hit and how it is undone; the conductor decides when. Processes that a
+step ended are started again by its undoing, unless somebody did so before.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, cast
+
+import trio
+
+from chaos.scenario.plan import Plan
+from chaos.scenario.step import Step
+from chaos.trial.api import Backend, CrashPoint, DiskFault, LinkState, Program
+from chaos.trial.effects import Effect, Effects, both_ways
+from chaos.trial.members import Members
+from chaos.trial.targets import Resolver, machine_names
+
+LOOK_S: Final = 0.02
+Undo = Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Done:
+    """A step that was carried out."""
+
+    names: list[str]
+    """Whom it hit; empty: nothing fitted the target."""
+    second: list[str] = field(default_factory=list)
+    undo: Undo | None = None
+    words: dict[str, Any] = field(default_factory=dict)
+    """Arguments with what was drawn for them."""
+    wait: Undo | None = None
+    """When the fault strikes later than it was set up (`crash`): returns once it has struck."""
+
+
+class Actions:
+    """The verbs of one run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        members: Members,
+        resolver: Resolver,
+        random: Random,
+        programs: dict[str, Program],
+    ) -> None:
+        self.effects = Effects(backend)
+        self.excused: set[str] = set()
+        """Nodes that may end by themselves now: a fault makes them."""
+        self._plan = plan
+        self._backend = backend
+        self._members = members
+        self._resolver = resolver
+        self._random = random
+        self._programs = programs
+        self._slow: dict[str, None] = {}
+        self._drifting: dict[str, None] = {}
+
+    async def do(self, step: Step) -> Done:
+        """Carry a step out now."""
+        names = await self._resolver.names(step.target) if step.target else []
+        if not names and step.verb != "heal":
+            return Done(names=[])
+        method: Callable[[Step, list[str]], Awaitable[Done]] = getattr(self, f"_{step.verb}")
+        return await method(step, names)
+
+    async def mend(self) -> None:
+        """End every fault and start everything that is down."""
+        await self.effects.end_all()
+        for name in list(self._slow):
+            await self._backend.set_cpu(name, 1.0)
+        for name in list(self._drifting):
+            await self._backend.set_clock(name)
+        for node in machine_names(self._plan):
+            await self._resume(node)
+            await self._start(node)
+
+    # --- processes
+
+    async def _kill(self, step: Step, names: list[str]) -> Done:
+        for name in names:
+            if name in self._programs:
+                await self._backend.kill_client(name)
+            else:
+                self._unwanted(name)
+                await self._backend.kill(name)
+        return Done(names=names, undo=self._starter(names))
+
+    async def _stop(self, step: Step, names: list[str]) -> Done:
+        for name in names:
+            if name in self._members.members:
+                await self._members.stop(name)
+            else:
+                await self._backend.stop(name)
+        return Done(names=names, undo=self._starter(names))
+
+    async def _restart(self, step: Step, names: list[str]) -> Done:
+        for name in names:
+            if self._state(name) != "down":
+                await self._stop(step, [name])
+            await self._start(name, stale="stale-table" in step.words)
+        return Done(names=names)
+
+    async def _pause(self, step: Step, names: list[str]) -> Done:
+        running = [name for name in names if self._state(name) == "running"]
+        for name in running:
+            if name in self._programs:
+                await self._backend.pause_client(name)
+            else:
+                await self._backend.pause(name)
+
+        async def undo() -> None:
+            for name in running:
+                await self._resume(name)
+
+        return Done(names=running, undo=undo)
+
+    async def _powercut(self, step: Step, names: list[str]) -> Done:
+        modes = [word for word in step.words if word != "kernel"]
+        mode = modes[0] if modes else self._plan.weather.cut_mode
+        for name in names:
+            self._unwanted(name)
+            await self._backend.power_cut(name, mode)
+        return Done(names=names, undo=self._starter(names), words=dict(step.words))
+
+    async def _crash(self, step: Step, names: list[str]) -> Done:
+        words = dict(step.words)
+        if isinstance(event := words.get("store-event"), str):
+            words["store-event"] = str(self._draw(event))
+        point = CrashPoint(
+            event=int(words["store-event"]) if "store-event" in words else None,
+            mark=words.get("mark"),
+            power="powercut" in words,
+        )
+        alive = [name for name in names if self._state(name) != "down"]
+        for name in alive:
+            self.excused.add(name)
+            await self._backend.crash(name, point)
+
+        async def wait() -> None:
+            for name in alive:
+                while self._state(name) != "down":
+                    await trio.sleep(LOOK_S)
+                self._unwanted(name)
+
+        return Done(names=alive, undo=self._starter(alive), words=words, wait=wait)
+
+    async def _wipe(self, step: Step, names: list[str]) -> Done:
+        for name in names:
+            self._unwanted(name)
+            await self._backend.wipe(name)
+        return Done(names=names, undo=self._starter(names))
+
+    async def _promote(self, step: Step, names: list[str]) -> Done:
+        await self._members.promote(names[0], unfenced="unfenced" in step.words)
+        return Done(names=names[:1])
+
+    async def _double(self, step: Step, names: list[str]) -> Done:
+        name = names[0]
+        member = self._members.members[name]
+
+        async def again(doubled: bool) -> None:
+            member.doubled = doubled
+            await self._members.stop(name)
+            if not doubled:
+                member.cut = True
+            await self._members.start(name)
+
+        await again(True)
+        return Done(names=[name], undo=lambda: again(False))
+
+    # --- links
+
+    async def _partition(self, step: Step, names: list[str]) -> Done:
+        second = await self._resolver.names(step.second, beside=names)
+        pairs = both_ways(names, second, one_way="one-way" in step.words)
+        return await self._on_links(step, names, second, pairs, LinkState(cut=True))
+
+    async def _isolate(self, step: Step, names: list[str]) -> Done:
+        everybody = [*machine_names(self._plan), "harness"]
+        others = [name for name in everybody if name not in names]
+        return await self._on_links(step, names, [], both_ways(names, others), LinkState(cut=True))
+
+    async def _link(self, step: Step, names: list[str]) -> Done:
+        second = await self._resolver.names(step.second, beside=names)
+        words = step.words
+        state = LinkState(
+            delay_s=words.get("delay", 0.0),
+            jitter_s=words.get("jitter", 0.0),
+            loss=words.get("loss", 0.0),
+            rate=words.get("rate"),
+        )
+        return await self._on_links(step, names, second, both_ways(names, second), state)
+
+    async def _reset(self, step: Step, names: list[str]) -> Done:
+        second = await self._resolver.names(step.second, beside=names)
+        for one, other in both_ways(names, second, one_way=True):
+            await self._backend.reset(one, other)
+        return Done(names=names, second=second)
+
+    async def _swizzle(self, step: Step, names: list[str]) -> Done:
+        """Cut off one after the other, heal in another order (FoundationDB's swizzle-clog)."""
+        pause = step.words.get("over", 4.0) / (2 * len(names))
+        order = self._random.sample(names, len(names))
+        effects: dict[str, Effect] = {}
+        others = [name for name in machine_names(self._plan) if name not in self._programs]
+        for name in order:
+            effect = Effect(dict.fromkeys(both_ways([name], others), LinkState(cut=True)))
+            effects[name] = effect
+            await self.effects.begin(effect)
+            await trio.sleep(pause)
+        for name in self._random.sample(names, len(names)):
+            await self.effects.end(effects[name])
+            await trio.sleep(pause)
+        return Done(names=order, words=dict(step.words))
+
+    # --- machines
+
+    async def _disk(self, step: Step, names: list[str]) -> Done:
+        words = step.words
+        kind = next(word for word in step.form.one_of if word in words)
+        if kind == "bit-flip":
+            return await self._bit_flip(names)
+        seconds = words[kind] if kind in ("slow-fsync", "hang") else 0.0
+        fault = DiskFault(
+            kind=cast(Any, kind),
+            seconds=seconds,
+            once="once" in words,
+            after=words.get("after", 0),
+        )
+        effect = Effect(disks=dict.fromkeys(names, fault))
+        if kind in ("eio-fsync", "eio-write", "full", "read-only"):
+            self.excused.update(names)
+        await self.effects.begin(effect)
+        done = Done(names=names, undo=lambda: self.effects.end(effect), words=dict(words))
+        if kind == "hang" and step.for_s is None:
+            await trio.sleep(seconds)
+            await self.effects.end(effect)
+        return done
+
+    async def _bit_flip(self, names: list[str]) -> Done:
+        for name in names:
+            self._unwanted(name)
+            await self._backend.kill(name)
+            await self._backend.bit_flip(name)
+            await self._start(name)
+        return Done(names=names, words={"bit-flip": True})
+
+    async def _clock(self, step: Step, names: list[str]) -> Done:
+        jump, drift = step.words.get("jump", 0.0), step.words.get("drift", 0.0)
+        for name in names:
+            self._drifting[name] = None
+            await self._backend.set_clock(name, jump_s=jump, drift=drift)
+
+        async def undo() -> None:
+            for name in names:
+                await self._backend.set_clock(name, jump_s=-jump)
+
+        return Done(names=names, undo=undo, words=dict(step.words))
+
+    async def _cpu(self, step: Step, names: list[str]) -> Done:
+        for name in names:
+            self._slow[name] = None
+            await self._backend.set_cpu(name, step.words.get("slow", 10.0))
+
+        async def undo() -> None:
+            for name in names:
+                await self._backend.set_cpu(name, 1.0)
+
+        return Done(names=names, undo=undo, words=dict(step.words))
+
+    async def _heal(self, step: Step, names: list[str]) -> Done:
+        await self.effects.end_all()
+        return Done(names=["all"])
+
+    # --- inside
+
+    async def _on_links(
+        self,
+        step: Step,
+        names: list[str],
+        second: list[str],
+        pairs: list[tuple[str, str]],
+        state: LinkState,
+    ) -> Done:
+        effect = Effect(dict.fromkeys(pairs, state))
+        await self.effects.begin(effect)
+        return Done(
+            names=names,
+            second=second,
+            undo=lambda: self.effects.end(effect),
+            words=dict(step.words),
+        )
+
+    def _starter(self, names: list[str]) -> Undo:
+        async def undo() -> None:
+            for name in names:
+                await self._start(name)
+
+        return undo
+
+    async def _start(self, name: str, *, stale: bool = False) -> None:
+        """Start what is down."""
+        if self._state(name) != "down":
+            return
+        if name in self._programs:
+            self._backend.start_client(name, self._programs[name])
+        elif name in self._members.members:
+            await self._members.start(name)
+        else:
+            await self._backend.start(name, {}, stale=stale)
+
+    async def _resume(self, name: str) -> None:
+        if self._state(name) == "paused":
+            if name in self._programs:
+                await self._backend.pause_client(name, resume=True)
+            else:
+                await self._backend.resume(name)
+
+    def _state(self, name: str) -> str:
+        if name in self._programs:
+            return self._backend.client_state(name)
+        return self._backend.state(name)
+
+    def _unwanted(self, name: str) -> None:
+        if name in self._members.members:
+            self._members.members[name].wanted = False
+
+    def _draw(self, count: str) -> int:
+        if not count.startswith("rand:"):
+            return int(count)
+        low, _, high = count.removeprefix("rand:").partition("..")
+        return self._random.randint(int(low), int(high))

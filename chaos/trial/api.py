@@ -1,0 +1,209 @@
+"""What a backend can do to a cluster: the seam between a plan and the place it runs in.
+
+The conductor (`chaos.trial.conductor`) knows plans, roles and labels; a backend knows processes,
+disks and links. Times are seconds where they are asked for and nanoseconds of the run's clock where
+they are written down. Every node is named, never described: targets are resolved before.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from chaos.history import HistoryWriter
+from chaos.record import Image
+from chaos.trace import Trace
+from rocketbed.world.api import Address, World
+
+Program = Callable[[World], Awaitable[None]]
+"""A client: gets the world of its machine."""
+State = Literal["running", "paused", "down"]
+
+
+class BackendError(Exception):
+    """The backend itself failed (verdict `harness-error`); the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A node's own word for where it stands. Offsets in bytes of the log."""
+
+    written: int
+    flushed: int
+    confirmed: int
+    """What `inSyncReplicas` copies hold; `written` where nobody waits for copies."""
+    dispatched: int
+    """End of what queues and index know."""
+    in_sync: int
+    """Copies that keep up, the master among them; 0 on a slave."""
+    is_master: bool
+    is_following: bool
+    """A slave that is connected and has the same log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkState:
+    """One direction between two machines."""
+
+    cut: bool = False
+    delay_s: float = 0.0
+    """On top of the weather's."""
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    rate: int | None = None
+    """Bytes a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskFault:
+    """What a node's disk does wrong, until it is mended."""
+
+    kind: Literal["slow-fsync", "eio-fsync", "eio-write", "lost-fsync", "hang", "full", "read-only"]
+    seconds: float = 0.0
+    """Of `slow-fsync` (each one later by this) and `hang` (all syncs held for this long)."""
+    once: bool = False
+    """For the errors: fails a single time."""
+    after: int = 0
+    """For `full`: bytes that still fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashPoint:
+    """Where within its own work a node dies."""
+
+    event: int | None = None
+    """At the n-th change of its disk from now."""
+    mark: str | None = None
+    """At the next pass of a point whose name matches this pattern."""
+    power: bool = False
+    """A power cut rather than SIGKILL."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a backend hands over at the end."""
+
+    stores: dict[str, str]
+    """Node -> store directory, relative to the run's directory."""
+    images: list[Image]
+    trace: Trace
+    digest: str = ""
+    marks: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """A place where clusters run. Used by one run, as an async context manager."""
+
+    name: str
+    world: World
+    """The conductor's and the final reader's own machine."""
+    history: HistoryWriter
+    """Also written by the backend: `exit` and `recovered` of nodes."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began."""
+        ...
+
+    def lacks(self, capability: str) -> str | None:
+        """Why a capability (`chaos.scenario.verbs`) is missing here; None when it is not."""
+        ...
+
+    def nameservers(self) -> str:
+        """What nodes and clients are given, `host:port;host:port`."""
+        ...
+
+    def address(self, node: str) -> Address:
+        """Where clients find a node or nameserver."""
+        ...
+
+    def state(self, name: str) -> State:
+        """Of a node or nameserver."""
+        ...
+
+    def end_reason(self, name: str) -> str:
+        """Why a node that is down ended by itself (`Error: text`); empty if a signal ended it."""
+        ...
+
+    async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
+        """Start a node with these lines of `broker.conf` (a nameserver: none); does not wait.
+
+        With `stale` a nameserver comes back with the table it had when it ended.
+        """
+        ...
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL; returns when it is dead. What is down stays so."""
+        ...
+
+    async def stop(self, name: str, timeout_s: float = 20.0) -> bool:
+        """SIGTERM; whether it ended by itself in time (else it is killed)."""
+        ...
+
+    async def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        ...
+
+    async def resume(self, name: str) -> None:
+        """SIGCONT."""
+        ...
+
+    async def power_cut(self, name: str, mode: str) -> None:
+        """Lose what is not on disk; peers hear nothing."""
+        ...
+
+    async def crash(self, name: str, point: CrashPoint) -> None:
+        """Let it die there; returns at once."""
+        ...
+
+    async def wipe(self, name: str) -> None:
+        """Kill it and give it an empty disk."""
+        ...
+
+    async def bit_flip(self, name: str) -> str:
+        """Flip one bit of the commit log of a node that is down; what was hit."""
+        ...
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """Set one direction between two machines (nodes, nameservers, clients, `harness`)."""
+        ...
+
+    async def reset(self, one: str, other: str) -> None:
+        """Reset all connections between two machines."""
+        ...
+
+    async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
+        """These faults and no others from now on."""
+        ...
+
+    async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
+        """Move a machine's wall clock, and let it drift by this share from now on."""
+        ...
+
+    async def set_cpu(self, name: str, slowness: float) -> None:
+        """Factor on the processor time that a machine's work takes."""
+        ...
+
+    async def observe(self, name: str) -> Sample | None:
+        """Where a node stands; None when it does not say."""
+        ...
+
+    def start_client(self, name: str, program: Program) -> None:
+        """Start a program on a machine of its own (`name`), or start it again."""
+        ...
+
+    async def kill_client(self, name: str) -> None:
+        """SIGKILL, as far as it shows outside: connections reset, no clean-up."""
+        ...
+
+    async def pause_client(self, name: str, *, resume: bool = False) -> None:
+        """Stop a client's machine, or let it go on."""
+        ...
+
+    def client_state(self, name: str) -> State:
+        """Of a client; one that has ended is down."""
+        ...
+
+    async def collect(self, directory: Path) -> Collected:
+        """Hand over stores, images and trace. All nodes have ended."""
+        ...

@@ -1,0 +1,303 @@
+"""Carries a plan out: cluster up, load on, faults in time, all healed, all read back, all stopped.
+
+Phases: set up; storm (the steps); calm (nothing is broken any more and the load goes on); drain
+(the load has ended, everything has to come into order); final reading; clean stop. What does not
+happen in its time is written down as a stall, and the run goes on as far as it can.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import trio
+
+from chaos.history import Function
+from chaos.record import TRACE_FILE, Crash, Promise, RunRecord, Stall
+from chaos.scenario.plan import Plan
+from chaos.trial.actions import Actions
+from chaos.trial.api import Backend, Program
+from chaos.trial.load import ClientFailure, LoadControl, ProducerProgram, topic_names
+from chaos.trial.members import Members
+from chaos.trial.reading import FinalReader, GroupMember, QueueFollower, Reading
+from chaos.trial.schedule import Schedule
+from chaos.trial.targets import Resolver, consumer_names, producer_names
+from rocketbed.client.admin import Admin
+
+SAMPLE_S: Final = 0.5
+LOOK_S: Final = 0.1
+SET_UP_S: Final = 60.0
+DRAIN_S: Final = 60.0
+"""Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
+LEADER_S: Final = 5.0
+READ_S: Final = 60.0
+STOP_S: Final = 30.0
+
+Say = Callable[[str], None]
+
+
+class Conductor:
+    """One run. `record` is complete when `run` returns."""
+
+    def __init__(self, plan: Plan, backend: Backend, say: Say) -> None:
+        self.plan = plan
+        self.backend = backend
+        self.control = LoadControl()
+        self.members = Members(plan.shape, backend)
+        self.record = RunRecord(
+            scenario=plan.name,
+            backend=backend.name,
+            seed=plan.seed,
+            promise=Promise(
+                flush=plan.shape.flush, replication=plan.shape.repl, copies=plan.shape.copies
+            ),
+            groups=plan.shape.group_nodes(),
+            ordered_topics=topic_names(plan) if plan.producers.ordered else [],
+        )
+        reading = Reading(self.control, backend.history, backend.nameservers(), topic_names(plan))
+        self._reading = reading
+        self.programs: dict[str, Program] = {}
+        for name in producer_names(plan):
+            self.programs[name] = ProducerProgram(
+                plan, self.control, backend.history, backend.nameservers(), name
+            )
+        for number, name in enumerate(consumer_names(plan)):
+            in_group = plan.consumers.mode == "group" or (
+                plan.consumers.mode == "mixed" and number % 2 == 0
+            )
+            self.programs[name] = (
+                GroupMember(reading, name, number + 1) if in_group else QueueFollower(reading, name)
+            )
+        resolver = Resolver(plan, self.members, Random(f"{plan.seed}/targets"))
+        self.actions = Actions(
+            plan,
+            backend,
+            self.members,
+            resolver,
+            Random(f"{plan.seed}/actions"),
+            self.programs,
+        )
+        self.schedule = Schedule(
+            plan, backend, self.members, self.control, self.actions, resolver, say
+        )
+        self._say = say
+        self._zero_ns = 0
+
+    async def run(self, directory: Path) -> RunRecord:
+        """All phases, then everything into the directory. Raises `BackendError`."""
+        async with trio.open_nursery() as nursery:
+            if await self._set_up():
+                nursery.start_soon(self._sample)
+                await self._storm()
+                await self._calm()
+                await self._drain()
+                await self._read()
+            await self._stop()
+            nursery.cancel_scope.cancel()
+        await self._collect(directory)
+        return self.record
+
+    def now_s(self) -> float:
+        """Seconds of the scenario: since the load began."""
+        return (self.backend.now_ns() - self._zero_ns) / 1e9
+
+    # --- phases
+
+    async def _set_up(self) -> bool:
+        """Start everything, make topics, wait for slaves; whether that went well."""
+        backend, members = self.backend, self.members
+        for name in self.plan.shape.nameserver_names:
+            await backend.start(name, {})
+        for node in members.nodes:
+            await members.start(node)
+        with trio.move_on_after(SET_UP_S):
+            for node in members.nodes:
+                if not await members.wait_serving(node, SET_UP_S):
+                    self._stall("set-up", node, "it does not serve after its first start")
+                    return False
+            await self._make_topics()
+            await self._wait_in_sync()
+            self._zero_ns = backend.now_ns()
+            self.record.facts["zero_ns"] = self._zero_ns
+            for name, program in self.programs.items():
+                backend.start_client(name, program)
+            return True
+        self._stall("set-up", "cluster", f"it was not ready within {SET_UP_S:g} s")
+        return False
+
+    async def _make_topics(self) -> None:
+        while True:
+            try:
+                async with Admin(
+                    self.backend.world, nameservers=self.backend.nameservers()
+                ) as admin:
+                    for topic in self._reading.topics:
+                        await admin.create_topic(topic, queues=self.plan.producers.queues)
+                return
+            except ClientFailure:
+                await trio.sleep(LOOK_S)
+
+    async def _wait_in_sync(self) -> None:
+        for group in self.plan.shape.group_nodes():
+            while not await self._is_in_sync(group):
+                await trio.sleep(LOOK_S)
+
+    async def _is_in_sync(self, group: str) -> bool:
+        sample = await self.backend.observe(self.members.leader(group))
+        return sample is not None and sample.in_sync >= self.plan.shape.brokers
+
+    async def _storm(self) -> None:
+        self._say("storm")
+        with trio.move_on_after(self.plan.storm_s):
+            await self.schedule.run()
+            await trio.sleep_forever()
+        await self.actions.mend()
+        self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
+        self.record.calm_ns = self.backend.now_ns()
+
+    async def _calm(self) -> None:
+        self._say("calm")
+        began_s = self.now_s()
+        for group in self.plan.shape.group_nodes():
+            if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
+                self._stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
+        left = self.plan.calm_s - (self.now_s() - began_s)
+        await trio.sleep(max(left, 0.0))
+        for name in producer_names(self.plan):
+            last = self.control.acknowledged_ns.get(name, 0)
+            quiet_s = (self.backend.now_ns() - last) / 1e9
+            if last < self.record.calm_ns or quiet_s > self.plan.calm_s / 2:
+                self._stall(
+                    "producers", name, f"no send was acknowledged in the last {quiet_s:.1f} s"
+                )
+        self.control.producing = False
+
+    async def _drain(self) -> None:
+        """Wait until producers have ended and every slave has all of its master's log."""
+        self._say("drain")
+        with trio.move_on_after(DRAIN_S) as scope:
+            while self.control.producing_now:
+                await trio.sleep(LOOK_S)
+        if scope.cancelled_caught:
+            self._stall("producers", "all", f"sends still under way {DRAIN_S:g} s after the end")
+        for group in self.plan.shape.group_nodes():
+            with trio.move_on_after(DRAIN_S) as scope:
+                while (reason := await self._disorder(group)) is not None:
+                    await trio.sleep(LOOK_S)
+            if scope.cancelled_caught:
+                self._stall("replicas-equal", group, f"after {DRAIN_S:g} s: {reason}")
+        self.control.consuming = False
+
+    async def _disorder(self, group: str) -> str | None:
+        """Why a group is not in order yet."""
+        leader = self.members.leader(group)
+        master = await self.backend.observe(leader)
+        if master is None:
+            return f"{leader} does not answer"
+        if master.dispatched < master.written:
+            return f"{leader} has dispatched up to {master.dispatched} of {master.written}"
+        for node in self.members.followers(group):
+            sample = await self.backend.observe(node)
+            if sample is None:
+                return f"{node} does not answer"
+            if not sample.is_following or sample.written != master.written:
+                state = "follows" if sample.is_following else "does not follow"
+                return f"{node} {state}, its log ends at {sample.written} of {master.written}"
+            if sample.dispatched < sample.written:
+                return f"{node} has dispatched up to {sample.dispatched} of {sample.written}"
+        return None
+
+    async def _read(self) -> None:
+        self._say("reading")
+        reason = f"not everything was read within {READ_S:g} s"
+        with trio.move_on_after(READ_S) as scope:
+            try:
+                await FinalReader(self._reading, self.backend.world).run()
+            except ClientFailure as error:
+                reason = f"the final reading failed: {error}"
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        if scope.cancelled_caught:
+            self._stall("drain", "final reader", reason)
+
+    async def _stop(self) -> None:
+        self._say("stopping")
+        self.control.producing = self.control.consuming = False
+        self._note_ends()
+        for name in self.programs:
+            await self.backend.kill_client(name)
+        order = [
+            *(node for node in self.members.nodes if not self.members.is_leader(node)),
+            *self.members.leaders().values(),
+        ]
+        for node in order:
+            if self.backend.state(node) == "down":
+                continue
+            if await self.members.stop(node):
+                self.record.stopped_cleanly.append(node)
+            else:
+                self._stall("stop", node, "it did not end after SIGTERM")
+        for name in self.plan.shape.nameserver_names:
+            if self.backend.state(name) != "down":
+                await self.backend.stop(name)
+
+    async def _collect(self, directory: Path) -> None:
+        collected = await self.backend.collect(directory)
+        collected.trace.save(directory / TRACE_FILE)
+        record, counts = self.record, self.control.counts
+        record.stores = collected.stores
+        record.images = collected.images
+        record.digest = collected.digest
+        record.marks = collected.marks
+        record.leaders = self.members.leaders()
+        record.ids = {name: member.broker_id for name, member in self.members.members.items()}
+        record.end_ns = self.backend.now_ns()
+        record.steps = [str(step) for step in self.schedule.done]
+        record.skipped = self.schedule.skipped
+        record.facts |= {
+            **collected.facts,
+            "counts": dict(counts),
+            "outages": [list(outage) for outage in self.control.outages],
+        }
+        record.save(directory)
+
+    # --- inside
+
+    async def _sample(self) -> None:
+        """Write down where nodes stand, and which have ended by themselves."""
+        while True:
+            self._note_ends()
+            for node in self.members.nodes:
+                sample = await self.backend.observe(node)
+                if sample is not None:
+                    fields = {
+                        "written": sample.written,
+                        "flushed": sample.flushed,
+                        "confirmed": sample.confirmed,
+                        "dispatched": sample.dispatched,
+                        "in_sync": sample.in_sync,
+                        "master": sample.is_master,
+                        "following": sample.is_following,
+                    }
+                    self.backend.history.event(Function.NODE, node, "sample", fields)
+            await trio.sleep(SAMPLE_S)
+
+    def _note_ends(self) -> None:
+        for node, member in self.members.members.items():
+            if member.wanted and self.backend.state(node) == "down":
+                member.wanted = False
+                reason = self.backend.end_reason(node)
+                if node in self.actions.excused and _is_disk_trouble(reason):
+                    continue
+                self.record.crashes.append(
+                    Crash(node=node, time_ns=self.backend.now_ns(), reason=reason)
+                )
+
+    def _stall(self, what: str, subject: str, reason: str) -> None:
+        self.record.stalls.append(Stall(what=what, subject=subject, reason=reason))
+        self._say(f"stalled: {subject}: {reason}")
+
+
+def _is_disk_trouble(reason: str) -> bool:
+    """Whether a node ended the way it should when its disk failed it, or a fault killed it."""
+    return not reason or reason.startswith(("StoreFailed", "OSError"))

@@ -1,0 +1,86 @@
+"""Faults that last: what is on each link and disk now, from all steps that have not ended.
+
+Two steps may lie on one link; when one ends, the other's part has to stay. So each step holds its
+part here, and a link or disk gets the sum of the parts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from chaos.trial.api import Backend, DiskFault, LinkState
+
+Pair = tuple[str, str]
+"""One direction: from, to."""
+
+
+@dataclass(eq=False, slots=True)
+class Effect:
+    """One step's part."""
+
+    links: dict[Pair, LinkState] = field(default_factory=dict)
+    disks: dict[str, DiskFault] = field(default_factory=dict)
+
+
+class Effects:
+    """All parts that are in force."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._parts: list[Effect] = []
+
+    async def begin(self, effect: Effect) -> None:
+        """Put a part into force."""
+        self._parts.append(effect)
+        await self._apply([effect])
+
+    async def end(self, effect: Effect) -> None:
+        """Take it back; one that has ended already is nothing."""
+        if effect in self._parts:
+            self._parts.remove(effect)
+            await self._apply([effect])
+
+    async def end_all(self) -> None:
+        """Mend everything."""
+        parts, self._parts = self._parts, []
+        await self._apply(parts)
+
+    def disk_is_sick(self, node: str) -> bool:
+        """Whether any fault lies on a node's disk."""
+        return any(node in effect.disks for effect in self._parts)
+
+    async def _apply(self, changed: Iterable[Effect]) -> None:
+        pairs: dict[Pair, None] = {}
+        disks: dict[str, None] = {}
+        for effect in changed:
+            pairs.update(dict.fromkeys(effect.links))
+            disks.update(dict.fromkeys(effect.disks))
+        for pair in pairs:
+            states = [effect.links[pair] for effect in self._parts if pair in effect.links]
+            await self._backend.set_link(*pair, _together(states))
+        for node in disks:
+            faults = [effect.disks[node] for effect in self._parts if node in effect.disks]
+            await self._backend.set_disk(node, faults)
+
+
+def _together(states: list[LinkState]) -> LinkState:
+    rates = [state.rate for state in states if state.rate is not None]
+    return LinkState(
+        cut=any(state.cut for state in states),
+        delay_s=sum(state.delay_s for state in states),
+        jitter_s=sum(state.jitter_s for state in states),
+        loss=max((state.loss for state in states), default=0.0),
+        rate=min(rates, default=None),
+    )
+
+
+def both_ways(ones: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> list[Pair]:
+    """Directions between two sets of machines; one-way takes those from the first to the second."""
+    pairs: dict[Pair, None] = {}
+    second = list(others)
+    for one in ones:
+        for other in second:
+            if one != other:
+                pairs[one, other] = None
+                if not one_way:
+                    pairs[other, one] = None
+    return list(pairs)

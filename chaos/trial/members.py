@@ -1,0 +1,166 @@
+"""Who is master of whom, and what each node is started with; failover by hand.
+
+In classic mode nobody is elected: an operator makes a slave the master (broker id 0), and the old
+master is its slave from its next start on, cut to what both have (`rbDiverged=cut`, design.md 13).
+The conductor is that operator.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from chaos.history import Function
+from chaos.scenario.plan import Shape
+from chaos.trial.api import Backend, Sample
+
+SERVING_S: Final = 30.0
+LOOK_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Member:
+    """A node and its part."""
+
+    name: str
+    group: str
+    broker_id: int
+    wanted: bool = False
+    """Whether it is meant to run."""
+    cut: bool = False
+    """Whether it may cut its own log to its master's: set once another was promoted."""
+    incarnation: int = 0
+    doubled: bool = False
+    """Whether it is started as a second master, by an operator's error."""
+
+
+@dataclass(slots=True)
+class Members:
+    """All nodes of a run."""
+
+    shape: Shape
+    backend: Backend
+    members: dict[str, Member] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for group, nodes in self.shape.group_nodes().items():
+            for number, node in enumerate(nodes):
+                self.members[node] = Member(node, group, number)
+
+    @property
+    def nodes(self) -> list[str]:
+        """All nodes."""
+        return list(self.members)
+
+    def leader(self, group: str) -> str:
+        """The node with broker id 0."""
+        return next(m.name for m in self.members.values() if m.group == group and not m.broker_id)
+
+    def leaders(self) -> dict[str, str]:
+        """Of all groups."""
+        return {group: self.leader(group) for group in self.shape.group_nodes()}
+
+    def is_leader(self, node: str) -> bool:
+        """Whether it has broker id 0."""
+        return node in self.members and self.members[node].broker_id == 0
+
+    def followers(self, group: str) -> list[str]:
+        """The other nodes of a group."""
+        return [m.name for m in self.members.values() if m.group == group and m.broker_id]
+
+    def settings(self, node: str) -> dict[str, str]:
+        """Lines of `broker.conf`."""
+        member, shape = self.members[node], self.shape
+        is_master = member.broker_id == 0 or member.doubled
+        master_role = "SYNC_MASTER" if shape.repl == "sync" else "ASYNC_MASTER"
+        lines = {
+            "brokerClusterName": "testbed",
+            "brokerName": member.group,
+            "brokerId": "0" if is_master else str(member.broker_id),
+            "brokerRole": master_role if is_master else "SLAVE",
+            "flushDiskType": "SYNC_FLUSH" if shape.flush == "sync" else "ASYNC_FLUSH",
+            "mappedFileSizeCommitLog": str(shape.segment),
+        }
+        if shape.repl == "sync":
+            lines["inSyncReplicas"] = str(shape.copies)
+        if member.cut and not is_master:
+            lines["rbDiverged"] = "cut"
+        return {**lines, **shape.settings}
+
+    async def start(self, node: str) -> None:
+        """Start a node; does not wait."""
+        member = self.members[node]
+        member.wanted = True
+        member.incarnation += 1
+        settings = self.settings(node)
+        self.backend.history.event(
+            Function.NODE,
+            node,
+            "start",
+            {
+                "role": settings["brokerRole"],
+                "id": int(settings["brokerId"]),
+                "incarnation": member.incarnation,
+            },
+        )
+        await self.backend.start(node, settings)
+
+    async def wait_serving(self, node: str, timeout_s: float = SERVING_S) -> bool:
+        """Wait until a node says where it stands; whether it did in time."""
+        with trio.move_on_after(timeout_s):
+            while await self.backend.observe(node) is None:
+                if self.backend.state(node) == "down":
+                    return False
+                await trio.sleep(LOOK_S)
+            return True
+        return False
+
+    async def longest(self, group: str) -> str | None:
+        """The running follower whose log reaches furthest."""
+        best: tuple[int, str] | None = None
+        for node in self.followers(group):
+            sample: Sample | None = None
+            if self.backend.state(node) == "running":
+                sample = await self.backend.observe(node)
+            if sample is not None and (best is None or sample.written > best[0]):
+                best = sample.written, node
+        return None if best is None else best[1]
+
+    async def promote(self, node: str, *, unfenced: bool = False) -> None:
+        """Make a slave the master of its group.
+
+        The old master is killed first, unless `unfenced`; every slave that runs is started again
+        with the leave to cut its log.
+        """
+        member = self.members[node]
+        former = self.leader(member.group)
+        if former == node:
+            return
+        if not unfenced:
+            self.members[former].wanted = False
+            await self.backend.kill(former)
+        sample = await self.backend.observe(node)
+        await self.stop(node)
+        old = self.members[former]
+        old.broker_id, member.broker_id = member.broker_id, 0
+        for name in self.followers(member.group):
+            self.members[name].cut = True
+        member.cut = False
+        self.backend.history.event(
+            Function.NODE,
+            node,
+            "promote",
+            {"former": former, "written": sample.written if sample else -1},
+        )
+        await self.start(node)
+        for name in self.followers(member.group):
+            if name != former and self.backend.state(name) == "running":
+                await self.stop(name)
+                await self.start(name)
+
+    async def stop(self, node: str) -> bool:
+        """SIGTERM, and wait; whether it ended by itself."""
+        self.members[node].wanted = False
+        if self.backend.state(node) == "paused":
+            await self.backend.resume(node)
+        return await self.backend.stop(node)

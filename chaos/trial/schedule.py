@@ -1,0 +1,193 @@
+"""When each step of a plan is due, and what was done at what time to whom.
+
+What was done is kept as steps of their own, with times and names in place of triggers and targets:
+the concrete plan, which a replay file holds and the shrinker works on.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from operator import eq, ge, gt, le, lt, ne
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from chaos.history import Function
+from chaos.scenario.plan import Plan
+from chaos.scenario.step import After, At, Every, Step, When
+from chaos.trial.actions import Actions, Done
+from chaos.trial.api import Backend
+from chaos.trial.load import LoadControl
+from chaos.trial.members import Members
+from chaos.trial.targets import Resolver
+
+LOOK_S: Final = 0.05
+ACTION_S: Final = 60.0
+"""Longest time that one action may take."""
+COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "==": eq,
+    "!=": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
+
+
+class Schedule:
+    """The steps of one run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        members: Members,
+        control: LoadControl,
+        actions: Actions,
+        resolver: Resolver,
+        say: Callable[[str], None],
+    ) -> None:
+        self.done: list[Step] = []
+        """What was carried out, concrete."""
+        self.skipped: list[str] = []
+        """Steps that this backend cannot do, or that found nobody."""
+        self._plan = plan
+        self._backend = backend
+        self._members = members
+        self._control = control
+        self._actions = actions
+        self._resolver = resolver
+        self._say = say
+        self._random = Random(f"{plan.seed}/schedule")
+        self._zero_s = 0.0
+        self._followers: dict[str, list[Step]] = defaultdict(list)
+
+    async def run(self) -> None:
+        """Carry all steps out; returns when nothing is due any more."""
+        self._zero_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for step in self._plan.steps:
+                needs = step.form.needs
+                reason = self._backend.lacks(needs) if needs else None
+                if reason is not None:
+                    self.skipped.append(f"{step}: {reason}")
+                elif isinstance(step.trigger, After):
+                    self._followers[step.trigger.label].append(step)
+            for step in self._plan.steps:
+                trigger = step.trigger
+                if isinstance(trigger, After) or self._is_skipped(step):
+                    continue
+                if isinstance(trigger, When):
+                    nursery.start_soon(self._when, nursery, step, trigger)
+                else:
+                    for moment in self._moments(trigger):
+                        nursery.start_soon(self._at, nursery, step, moment)
+
+    def now_s(self) -> float:
+        """Seconds since the load began."""
+        return trio.current_time() - self._zero_s
+
+    def _is_skipped(self, step: Step) -> bool:
+        return any(text.startswith(f"{step}: ") for text in self.skipped)
+
+    def _moments(self, trigger: At | Every) -> list[float]:
+        if isinstance(trigger, At):
+            return [trigger.seconds]
+        moments: list[float] = []
+        end = self._plan.storm_s if trigger.until is None else trigger.until
+        moment = trigger.seconds
+        while moment <= end:
+            moved = moment + (2 * self._random.random() - 1) * trigger.jitter
+            moments.append(max(0.0, moved))
+            moment += trigger.seconds
+        return moments
+
+    async def _at(self, nursery: trio.Nursery, step: Step, moment: float) -> None:
+        await trio.sleep(max(0.0, moment - self.now_s()))
+        await self._fire(nursery, step)
+
+    async def _when(self, nursery: trio.Nursery, step: Step, condition: When) -> None:
+        while not await self._holds(condition):
+            await trio.sleep(LOOK_S)
+        await self._fire(nursery, step)
+
+    async def _holds(self, condition: When) -> bool:
+        compare = COMPARE[condition.operator]
+        if condition.subject == "t":
+            return compare(self.now_s(), condition.value)
+        if condition.subject == "acked":
+            return compare(self._control.counts["ok"], condition.value)
+        if condition.subject == "down":
+            down = [node for node in self._members.nodes if self._backend.state(node) == "down"]
+            return compare(len(down), condition.value)
+        for leader in self._members.leaders().values():
+            sample = await self._backend.observe(leader)
+            if sample is None:
+                continue
+            value = sample.in_sync if condition.subject == "isr" else await self._lag(leader)
+            if compare(value, condition.value):
+                return True
+        return False
+
+    async def _lag(self, leader: str) -> int:
+        """Bytes that the last follower is behind."""
+        ends = []
+        group = self._members.members[leader].group
+        for node in [leader, *self._members.followers(group)]:
+            sample = await self._backend.observe(node)
+            if sample is not None:
+                ends.append(sample.written)
+        return max(ends) - min(ends) if ends else 0
+
+    async def _fire(self, nursery: trio.Nursery, step: Step) -> None:
+        """Carry a step out, let those that follow it follow, and undo it in its time."""
+        if step.share < 1.0 and self._random.random() >= step.share:
+            return
+        moment = self.now_s()
+        with trio.move_on_after(ACTION_S, shield=True):
+            done = await self._actions.do(step)
+        if not done.names:
+            self.skipped.append(f"{step}: nobody to do it to at {moment:.3f} s")
+            return
+        concrete = self._note(step, done, moment)
+        if done.wait is not None:
+            await done.wait()
+            self._event(step, done, "struck", concrete)
+        if step.label:
+            self._resolver.hit[step.label] = done.names
+        for follower in self._followers.get(step.label, []) if step.label else []:
+            assert isinstance(follower.trigger, After)
+            nursery.start_soon(self._at, nursery, follower, self.now_s() + follower.trigger.seconds)
+        if step.for_s is not None and done.undo is not None:
+            await trio.sleep(step.for_s)
+            with trio.move_on_after(ACTION_S, shield=True):
+                await done.undo()
+            self._event(step, done, "heal", concrete)
+
+    def _note(self, step: Step, done: Done, moment: float) -> Step:
+        concrete = replace(
+            step,
+            trigger=At(round(moment, 6)),
+            target=",".join(done.names),
+            second=",".join(done.second),
+            words=done.words or step.words,
+            share=1.0,
+        )
+        if step.verb == "heal":
+            concrete = replace(concrete, target="")
+        self.done.append(concrete)
+        self._event(step, done, step.verb, concrete)
+        self._say(str(concrete))
+        return concrete
+
+    def _event(self, step: Step, done: Done, what: str, concrete: Step) -> None:
+        fields: dict[str, Any] = {
+            "step": str(concrete),
+            "targets": done.names,
+            "second": done.second,
+            "label": step.label,
+            "for_s": step.for_s,
+        }
+        node = done.names[0] if len(done.names) == 1 else ""
+        self._backend.history.event(Function.NEMESIS, node, what, fields)

@@ -1,0 +1,150 @@
+"""From a description such as `follower:insync` to names, at the moment a step is due."""
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.plan import Plan
+from chaos.scenario.step import unknown
+from chaos.trial.members import Members
+
+SELECTORS: Final = (
+    "leader",
+    "follower:any",
+    "follower:all",
+    "follower:insync",
+    "follower:lagging",
+    "follower:longest",
+    "ns:all",
+    "ns:any",
+    "rand:minority",
+    "rand:majority",
+    "others",
+    "all",
+    "clients:all",
+    "clients:producers",
+    "clients:consumers",
+)
+_NUMBERED: Final = re.compile(r"(rand|ns):(\d+)")
+
+
+def client_names(plan: Plan) -> list[str]:
+    """Machines of the clients."""
+    return producer_names(plan) + consumer_names(plan)
+
+
+def producer_names(plan: Plan) -> list[str]:
+    """Machines of the producers."""
+    return [f"producer-{number + 1}" for number in range(plan.producers.count)]
+
+
+def consumer_names(plan: Plan) -> list[str]:
+    """Machines of the consumers."""
+    return [f"consumer-{number + 1}" for number in range(plan.consumers.count)]
+
+
+def machine_names(plan: Plan) -> list[str]:
+    """Every machine of a run but the harness."""
+    return plan.shape.nodes + plan.shape.nameserver_names + client_names(plan)
+
+
+def check_target(text: str, plan: Plan, labels: list[str]) -> None:
+    """Raises `ScenarioError` for a target that no moment of this plan can have."""
+    names = machine_names(plan)
+    for part in text.split(","):
+        if part.startswith("@"):
+            if part[1:] not in labels:
+                raise ScenarioError(unknown("label", part[1:], labels))
+            continue
+        if part.startswith("controller"):
+            raise ScenarioError(f"target {part!r} needs automatic failover, which is not there yet")
+        bare, _, group = part.rpartition(":")
+        is_selector = part in SELECTORS or (
+            bare in ("leader", *SELECTORS) and group in plan.shape.group_nodes()
+        )
+        numbered = _NUMBERED.fullmatch(part)
+        if numbered and numbered[1] == "ns" and f"ns{numbered[2]}" not in names:
+            raise ScenarioError(f"target {part!r}: there are {plan.shape.nameservers} nameservers")
+        if not (is_selector or numbered or part.removeprefix("node:") in names):
+            raise ScenarioError(unknown("target", part, [*SELECTORS, *names]))
+
+
+class Resolver:
+    """Resolves targets of one run."""
+
+    def __init__(self, plan: Plan, members: Members, random: Random) -> None:
+        self._plan = plan
+        self._members = members
+        self._random = random
+        self.hit: dict[str, list[str]] = {}
+        """Label -> what its step hit last."""
+
+    async def names(self, text: str, *, beside: list[str] | None = None) -> list[str]:
+        """Names of machines; none when nothing fits now. `beside` is what `others` leaves out."""
+        found: dict[str, None] = {}
+        for part in text.split(","):
+            for name in await self._part(part, beside or []):
+                found[name] = None
+        return list(found)
+
+    async def _part(self, part: str, beside: list[str]) -> list[str]:
+        plan, members = self._plan, self._members
+        if part.startswith("@"):
+            return self.hit.get(part[1:], [])
+        name = part.removeprefix("node:")
+        if name in machine_names(plan):
+            return [name]
+        if numbered := _NUMBERED.fullmatch(part):
+            return self._numbered(numbered[1], int(numbered[2]))
+        simple: dict[str, Callable[[], list[str]]] = {
+            "all": lambda: members.nodes,
+            "others": lambda: [node for node in members.nodes if node not in beside],
+            "ns:all": lambda: plan.shape.nameserver_names,
+            "ns:any": lambda: [self._random.choice(plan.shape.nameserver_names)],
+            "clients:all": lambda: client_names(plan),
+            "clients:producers": lambda: producer_names(plan),
+            "clients:consumers": lambda: consumer_names(plan),
+            "rand:minority": lambda: self._some((len(members.nodes) - 1) // 2),
+            "rand:majority": lambda: self._some(len(members.nodes) // 2 + 1),
+        }
+        if part in simple:
+            return simple[part]()
+        return await self._role(part)
+
+    def _numbered(self, kind: str, number: int) -> list[str]:
+        return [f"ns{number}"] if kind == "ns" else self._some(number)
+
+    def _some(self, count: int) -> list[str]:
+        nodes = self._members.nodes
+        return sorted(self._random.sample(nodes, min(count, len(nodes))))
+
+    async def _role(self, part: str) -> list[str]:
+        groups = self._plan.shape.group_nodes()
+        head, _, last = part.rpartition(":")
+        if head and last in groups:
+            part, group = head, last
+        else:
+            group = self._random.choice(sorted(groups)) if len(groups) > 1 else next(iter(groups))
+        if part == "leader":
+            return [self._members.leader(group)]
+        followers = self._members.followers(group)
+        if part == "follower:all":
+            return followers
+        if part == "follower:longest":
+            longest = await self._members.longest(group)
+            return [] if longest is None else [longest]
+        if part in ("follower:insync", "follower:lagging"):
+            followers = await self._by_lag(group, followers, lagging=part.endswith("lagging"))
+        return [self._random.choice(followers)] if followers else []
+
+    async def _by_lag(self, group: str, followers: list[str], *, lagging: bool) -> list[str]:
+        leader = await self._members.backend.observe(self._members.leader(group))
+        found = []
+        for node in followers:
+            sample = await self._members.backend.observe(node)
+            behind = sample is None or (leader is not None and sample.written < leader.confirmed)
+            if behind == lagging:
+                found.append(node)
+        return found
