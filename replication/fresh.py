@@ -11,7 +11,7 @@ more is silent for five seconds and then sends its position.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import trio
@@ -19,7 +19,7 @@ import trio
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.bodies import KvTable
+from rocketbed.wire.bodies import HaRuntimeInfo, KvTable
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import request
 from rocketbed.wire.errors import ProtocolError
@@ -34,6 +34,8 @@ class LogBounds:
 
     first: int
     end: int
+    is_slave: bool = False
+    """Whether it says that it is a slave itself; 4.x does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ async def ask_log_start(world: World, master: Address) -> LogStart | None:
 async def ask_log_bounds(world: World, master: Address) -> LogBounds | None:
     """Ask at a master's remoting address; None when it does not say. Safe to cancel."""
     try:
-        return await _with_connection(world, master, _ask_bounds)
+        return await _with_connection(world, master, _ask_bounds_and_role)
     except (RemotingError, ProtocolError, ValueError) as exc:
         world.log.debug(
             "replication.bounds_unknown", master=f"{master[0]}:{master[1]}", reason=str(exc)
@@ -98,6 +100,14 @@ async def _ask_bounds(connection: Connection) -> LogBounds:
         raise ValueError(f"its runtime info (code 28) has no commitLogMinOffset: {response.remark}")
     first = int(table["commitLogMinOffset"])
     return LogBounds(first, max(int(table.get("commitLogMaxOffset", "0")), first))
+
+
+async def _ask_bounds_and_role(connection: Connection) -> LogBounds:
+    bounds = await _ask_bounds(connection)
+    response = await connection.request(request(RequestCode.GET_BROKER_HA_STATUS))
+    if response.code != ResponseCode.SUCCESS or HaRuntimeInfo.decode(response.body).master:
+        return bounds
+    return replace(bounds, is_slave=True)
 
 
 async def _ask_start(connection: Connection) -> LogStart | None:

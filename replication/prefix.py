@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from replication.api import LogCutter, ReplicaLog, WholeRecord
-from replication.errors import NothingInCommon
+from replication.errors import CutRefused, NothingInCommon
 from replication.fresh import LogBounds
 
 STEP_SIZE: Final = 64 * 1024
@@ -89,8 +89,11 @@ class PrefixSearch:
     async def judge(self, parted: Parted) -> WholeRecord | None:
         """The last common record, None when a lower comparison is needed to tell.
 
-        Raises `NothingInCommon` when there is no lower one.
+        Raises `NothingInCommon` when there is no lower one, `CutRefused` for a master that is
+        none: a former master that came back as a slave may still have to be cut itself.
         """
+        if self.bounds is not None and self.bounds.is_slave:
+            raise CutRefused(f"{parted.reason}; but it is a slave itself, so nothing is cut for it")
         last = await self._cutter.last_record(parted.offset)
         first = 0 if parted.first == 1 else parted.first
         if last is not None and last.start >= first:

@@ -153,6 +153,7 @@ class Slave:
         return False
 
     async def _ask_bounds(self) -> None:
+        """What the master's log holds, before ours is compared with it."""
         if self.search is None or self.log.max_offset == self.log.min_offset:
             return
         self.search.bounds = None
