@@ -19,6 +19,8 @@ from tests.sim.client_cluster import NAMESERVERS, PORT, SimCluster
 
 SEGMENT = 64 * 1024
 NODES = ("b1", "b2", "b3")
+SENDS_MAX = 500
+SEND_PAUSE_S = 0.05
 
 
 class Group(SimCluster):
@@ -90,16 +92,16 @@ class Group(SimCluster):
         """Send messages to topic T, each until it was sent, and note the outcomes."""
 
         async def main(world: World) -> None:
-            async with Producer(
-                world, nameservers=NAMESERVERS, group="pg", **options
-            ) as sender:
+            async with Producer(world, nameservers=NAMESERVERS, group="pg", **options) as sender:
                 for number in range(count):
                     body = f"{prefix}-{number} ".encode().ljust(size, b".")
-                    with trio.fail_after(60):
-                        while not isinstance(
-                            outcome := await sender.send(Message("T", body)), Sent
-                        ):
-                            await trio.sleep(0.05)
+                    outcome: Outcome = await sender.send(Message("T", body))
+                    for _ in range(SENDS_MAX):
+                        if isinstance(outcome, Sent):
+                            break
+                        await trio.sleep(SEND_PAUSE_S)
+                        outcome = await sender.send(Message("T", body))
+                    assert isinstance(outcome, Sent)
                     self.outcomes.append((body, outcome))
 
         self.run(main)

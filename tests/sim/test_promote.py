@@ -6,9 +6,7 @@ what both have, keeps what it loses, and follows (design.md 13).
 
 from pathlib import Path
 
-import pytest
-
-from tests.sim.promotion import SEGMENT, Group
+from tests.sim.promotion import Group
 
 
 def test_a_former_master_is_cut_to_the_common_prefix_and_follows(tmp_path: Path) -> None:

@@ -1,0 +1,316 @@
+"""Slaves that may cut their log: where two logs part is found, with our master and with RocketMQ's.
+
+Records are 100 bytes each and say who wrote them, so the true common prefix is known.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+import trio
+
+from chaos.sim.simulation import Simulation
+from replication.api import WholeRecord
+from replication.confirm import AckBoard
+from replication.errors import CutRefused, NothingInCommon
+from replication.fresh import LogBounds
+from replication.master import Master
+from replication.slave import Slave
+from rocketbed.wire.ha import ReportReader, encode_transfer
+from rocketbed.world.api import Stream, World
+from tests.segmented_log import SegmentedLog
+
+SEGMENT = 100_000
+PORT = 10912
+RECORD = 100
+
+
+def records(writer: str, first: int, end: int) -> bytes:
+    """Records number `first` to `end` of a writer: a head of their own, then a body all share."""
+    return b"".join(
+        f"{number:08d}{writer:>8}".encode().ljust(RECORD, b".") for number in range(first, end)
+    )
+
+
+async def take_reports(
+    stream: Stream,
+    reports: list[int],
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Note what a slave reports, from the first report on."""
+    reader = ReportReader()
+    while data := await stream.receive_some(4096):
+        is_first = not reports
+        reports += reader.feed(data)
+        if is_first and reports:
+            task_status.started()
+
+
+class Cutter:
+    """Cuts a `SegmentedLog`; remembers what it was asked."""
+
+    def __init__(self, log: SegmentedLog) -> None:
+        self._log = log
+        self.cuts: list[int] = []
+        self.refusal = ""
+
+    async def last_record(self, offset: int) -> WholeRecord | None:
+        end = offset - offset % RECORD
+        return WholeRecord(end - RECORD, end) if end - RECORD >= self._log.min_offset else None
+
+    async def cut(self, offset: int) -> tuple[str, int]:
+        if self.refusal:
+            raise CutRefused(self.refusal)
+        size = self._log.max_offset - offset
+        self.cuts.append(offset)
+        self._log.cut(offset)
+        return "kept", size
+
+
+class Pair:
+    """A master and a slave that have `common` records alike, and then their own."""
+
+    def __init__(
+        self,
+        common: int,
+        ours: int,
+        theirs: int,
+        *,
+        seed: int = 0,
+        first: int = 0,
+        like_rocketmq: bool = False,
+        tells: bool = True,
+        is_slave: bool = False,
+    ) -> None:
+        """`first`: the first record that the slave has; `tells`: whether bounds are known."""
+        self.simulation = Simulation(seed)
+        self._common, self._ours, self._theirs, self._first = common, ours, theirs, first
+        self._tells = tells
+        self.is_slave = is_slave
+        serve = self._serve_like_rocketmq if like_rocketmq else self._serve
+        self.reports: list[list[int]] = []
+        """What the slave reported, by connection."""
+        self.simulation.start("master", serve)
+        self.simulation.run(0.1)
+        self.simulation.start("slave", self._follow)
+        self.run_until(lambda: hasattr(self, "slave"))
+
+    def __enter__(self) -> "Pair":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.simulation.close()
+
+    def _make_master_log(self, world: World) -> None:
+        self.master_log = SegmentedLog(world, "/log", SEGMENT)
+        self.master_log.append(records("both", 0, self._common))
+        self.master_log.append(records("them", self._common, self._common + self._theirs))
+
+    async def _serve(self, world: World) -> None:
+        self._make_master_log(world)
+        self.board = AckBoard(2)
+        await Master(world, self.master_log, self.board, port=PORT).run()
+
+    async def _serve_like_rocketmq(self, world: World) -> None:
+        """Serves any first report; heartbeats for ever where there is nothing."""
+        self._make_master_log(world)
+        listener = await world.network.listen("", PORT)
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._serve_one, await listener.accept())
+
+    async def _serve_one(self, stream: Stream) -> None:
+        reports: list[int] = []
+        self.reports.append(reports)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(take_reports, stream, reports)
+                position = reports[0]
+                while True:
+                    left = SEGMENT - position % SEGMENT
+                    data = self.master_log.read(position, min(left, 32_768))
+                    await stream.send_all(encode_transfer(position, data))
+                    position += len(data)
+                    if not data:
+                        await trio.sleep(5)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            await trio.aclose_forcefully(stream)
+
+    async def _follow(self, world: World) -> None:
+        self.log = SegmentedLog(world, "/log", SEGMENT)
+        parts = records("both", self._first, self._common) + records(
+            "us", max(self._common, self._first), self._common + self._ours
+        )
+        at = self._first * RECORD
+        while parts:
+            left = SEGMENT - at % SEGMENT
+            self.log.append_raw(at, parts[:left])
+            at, parts = at + len(parts[:left]), parts[left:]
+        self.cutter = Cutter(self.log)
+        self.slave = Slave(world, self.log, cutter=self.cutter)
+        if self._tells:
+            self.slave.find_bounds = self._bounds
+        self.slave.set_master(("master", PORT))
+        await self.slave.run()
+
+    async def _bounds(self) -> LogBounds:
+        log = self.master_log
+        return LogBounds(log.min_offset, log.max_offset, self.is_slave)
+
+    def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+        self.simulation.run(seconds, until=condition)
+
+    def is_equal(self) -> bool:
+        return self.log.max_offset == self.master_log.max_offset and self.slave.state == "following"
+
+    def check(self) -> None:
+        """Followed, cut once and exactly at the common prefix, if it had to be."""
+        self.run_until(self.is_equal)
+        assert self.log.contents() == self.master_log.contents()[self.log.min_offset :]
+        assert self.cutter.cuts == ([self._common * RECORD] if self._ours else [])
+
+    def events(self, event: str) -> list[dict[str, object]]:
+        return [line.fields for line in self.simulation.log if line.event == event]
+
+
+KINDS = [(False, True), (False, False), (True, True), (True, False)]
+IDS = ["ours-tells", "ours-silent", "rocketmq-tells", "rocketmq-silent"]
+
+
+@pytest.mark.parametrize(("like_rocketmq", "tells"), KINDS, ids=IDS)
+@pytest.mark.parametrize(
+    ("common", "ours", "theirs"),
+    [
+        (500, 0, 30),
+        (500, 10, 0),
+        (500, 10, 30),
+        (500, 30, 10),
+        (500, 3000, 10),
+        (500, 3000, 5000),
+        (3000, 5000, 1),
+        (3000, 1, 9000),
+        (1000, 500, 500),
+        (1, 3000, 3000),
+        (1, 1, 0),
+    ],
+)
+def test_the_log_is_cut_to_the_common_records(
+    common: int, ours: int, theirs: int, like_rocketmq: bool, tells: bool
+) -> None:
+    with Pair(common, ours, theirs, like_rocketmq=like_rocketmq, tells=tells) as pair:
+        pair.check()
+        if like_rocketmq:
+            *searched, followed = pair.reports
+            assert all(offset <= common * RECORD for reports in searched for offset in reports[1:])
+            assert followed == sorted(followed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_two_logs(seed: int) -> None:
+    random = Random(seed)
+    common, ours, theirs = (int(10 ** random.uniform(0, 3.7)) for _ in range(3))
+    kind = random.choice(KINDS)
+    with Pair(common, ours, theirs, seed=seed, like_rocketmq=kind[0], tells=kind[1]) as pair:
+        pair.check()
+
+
+def test_a_slave_that_knows_the_masters_end_is_done_at_once() -> None:
+    with Pair(500, 2000, 0) as pair:
+        pair.run_until(pair.is_equal, seconds=1)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_logs_with_nothing_in_common_are_refused(tells: bool) -> None:
+    with Pair(0, 3000, 2000, tells=tells) as pair:
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert isinstance(pair.slave.refusal, NothingInCommon)
+        assert "empty this slave's store" in str(pair.slave.refusal)
+        pair.simulation.run(30)
+        assert pair.cutter.cuts == []
+        assert pair.log.contents() == records("us", 0, 3000)
+        assert all(offset == 0 for offset in pair.board.acks.values())
+
+
+def test_what_is_common_may_lie_below_what_the_slave_keeps() -> None:
+    with Pair(900, 3000, 2000, first=1000) as pair:
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert isinstance(pair.slave.refusal, NothingInCommon)
+        assert pair.cutter.cuts == []
+    with Pair(900, 3000, 10, first=1000) as pair:
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert "the master's log ends at 91000" in str(pair.slave.refusal)
+
+
+def test_what_is_common_may_have_expired_on_the_master() -> None:
+    with Pair(500, 3000, 5000) as pair:
+        pair.simulation.process("master").call(pair.master_log.expire, 2 * SEGMENT)
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert isinstance(pair.slave.refusal, NothingInCommon)
+        assert "from 200000" in str(pair.slave.refusal)
+
+
+def test_a_slave_is_not_cut_for_another_slave() -> None:
+    with Pair(500, 100, 200, is_slave=True) as pair:
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert isinstance(pair.slave.refusal, CutRefused)
+        pair.is_slave = False
+        pair.check()
+
+
+def test_a_cut_that_is_refused_is_tried_again() -> None:
+    with Pair(500, 100, 200) as pair:
+        pair.cutter.refusal = "no room"
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert str(pair.slave.refusal) == "no room"
+        assert pair.log.contents() == records("both", 0, 500) + records("us", 500, 600)
+        pair.cutter.refusal = ""
+        pair.check()
+
+
+def test_a_new_master_is_compared_from_the_end_again() -> None:
+    with Pair(0, 3000, 2000) as pair:
+        pair.run_until(lambda: pair.slave.state == "refused")
+        process = pair.simulation.process("slave")
+        process.call(pair.slave.set_master, None)
+        assert pair.slave.search is not None
+        assert pair.slave.search.first_report(299_000) < 200_000
+        pair.slave.search.bounds = None
+        pair.slave.search.reset()
+        assert pair.slave.search.first_report(299_000) == 299_000
+
+
+def test_nothing_is_reported_before_it_was_compared() -> None:
+    """A master that is slow to answer hears the question, and nothing that it could count."""
+    reports: list[int] = []
+
+    async def slow_master(world: World, log: bytes) -> None:
+        listener = await world.network.listen("", PORT)
+        stream = await listener.accept()
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(take_reports, stream, reports)
+            await trio.sleep(12)
+            first = reports[0]
+            await stream.send_all(encode_transfer(first, log[first : first + 1000]))
+            await trio.sleep(12)
+            await stream.send_all(encode_transfer(first + 1000, log[first + 1000 :]))
+            await trio.sleep(3)
+            nursery.cancel_scope.cancel()
+
+    log = records("both", 0, 500)
+
+    async def slave(world: World) -> None:
+        own = SegmentedLog(world, "/log", SEGMENT)
+        own.append(log)
+        follower = Slave(world, own)
+        follower.set_master(("master", PORT))
+        await follower.run()
+
+    with Simulation(1) as simulation:
+        master = simulation.start("master", partial(slow_master, log=log))
+        simulation.run(0.1)
+        simulation.start("slave", slave)
+        simulation.run_process(master, 60)
+    first = reports[0]
+    assert reports == [first, first + 1000, first + 1000, len(log)]
