@@ -165,6 +165,8 @@ class QueueFollower:
                 await trio.sleep(RETRY_S)
                 continue
             self._reading.note_pull(process, queue, offset, pulled)
+            if not pulled.messages and pulled.next_offset == offset:
+                await trio.sleep(RETRY_S)  # a slave answers at once, whatever the hold
             offset = pulled.next_offset
 
 

@@ -26,6 +26,8 @@ ANSWER_S: Final = 15.0
 """A held pull's answer may come this much later than its hold: brokers look every 5 s."""
 BYTES_MAX: Final = 4 * 1024 * 1024
 """Most bytes of messages that we ask for in one answer."""
+ABSENT_S: Final = 1.0
+"""A route without the broker that we were sent to is asked for again this often."""
 ALL: Final = "*"
 
 
@@ -95,11 +97,14 @@ class Puller:
     ) -> Pulled:
         """Pull once. Raises `RequestRefused`, `NoBroker`, other `ClientError`, `RemotingError`."""
         route = await self._session.routes.get(queue.topic)
-        member = route.member(queue.broker_name, self._suggested.get(queue, MASTER_ID))
+        wanted = self._suggested.get(queue, MASTER_ID)
+        member = route.member(queue.broker_name, wanted)
         if member is None:
             self._session.routes.distrust(queue.topic)
             raise NoBroker(f"no broker serves {describe(queue)} now")
         broker_id, address = member
+        if broker_id != wanted:
+            self._session.routes.distrust(queue.topic, older_than_s=ABSENT_S)
         is_slave = broker_id != MASTER_ID
         command = self._request(
             queue,

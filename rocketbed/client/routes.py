@@ -122,10 +122,13 @@ class Routes:
             entry = self._fresh(topic, make)
             return entry.route if entry is not None else await self._refresh(topic, make)
 
-    def distrust(self, topic: str) -> None:
-        """Ask again before the next use: a broker was not where the route said."""
+    def distrust(self, topic: str, *, older_than_s: float = 0.0) -> None:
+        """Ask again before the next use: a broker was not where the route said.
+
+        A route that is younger than `older_than_s` stays.
+        """
         entry = self._entries.get(topic)
-        if entry is not None:
+        if entry is not None and trio.current_time() - entry.fetched_at >= older_than_s:
             entry.is_stale = True
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
