@@ -54,8 +54,6 @@ class Node:
         )
         self.replication.on_cut.append(self.broker.after_cut)
         self.registration = Registration(world, config, tables.topics, self.replication.set_master)
-        if self.replication.slave is not None:
-            self.replication.slave.on_lost.append(self.registration.seek_master)
         self.servers = [
             Server(
                 world,

@@ -75,8 +75,6 @@ class Slave:
         """Why there was no connection last; one reason is logged once, not at every dialling."""
         self.on_following: list[Callable[[], None]] = []
         """Called each time a master has been found to have the same log."""
-        self.on_lost: list[Callable[[], None]] = []
-        """Called each time the connection to a master that was followed has ended."""
         self.search = None if cutter is None else PrefixSearch(log, cutter)
         self._cutter = cutter
         self._changed = trio.Event()
@@ -208,10 +206,7 @@ class Slave:
 
     def lost(self, address: Address, reason: str) -> None:
         """A connection to a master ended, or there was none."""
-        was_following, self.state = self.state == "following", "connecting"
+        self.state = "connecting"
         log = self.world.log.debug if reason == self.last_loss else self.world.log.info
         log("replication.master_lost", master=address_text(address), reason=reason)
         self.last_loss = reason
-        if was_following:
-            for callback in self.on_lost:
-                callback()

@@ -3,10 +3,10 @@
 One task and one connection for each nameserver, since a nameserver takes a broker off the routes
 when the connection of its registration ends. The whole topic table goes out each time, also when
 one topic changed: a first registration with a single topic would hide the others (trap 3). A slave
-learns its master from the answer.
+learns its master from the answer, and asks every second who that is now: a promoted slave would
+else stay unknown to the others for up to 30 s.
 """
 
-import math
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,10 +18,18 @@ from node.config import NodeConfig
 from rocketbed.remoting.client import dial, parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.bodies import PERM_READ, PERM_WRITE, RegisterBrokerBody, TopicConfigTable
+from rocketbed.wire.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    MemberGroupBody,
+    RegisterBrokerBody,
+    TopicConfigTable,
+)
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, request
+from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.headers_admin import (
+    MemberGroupRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
@@ -31,10 +39,9 @@ from rocketbed.world.api import Address, World
 RETRY_S = 0.5
 """Pause after a failed try; doubles up to `RETRY_MAX_S`."""
 RETRY_MAX_S = 5.0
-MASTERLESS_S = 1.0
-"""A slave that was told no master, or has just lost its own, asks again this soon."""
-SEEK_S = 60.0
-"""How long a slave that lost its master asks that often; the old one may come back, too."""
+MASTER_ID = 0
+WATCH_S = 1.0
+"""Pause between a slave's questions who is the master (a few bytes, code 901)."""
 
 SetMaster = Callable[[Address | None, Address | None], None]
 
@@ -56,17 +63,9 @@ class Registration:
         self._changed: dict[Address, trio.Event] = {at: trio.Event() for at in config.nameservers}
         self.registered: dict[Address, bool] = dict.fromkeys(config.nameservers, False)
         """Which nameservers have our registration."""
-        self._master: tuple[Address, Address] | None = None
-        self._seeks_until = -math.inf
+        self._told: dict[Address, tuple[str, str]] = {}
+        """A slave's master as each nameserver named it last: replication and remoting address."""
         topics.on_change.append(self._on_topics)
-
-    def seek_master(self) -> None:
-        """A slave lost its master: ask at once who it is now, then every second for a while."""
-        now = trio.current_time()
-        if now >= self._seeks_until - SEEK_S + MASTERLESS_S:
-            for event in self._changed.values():
-                event.set()
-        self._seeks_until = now + SEEK_S
 
     def _on_topics(self, names: list[str]) -> None:
         for event in self._changed.values():
@@ -117,27 +116,56 @@ class Registration:
                     return worked
                 worked = True
                 self._took(address, answer)
-                await self._wait_for_change(address, ended)
+                await self._wait_for_change(connection, address, ended)
         except RemotingError as exc:
             self._log_failure(address, str(exc))
         self.registered[address] = False
         return worked
 
-    async def _wait_for_change(self, address: Address, ended: trio.Event) -> None:
-        """Until the period is over, a topic changed, or the connection ended."""
-        seconds = self._config.register_period_ms / 1000
-        seeks = self._master is None or trio.current_time() < self._seeks_until
-        if self._config.is_slave and seeks:
-            seconds = min(seconds, MASTERLESS_S)
+    async def _wait_for_change(
+        self, connection: Connection, address: Address, ended: trio.Event
+    ) -> None:
+        """Until the period is over, a topic or the master changed, or the connection ended."""
 
         async def cancel_after(event: trio.Event) -> None:
             await event.wait()
             nursery.cancel_scope.cancel()
 
-        with trio.move_on_after(seconds):
+        async def cancel_for_master() -> None:
+            await self._watch_master(connection, address)
+            nursery.cancel_scope.cancel()
+
+        with trio.move_on_after(self._config.register_period_ms / 1000):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_after, ended)
                 nursery.start_soon(cancel_after, self._changed[address])
+                if self._config.is_slave:
+                    nursery.start_soon(cancel_for_master)
+
+    async def _watch_master(self, connection: Connection, address: Address) -> None:
+        """Until this nameserver has another master than it named last.
+
+        One that does not know the question (4.x) is told who we are again instead, every second
+        while it has named no master.
+        """
+        config = self._config
+        header = MemberGroupRequest(clusterName=config.cluster_name, brokerName=config.broker_name)
+        while True:
+            await trio.sleep(WATCH_S)
+            named = self._told.get(address, ("", ""))[1]
+            try:
+                answer = await connection.request(
+                    request(RequestCode.GET_BROKER_MEMBER_GROUP, header.encode())
+                )
+                if answer.code != ResponseCode.SUCCESS:
+                    if not named:
+                        return
+                    await trio.sleep_forever()
+                group = MemberGroupBody.decode(answer.body).broker_member_group
+            except (RemotingError, ProtocolError):
+                continue
+            if group.broker_addrs.get(MASTER_ID, named) != named:
+                return
 
     def _registration(self) -> Command:
         """The request 103 with the whole table."""
@@ -173,13 +201,14 @@ class Registration:
         found = RegisterBrokerResponse.decode(answer.raw_fields)
         if not self._config.is_slave or not found.haServerAddr or not found.masterAddr:
             return
+        named = (found.haServerAddr, found.masterAddr)
+        if self._told.get(address) == named:
+            return  # else one that lives in the past would win over another every 30 s
+        self._told[address] = named
         try:
             master = parse_address(found.haServerAddr), parse_address(found.masterAddr)
         except ValueError as exc:
             self._world.log.warning("broker.master_address_unreadable", error=str(exc))
             return
-        if master != self._master:
-            self._master = master
-            self._seeks_until = -math.inf
-            self._world.log.info("broker.master_found", address=found.masterAddr)
-            self._set_master(*master)
+        self._world.log.info("broker.master_found", address=found.masterAddr)
+        self._set_master(*master)

@@ -6,35 +6,357 @@ what both have, keeps what it loses, and follows (design.md 13).
 
 from pathlib import Path
 
-from tests.sim.promotion import Group
+import pytest
+import trio
+
+from chaos.sim.image import DiskImage
+from replication.errors import LogDiverged, NothingInCommon
+from rocketbed.client.consumer import Consumer
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Sent
+from rocketbed.client.producer import Producer
+from rocketbed.remoting.client import dial
+from rocketbed.wire.codes import RequestCode, ResponseCode
+from rocketbed.wire.command import Command, request
+from rocketbed.world.api import World
+from tests.sim.client_cluster import NAMESERVERS, PORT
+from tests.sim.promotion import SEGMENT, Group
 
 
-def test_a_former_master_is_cut_to_the_common_prefix_and_follows(tmp_path: Path) -> None:
-    with Group(1) as group:
+def begin(group: Group, *, common: int = 20, lost: int = 10, size: int = 300) -> bytes:
+    """A group whose master b1 has a tail that nobody else has, and is isolated; its log."""
+    group.start("b1", "b2", "b3")
+    group.simulation.run(2)
+    group.send(common, size=size)
+    group.run_until_equal("b2", "b3")
+    group.isolate("b1")
+    group.send(lost, prefix="lost", size=size)
+    return group.log_of("b1")
+
+
+def finish(group: Group, directory: Path) -> None:
+    """More messages reach everybody; clean stops; the independent reader finds no damage."""
+    group.send(5, prefix="more")
+    names = [name for name in group.roles if name in group.nodes]
+    group.run_until_equal(*(name for name in names if group.roles[name]))
+    for name in names:
+        group.restart(name)
+    group.simulation.run(1)
+    for name in names:
+        group.check_directory(name, directory / name)
+
+
+def check_cut(group: Group, name: str, before: bytes) -> None:
+    """A node with this log was cut once, at the end of what is common, and keeps what it lost."""
+    (cut,) = group.events("replication.cut", name)
+    start = cut["start"]
+    assert isinstance(start, int)
+    assert cut["kept"] == f"/store/rocketbed.cut/{start:020d}"
+    assert group.kept_of(name)[f"{start:020d}"] == before[start:]
+    log = group.log_of(name)
+    assert log[:start] == before[:start]
+    size = int.from_bytes(before[start : start + 4], "big")
+    assert log[start : start + size] != before[start : start + size]
+
+
+@pytest.mark.parametrize("sent_after", [0, 5, 40])
+@pytest.mark.parametrize("how", ["kill", "power", "stop"])
+def test_a_former_master_is_cut_to_the_common_prefix_and_follows(
+    how: str, sent_after: int, tmp_path: Path
+) -> None:
+    """Killed and stopped, it has its whole log; after a power cut, what was on its disk."""
+    with Group(sent_after) as group:
+        before = begin(group)
+        if how == "stop":
+            process = group.simulation.process("b1")
+            group.simulation.stop("b1")
+            group.simulation.run(20, until=lambda: process.done)
+        else:
+            group.end("b1", power="random" if how == "power" else "")
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.restart("b2")
+        group.send(sent_after, prefix="new")
+        group.start("b1")
+        group.run_until_equal("b1", "b3")
+        if how != "power":
+            check_cut(group, "b1", before)
+        finish(group, tmp_path)
+
+
+def test_a_former_master_that_is_several_segments_longer(tmp_path: Path) -> None:
+    with Group(2) as group:
+        before = begin(group, common=100, lost=200, size=3000)
+        assert len(before) > 12 * SEGMENT
+        group.end("b1")
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.restart("b2")
+        group.send(1, prefix="new", size=3000)
+        group.start("b1")
+        group.run_until_equal("b1", "b3")
+        check_cut(group, "b1", before)
+        assert (
+            len([p for p in group.simulation.process("b1").disk.paths() if "commitlog/" in p]) < 8
+        )
+        finish(group, tmp_path)
+
+
+def test_both_went_on_for_several_segments(tmp_path: Path) -> None:
+    with Group(3) as group:
+        begin(group, common=100, lost=120, size=3000)
+        group.end("b1", power="prefix")
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.restart("b2")
+        group.send(150, prefix="new", size=3000)
+        group.start("b1")
+        group.run_until_equal("b1", "b3")
+        finish(group, tmp_path)
+
+
+def test_another_slave_that_is_longer_than_the_promoted_one(tmp_path: Path) -> None:
+    with Group(4) as group:
         group.start("b1", "b2", "b3")
         group.simulation.run(2)
         group.send(20)
         group.run_until_equal("b2", "b3")
-        common = group.nodes["b1"].store.max_offset
-        group.isolate("b1")
+        group.isolate("b2")
         group.send(10, prefix="lost")
-        lost = group.log_of("b1")[common:]
-        assert lost
+        group.simulation.run(
+            10,
+            until=lambda: group.nodes["b3"].store.max_offset == group.nodes["b1"].store.max_offset,
+        )
+        before = group.log_of("b3")
+        group.end("b1", power="random")
+        group.end("b2")
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.start("b2")
+        group.run_until_equal("b3", seconds=3)
+        check_cut(group, "b3", before)
+        group.start("b1")
+        group.run_until_equal("b1")
+        finish(group, tmp_path)
+
+
+def test_logs_with_nothing_in_common_are_refused_and_left_as_they_are() -> None:
+    with Group(5) as group:
+        group.start("b1", "b2")
+        group.simulation.run(2)
+        group.simulation.network.cut("b1", "b2")
+        group.send(30, prefix="lost")
+        before = group.log_of("b1")
+        group.end("b1")
+        group.end("b2")
+        group.simulation.host("b2").image = DiskImage()
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.start("b2")
+        group.send(10, prefix="new")
+        group.start("b1")
+        group.simulation.run(15)
+        slave = group.nodes["b1"].replication.slave
+        assert slave is not None
+        assert isinstance(slave.refusal, NothingInCommon)
+        assert group.log_of("b1") == before
+
+
+def test_without_the_setting_it_is_refused_and_the_setting_is_named() -> None:
+    with Group(6) as group:
+        group.diverged = "refuse"
+        before = begin(group)
         group.end("b1")
         group.simulation.network.heal()
         group.promote("b2")
         group.restart("b2")
         group.send(5, prefix="new")
-        assert group.nodes["b2"].store.max_offset > common
         group.start("b1")
+        group.simulation.run(5)
+        slave = group.nodes["b1"].replication.slave
+        assert slave is not None
+        assert isinstance(slave.refusal, LogDiverged)
+        assert "rbDiverged=cut" in str(slave.refusal)
+        assert group.log_of("b1") == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("power", ["", "random"])
+def test_promoted_there_and_back(seed: int, power: str, tmp_path: Path) -> None:
+    with Group(seed) as group:
+        begin(group)
+        for turn, (former, promoted) in enumerate((("b1", "b2"), ("b2", "b1"), ("b1", "b3"))):
+            group.end(former, power=power)
+            group.simulation.network.heal()
+            group.promote(promoted)
+            group.restart(promoted)
+            group.send(5, prefix=f"new-{turn}")
+            group.start(former)
+            group.run_until_equal(*(name for name, number in group.roles.items() if number))
+            group.isolate(promoted)
+            group.send(5, prefix=f"lost-{turn}")
+        group.end("b3")
+        group.simulation.network.heal()
+        group.promote("b1")
+        group.restart("b1")
+        group.start("b3")
+        finish(group, tmp_path)
+
+
+def test_what_synchronous_replication_acknowledged_survives() -> None:
+    """With one slave that had it: the longest slave is promoted, and nothing is lost."""
+    with Group(8, sync=True) as group:
+        group.start("b1", "b2", "b3")
+        group.simulation.run(2)
+        group.send(40)
+        group.isolate("b3")
+        group.send(20, prefix="without-b3")
+        group.end("b1", power="strict")
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.restart("b2")
+        group.start("b1")
+        group.send(5, prefix="after")
         group.run_until_equal("b1", "b3")
-        (cut,) = group.events("replication.cut", "b1")
-        assert (cut["start"], cut["end"], cut["bytes"]) == (common, common + len(lost), len(lost))
-        assert list(group.kept_of("b1").values()) == [lost]
-        group.send(5, prefix="more")
-        group.run_until_equal("b1", "b3")
-        for name in group.roles:
-            group.restart(name)
-        group.simulation.run(1)
-        for name in group.roles:
-            group.check_directory(name, tmp_path / name)
+        log = group.log_of("b1")
+        assert all(body in log for body, _ in group.outcomes)
+
+
+# --- roles, routes, offsets
+
+
+def test_client_and_slaves_find_the_promoted_master_in_about_a_second() -> None:
+    """Counted from when it serves; nobody else is restarted."""
+    times: list[float] = []
+
+    async def main(world: World) -> None:
+        async with Producer(world, nameservers=NAMESERVERS, group="pg", timeout_s=1) as sender:
+            while True:
+                outcome = await sender.send(Message("T", b"x" * 100))
+                if isinstance(outcome, Sent):
+                    times.append(trio.current_time())
+                await trio.sleep(0.02)
+
+    with Group(9) as group:
+        group.start("b1", "b2", "b3")
+        group.simulation.run(2)
+        group.send(1)
+        group.program(main)
+        group.simulation.run(3)
+        group.end("b1")
+        group.simulation.run(5)
+        group.promote("b2")
+        began = len(times)
+        group.restart("b2")
+        serving = group.simulation.timeline.now
+        group.simulation.run(5, until=lambda: "b2" in group.nodes and len(times) > began)
+        assert group.simulation.timeline.now - serving < 1.5e9
+        group.simulation.run(2, until=lambda: group.nodes["b3"].replication.is_following)
+        assert group.simulation.timeline.now - serving < 2.5e9
+        group.run_until_equal("b3")
+
+
+def test_offsets_beyond_the_promoted_log_are_brought_down() -> None:
+    """Else the group would never see the messages that get those queue offsets (T20)."""
+
+    async def main(world: World) -> list[bytes]:
+        async with Consumer(world, nameservers=NAMESERVERS, group="cg") as reader:
+            await reader.subscribe("T", start="first")
+            found: list[bytes] = []
+            while messages := await reader.poll(timeout_s=3):
+                found += [message.body.split()[0] for message in messages]
+            await reader.commit()
+            return found
+
+    with Group(10) as group:
+        group.start("b1", "b2")
+        group.simulation.run(2)
+        group.send(20)
+        group.run_until_equal("b2")
+        group.simulation.network.cut("b1", "b2")
+        group.send(40, prefix="lost")
+        assert len(group.run(main)) == 60
+        committed = group.nodes["b1"].tables.offsets.body()
+        group.simulation.process("b2").call(group.nodes["b2"].tables.offsets.replace_all, committed)
+        group.end("b1")
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.restart("b2")
+        group.send(40, prefix="new")
+        assert len(group.events("offsets.brought_down", "b2")) > 0
+        group.start("b1")
+        assert sorted(group.run(main)) == sorted(f"new-{n}".encode() for n in range(40))
+        group.run_until_equal("b1")
+        group.simulation.run(2)
+        tables = {name: node.tables.offsets.body() for name, node in group.nodes.items()}
+        assert tables["b1"].offset_table == tables["b2"].offset_table
+
+
+def test_a_pull_held_by_a_slave_is_answered_when_its_log_is_cut() -> None:
+    """Held at an offset that other messages get; else it would wait, then skip them."""
+
+    def pull(offset: int) -> Command:
+        fields = {
+            "consumerGroup": "cg",
+            "topic": "T",
+            "queueId": "0",
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": "6",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "50000",
+            "subVersion": "0",
+            "subscription": "*",
+        }
+        return request(RequestCode.PULL_MESSAGE, fields)
+
+    async def main(world: World) -> tuple[Command, float]:
+        connection = await dial(world, ("b1", PORT))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            offset = group.nodes["b1"].store.queue_max("T", 0)
+            answer = await connection.request(pull(offset), timeout_s=100)
+            connection.close()
+        return answer, trio.current_time()
+
+    with Group(11) as group:
+        begin(group)
+        group.promote("b2")
+        group.restart("b1")
+        group.simulation.run(0.5)
+        process = group.program(main)
+        group.simulation.run(3)
+        assert not process.done
+        group.simulation.network.heal()
+        group.restart("b2")
+        answer, moment = group.simulation.run_process(process, 20)
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        (line,) = [
+            line
+            for line in group.simulation.log
+            if line.event == "replication.cut" and line.node == "b1"
+        ]
+        assert moment * 1e9 - line.moment < 1e9
+
+
+def test_a_slave_of_a_slave_follows_a_cut() -> None:
+    """b3 is fed by b1, fixed by its configuration, while b1 is cut for b2."""
+    with Group(12) as group:
+        group.start("b1", "b2")
+        group.start("b3", ha_master_address="b1:10912")
+        group.simulation.run(2)
+        group.send(20)
+        group.run_until_equal("b2", "b3")
+        group.simulation.network.cut("b1", "b2")
+        group.send(10, prefix="lost")
+        group.run_until_equal("b3")
+        group.end("b1")
+        group.simulation.network.heal()
+        group.promote("b2")
+        group.restart("b2")
+        group.start("b1")
+        group.run_until_equal("b1")
+        slave = group.nodes["b3"].replication.slave
+        assert slave is not None
+        group.simulation.run(10, until=lambda: slave.state == "refused")
+        assert "it is a slave itself" in str(slave.refusal)
