@@ -176,8 +176,9 @@ class Conductor:
         """Wait until producers have ended and every slave has all of its master's log."""
         self._say("drain")
         with trio.move_on_after(DRAIN_S) as scope:
-            while self.control.producing_now:
-                await trio.sleep(LOOK_S)
+            for name in producer_names(self.plan):
+                while self.backend.client_state(name) != "down":
+                    await trio.sleep(LOOK_S)
         if scope.cancelled_caught:
             self._stall("producers", "all", f"sends still under way {DRAIN_S:g} s after the end")
         for group in self.plan.shape.group_nodes():

@@ -50,8 +50,6 @@ class LoadControl:
     """Producer, its first failure and its next acknowledgement after that."""
     keys: list[tuple[str, str, int]] = field(default_factory=list)
     """Topic, key and value of some acknowledged messages."""
-    producing_now: int = 0
-    """Producers that have not finished yet."""
     next_value: int = 0
     next_operation: int = 0
     next_process: int = 0
@@ -111,28 +109,24 @@ class ProducerProgram:
 
     async def __call__(self, world: World) -> None:
         """Send at the rate until the tap is closed; then finish what is under way."""
-        self._control.producing_now += 1
         self._process = self._control.process()
         self._incarnation += 1
         random = Random(f"{self._plan.seed}/{self._name}/{self._incarnation}")
         limit = trio.CapacityLimiter(self._load.in_flight)
-        try:
-            async with (
-                Producer(
-                    world,
-                    nameservers=self._nameservers,
-                    group=self._name,
-                    timeout_s=self._load.timeout_s,
-                    retries=0,
-                ) as producer,
-                trio.open_nursery() as nursery,
-            ):
-                while self._control.producing:
-                    await trio.sleep(min(random.expovariate(self._load.rate), 2.0))
-                    if limit.available_tokens >= 1:
-                        await self._begin(nursery, limit, producer, random)
-        finally:
-            self._control.producing_now -= 1
+        async with (
+            Producer(
+                world,
+                nameservers=self._nameservers,
+                group=self._name,
+                timeout_s=self._load.timeout_s,
+                retries=0,
+            ) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            while self._control.producing:
+                await trio.sleep(min(random.expovariate(self._load.rate), 2.0))
+                if limit.available_tokens >= 1:
+                    await self._begin(nursery, limit, producer, random)
 
     async def _begin(
         self, nursery: trio.Nursery, limit: trio.CapacityLimiter, producer: Producer, random: Random
