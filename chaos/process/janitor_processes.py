@@ -1,0 +1,96 @@
+"""Processes by pid, told from others that got the same pid later. Standard library only.
+
+A pid is compared together with the time its process began, and signals go through a descriptor
+opened before that comparison, so that they reach the process that was meant or nobody.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+MARK: Final = "ROCKETBED_RUN"
+"""Environment variable that names the run a process belongs to; its children inherit it."""
+PROC: Final = Path("/proc")
+
+
+def began(pid: int) -> int:
+    """When a process began, kernel ticks since boot. Raises `OSError` when there is none."""
+    return int(_fields(pid)[19])
+
+
+def is_alive(pid: int, began_ticks: int) -> bool:
+    """Whether this very process runs still; one that ended and was not waited for does not."""
+    try:
+        fields = _fields(pid)
+    except OSError:
+        return False
+    return int(fields[19]) == began_ticks and fields[0] not in "ZX"
+
+
+def marked(run_id: str) -> Iterator[int]:
+    """Processes whose environment says that they belong to a run; never this one."""
+    wanted = f"{MARK}={run_id}".encode()
+    own = os.getpid()
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and int(entry.name) != own and _is_marked(int(entry.name), wanted):
+            yield int(entry.name)
+
+
+def kill_marked(run_id: str) -> list[int]:
+    """SIGKILL to every process of a run; the pids that got one."""
+    wanted = f"{MARK}={run_id}".encode()
+    return [pid for pid in marked(run_id) if kill(pid, lambda one: _is_marked(one, wanted))]
+
+
+def kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
+    """SIGKILL, if the process is the one that is meant. False when it is not, or is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not is_meant(pid):
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def wait_gone(pids: list[int], seconds: float) -> list[int]:
+    """Wait until processes have ended; those that have not after so many seconds."""
+    until = time.monotonic() + seconds
+    left = []
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            ready = select.poll()
+            ready.register(descriptor, select.POLLIN)
+            if not ready.poll(max(0.0, 1000 * (until - time.monotonic()))):
+                left.append(pid)
+        finally:
+            os.close(descriptor)
+    return left
+
+
+def _is_marked(pid: int, wanted: bytes) -> bool:
+    try:
+        environment = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return wanted in environment.split(b"\0")
+
+
+def _fields(pid: int) -> list[str]:
+    """Of `/proc/<pid>/stat`, what stands behind the name: state first."""
+    text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()

@@ -1,0 +1,144 @@
+"""System calls for loop devices and mounts, without a helper program: a cut takes milliseconds.
+
+A device is set to clear itself with its last user. While a harness keeps it open it outlives its
+mount, which a power cut needs; when the harness dies, taking the mount away frees it.
+Standard library only: the janitor uses this too.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+LOOP_CTL_GET_FREE: Final = 0x4C82
+LOOP_CONFIGURE: Final = 0x4C0A
+LOOP_CLR_FD: Final = 0x4C01
+LO_FLAGS_AUTOCLEAR: Final = 4
+LOOP_MAJOR: Final = 7
+"""linux/loop.h and linux/major.h."""
+
+EXT4_IOC_SHUTDOWN: Final = 0x8004587D
+SHUTDOWN_NO_LOG_FLUSH: Final = 2
+"""fs/ext4/ext4.h: everything stops as it is, not even the journal is written out."""
+FIFREEZE: Final = 0xC0045877
+FITHAW: Final = 0xC0045878
+
+MS_RDONLY: Final = 1
+MS_REMOUNT: Final = 32
+MS_NOATIME: Final = 1024
+MNT_DETACH: Final = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def attach(image: Path) -> tuple[str, int]:
+    """Make a file a block device; its path and a descriptor that keeps it. Raises `OSError`."""
+    backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            while True:
+                number = fcntl.ioctl(control, LOOP_CTL_GET_FREE)
+                descriptor = _configure(number, backing, image)
+                if descriptor is not None:
+                    return f"/dev/loop{number}", descriptor
+        finally:
+            os.close(control)
+    finally:
+        os.close(backing)
+
+
+def _configure(number: int, backing: int, image: Path) -> int | None:
+    """Open loop device `number` over a file; None when somebody else took it meanwhile."""
+    path = f"/dev/loop{number}"
+    if not os.path.exists(path):
+        os.mknod(path, stat.S_IFBLK | 0o660, os.makedev(LOOP_MAJOR, number))
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    name = os.fsencode(image)[-63:].ljust(64, b"\0")
+    settings = struct.pack("=5Q4I", 0, 0, 0, 0, 0, 0, 0, 0, LO_FLAGS_AUTOCLEAR)
+    request = struct.pack("=II", backing, 0) + settings + name + bytes(64 + 32 + 16 + 64)
+    try:
+        fcntl.ioctl(descriptor, LOOP_CONFIGURE, request)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno == errno.EBUSY:
+            return None
+        raise
+    return descriptor
+
+
+def devices_of(image: Path) -> list[str]:
+    """Loop devices that stand on this file."""
+    found = []
+    for entry in Path("/sys/block").glob("loop*"):
+        with suppress(OSError):
+            if (entry / "loop" / "backing_file").read_text().strip() == str(image):
+                found.append(f"/dev/{entry.name}")
+    return found
+
+
+def detach(device: str) -> None:
+    """Let go of a device's file, now or with its last user. Raises `OSError`."""
+    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, LOOP_CLR_FD)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def mount(source: str, target: Path, flags: int, options: str = "") -> None:
+    """mount(2) with ext4. Raises `OSError`."""
+    if _libc.mount(source.encode(), os.fsencode(target), b"ext4", flags, options.encode()):
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount of {source}: {os.strerror(number)}", str(target))
+
+
+def unmount(target: Path, *, seconds: float = 0.0, lazily: bool = False) -> None:
+    """umount(2); while somebody still uses it, try again for so many seconds. Raises `OSError`."""
+    until = time.monotonic() + seconds
+    while _libc.umount2(os.fsencode(target), MNT_DETACH if lazily else 0):
+        number = ctypes.get_errno()
+        if number != errno.EBUSY or time.monotonic() >= until:
+            raise OSError(number, f"umount: {os.strerror(number)}", str(target))
+        time.sleep(0.001)
+
+
+def mounts_at_or_below(path: Path) -> Iterator[Path]:
+    """Mount points at a path or below it, the innermost first."""
+    own = str(path)
+    found = [point for point in _mount_points() if point == own or point.startswith(own + "/")]
+    return map(Path, reversed(found))
+
+
+def _mount_points() -> Iterator[str]:
+    """Fifth field of proc(5) mountinfo; blanks and the like are octal there."""
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        yield os.fsdecode(line.split(b" ")[4].decode("unicode_escape").encode("latin-1"))
+
+
+def request(path: Path, number: int, argument: int = 0) -> None:
+    """An ioctl on a mounted file system, through its root. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, number, struct.pack("I", argument))
+    finally:
+        os.close(descriptor)
+
+
+def thaw(path: Path) -> bool:
+    """Let a frozen file system go on; False when it was not frozen."""
+    try:
+        request(path, FITHAW)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,234 @@
+"""Nothing stays behind: records, sweeps, the guardian, a harness that gets SIGKILL."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chaos.process import volume_loop
+from chaos.process.janitor import OWNER, RECORDS, Run, owner_is_dead, sweep
+from chaos.process.janitor_processes import MARK, began, is_alive, marked, wait_gone
+
+SLEEPER = "import time\nwhile True: time.sleep(60)"
+
+HARNESS = """
+import os, subprocess, sys, time
+from pathlib import Path
+from chaos.process.janitor import Run
+
+run = Run.begin(Path(sys.argv[1]))
+kept = run.directory / "kept"
+run.note("directory", kept)
+kept.mkdir()
+environment = {**os.environ, **run.environment()}
+child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.sleep(60)"],
+                         env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+more = []
+if sys.argv[2] == "root":
+    from chaos.process.limits import DiskLimit, Freezer, MemoryLimit
+    from chaos.process.volume import Volume
+    for name in ("b1", "b2", "b3"):
+        volume = Volume.create(run.directory / name, run=run, size=16 << 20)
+        DiskLimit(volume, run=run, write_bytes_per_s=1 << 20)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", "import time; f = open('x', 'wb'); f.write(b'x')\\n"
+         "f.flush(); print(1, flush=True)\\nwhile True: time.sleep(60)"],
+        env=environment, cwd=volume.path, stdout=subprocess.PIPE)
+    writer.stdout.readline()
+    memory = MemoryLimit("b1", run=run, limit=256 << 20)
+    memory.add(writer.pid)
+    freezer = Freezer("b1", run=run)
+    freezer.add(child.pid)
+    freezer.freeze()
+    volume.freeze()
+    more = [str(memory.path), str(freezer.path)]
+print(run.directory, child.pid, *more, flush=True)
+sys.stdin.read()
+"""
+
+
+def start_harness(root: Path, how: str) -> tuple[subprocess.Popen[str], list[str]]:
+    harness = subprocess.Popen(
+        [sys.executable, "-P", "-c", HARNESS, str(root), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert harness.stdout is not None
+    return harness, harness.stdout.readline().split()
+
+
+def end_harness(harness: subprocess.Popen[str]) -> None:
+    harness.kill()
+    harness.communicate()
+
+
+def dead_run(root: Path) -> Path:
+    """The directory of a run whose owner is gone, without a guardian."""
+    run = Run.begin(root, guard=False)
+    owner = json.loads((run.directory / OWNER).read_text())
+    owner["began"] -= 1
+    (run.directory / OWNER).write_text(json.dumps(owner))
+    return run.directory
+
+
+def gone_within(path: Path, seconds: float) -> bool:
+    """Whether a run directory, the last thing that goes, goes in time."""
+    until = time.monotonic() + seconds
+    while path.exists() and time.monotonic() < until:
+        time.sleep(0.005)
+    return not path.exists()
+
+
+def test_a_run_takes_its_directory_along(tmp_path: Path) -> None:
+    with Run.begin(tmp_path, guard=False) as run:
+        (run.directory / "file").write_text("x")
+        outside = tmp_path / "outside"
+        run.note("directory", outside)
+        outside.mkdir()
+        (outside / "deep").mkdir()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="is over"):
+        run.note("file", "x")
+
+
+def test_what_was_forgotten_stays(tmp_path: Path) -> None:
+    with Run.begin(tmp_path / "runs", guard=False) as run:
+        mine = tmp_path / "mine"
+        mine.mkdir()
+        with run.keeping("directory", mine):
+            pass
+        with pytest.raises(ValueError, match="no kind of record is called mounts"):
+            run.note("mounts", "x")
+    assert mine.exists()
+
+
+def test_a_sweep_touches_dead_owners_only(tmp_path: Path) -> None:
+    with Run.begin(tmp_path, guard=False) as alive:
+        dead = dead_run(tmp_path)
+        (tmp_path / "stranger").mkdir()
+        assert owner_is_dead(dead)
+        assert not owner_is_dead(alive.directory)
+        swept = sweep(tmp_path)
+        assert [one.run_id for one in swept] == [dead.name]
+        assert alive.directory.exists()
+        assert not dead.exists()
+        assert (tmp_path / "stranger").exists()
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as other:
+        dead = dead_run(tmp_path)
+        with (dead / RECORDS).open("a") as file:
+            row = {"number": 1, "kind": "process", "value": f"{other.pid} {began(other.pid) - 1}"}
+            file.write(json.dumps(row) + "\n" + '{"number": 2, "ki')
+        assert sweep(tmp_path)[0].removed == []
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_recorded_process_without_a_mark_is_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as child:
+        with Run.begin(tmp_path, guard=False) as run:
+            run.note_process(child.pid)
+        assert child.wait(10) == -signal.SIGKILL
+        assert not is_alive(child.pid, 0)
+
+
+def test_grandchildren_have_the_mark_too(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, os\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {SLEEPER!r}], "
+        "start_new_session=True, stdout=subprocess.DEVNULL)\n"
+        "print(p.pid, flush=True)\n"
+    )
+    with Run.begin(tmp_path, guard=False) as run:
+        environment = {**os.environ, **run.environment()}
+        output = subprocess.run(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True
+        ).stdout
+        assert list(marked(run.id)) == [int(output)]
+        swept = run.close()
+    assert swept.removed == [f"process {int(output)}"]
+    assert wait_gone([int(output)], 10.0) == []
+
+
+def test_the_run_of_another_boot_is_dead_and_of_another_pid_namespace_is_not(
+    tmp_path: Path,
+) -> None:
+    with Run.begin(tmp_path, guard=False) as run:
+        path = run.directory / OWNER
+        owner = json.loads(path.read_text())
+        path.write_text(json.dumps({**owner, "pid_namespace": 1, "began": 1}))
+        assert not owner_is_dead(run.directory)
+        path.write_text(json.dumps({**owner, "boot": "another"}))
+        assert owner_is_dead(run.directory)
+        path.write_text("{")
+        assert not owner_is_dead(run.directory)
+
+
+def test_a_directory_that_was_never_born_is_swept_when_its_maker_is_dead(tmp_path: Path) -> None:
+    unborn = tmp_path / f".{os.getpid()}-1-abcd"
+    unborn.mkdir()
+    being_born = tmp_path / f".{os.getpid()}-{began(os.getpid())}-abcd"
+    being_born.mkdir()
+    sweep(tmp_path)
+    assert not unborn.exists()
+    assert being_born.exists()
+
+
+def test_the_guardian_cleans_up_when_the_harness_is_killed(tmp_path: Path) -> None:
+    harness, (directory, pid) = start_harness(tmp_path, "plain")
+    child = int(pid)
+    ticks = began(child)
+    end_harness(harness)
+    assert gone_within(Path(directory), 10.0)
+    assert not is_alive(child, ticks)
+    assert list(marked(Path(directory).name)) == []
+
+
+def test_the_guardian_goes_when_the_run_is_over(tmp_path: Path) -> None:
+    with Run.begin(tmp_path) as run:
+        guardians = guardians_of(run.directory)
+        assert len(guardians) == 1
+        environment = Path(f"/proc/{guardians[0]}/environ").read_bytes()
+        assert f"{MARK}=".encode() not in environment
+    assert wait_gone(guardians, 10.0) == []
+
+
+def guardians_of(directory: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"chaos.process.janitor_guardian" in command and os.fsencode(directory) in command:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_harness_with_mounts_groups_and_processes(tmp_path: Path) -> None:
+    harness, (directory, pid, *groups) = start_harness(tmp_path, "root")
+    run_directory, child = Path(directory), int(pid)
+    ticks = began(child)
+    images = [run_directory / name / "volume.img" for name in ("b1", "b2", "b3")]
+    assert all(volume_loop.devices_of(image) for image in images)
+    numbers = [os.stat(volume_loop.devices_of(image)[0]).st_rdev for image in images]
+    at = time.monotonic()
+    end_harness(harness)
+    assert gone_within(run_directory, 10.0)
+    print(f"clean {time.monotonic() - at:.2f} s after SIGKILL")
+    assert not is_alive(child, ticks)
+    assert list(volume_loop.mounts_at_or_below(run_directory)) == []
+    assert not any(volume_loop.devices_of(image) for image in images)
+    assert not any(Path(group).exists() for group in groups)
+    rules = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device").read_text().split()
+    assert not any(f"{os.major(one)}:{os.minor(one)}" in rules for one in numbers)

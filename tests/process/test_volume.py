@@ -1,0 +1,186 @@
+"""Volumes of real ext4: what a cut takes and keeps, full, read-only, frozen, flipped, gone."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.process import volume_loop
+from chaos.process.janitor import Run
+from chaos.process.volume import FILLER, Volume, VolumeError, check_power_cut
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run.begin(tmp_path / "runs", guard=False) as run:
+        yield run
+
+
+@pytest.fixture
+def volume(run: Run) -> Iterator[Volume]:
+    volume = Volume.create(run.directory / "b1", run=run, size=32 << 20)
+    yield volume
+    volume.destroy()
+
+
+def write(path: Path, data: bytes, *, sync: bool) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def test_the_self_test_passes(volume: Volume) -> None:
+    assert check_power_cut(volume) == ""
+
+
+def test_a_cut_keeps_what_was_synced_and_loses_the_rest(volume: Volume) -> None:
+    write(volume.path / "log", b"s" * 8192, sync=True)
+    with (volume.path / "log").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"d" * 4096)
+        file.flush()
+        write(volume.path / "never", b"x", sync=False)
+        volume.power_cut()
+        assert volume.is_cut
+        with pytest.raises(OSError, match="Input/output error"):
+            os.fsync(file.fileno())
+    assert volume.remount() < 5.0
+    assert not volume.is_cut
+    assert (volume.path / "log").read_bytes() == b"s" * 8192
+    assert not (volume.path / "never").exists()
+
+
+def test_a_process_that_is_killed_after_the_cut_saves_nothing(volume: Volume) -> None:
+    code = (
+        "import os, sys\n"
+        "f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+        "os.write(f, b'a' * 4096); os.fsync(f); os.write(f, b'b' * 4096)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    target = volume.path / "file"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(target)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        began = time.perf_counter()
+        volume.power_cut()
+        child.kill()
+        volume.remount()
+        seconds = time.perf_counter() - began
+    assert target.read_bytes().strip(b"\0") == b"a" * 4096
+    print(f"kill, cut and remount: {1000 * seconds:.1f} ms")
+
+
+def test_remount_names_what_to_do_when_somebody_holds_on(volume: Volume) -> None:
+    with (volume.path / "held").open("wb"):
+        volume.power_cut()
+        with pytest.raises(VolumeError, match="end the processes that use it"):
+            volume.remount(timeout_s=0.01)
+    volume.remount()
+
+
+def test_full_and_free_again(volume: Volume) -> None:
+    taken = volume.fill()
+    assert taken > 16 << 20
+    with pytest.raises(OSError, match="No space left") as caught:
+        write(volume.path / "more", b"x" * (1 << 20), sync=True)
+    assert caught.value.errno == errno.ENOSPC
+    assert volume.fill() == taken
+    volume.free()
+    write(volume.path / "more", b"x" * (1 << 20), sync=True)
+
+
+def test_fill_leaves_what_it_is_told_to(volume: Volume) -> None:
+    volume.fill(leave=4 << 20)
+    assert 3 << 20 < volume.free_bytes() <= 5 << 20
+    assert (volume.path / FILLER).exists()
+
+
+def test_read_only_and_back(volume: Volume) -> None:
+    volume.make_read_only()
+    with pytest.raises(OSError, match="Read-only"):
+        write(volume.path / "a", b"x", sync=False)
+    volume.make_writable()
+    write(volume.path / "a", b"x", sync=False)
+    with (volume.path / "a").open("wb"), pytest.raises(VolumeError, match="open for writing"):
+        volume.make_read_only()
+
+
+def test_forced_read_only_fails_files_that_are_open(volume: Volume) -> None:
+    write(volume.path / "a", b"kept", sync=True)
+    with (volume.path / "a").open("r+b", buffering=0) as file:
+        volume.force_read_only()
+        with pytest.raises(OSError, match=r"Read-only|Input/output"):
+            file.write(b"more")
+    volume.remount()
+    write(volume.path / "b", b"x", sync=True)
+    assert (volume.path / "a").read_bytes() == b"kept"
+
+
+def test_frozen_writes_wait_for_the_thaw(volume: Volume) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        write(volume.path / "a", b"x" * 4096, sync=True)
+        done.set()
+
+    volume.freeze()
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert not done.wait(0.1)
+    volume.thaw()
+    thread.join(10)
+    assert done.is_set()
+    volume.thaw()
+
+
+def test_a_flipped_bit_and_nothing_else(volume: Volume) -> None:
+    write(volume.path / "a", bytes(1000), sync=True)
+    before = (volume.path / "a").stat().st_mtime_ns
+    volume.flip_bit("a", 8 * 500 + 3)
+    data = (volume.path / "a").read_bytes()
+    assert data == bytes(500) + b"\x08" + bytes(499)
+    assert (volume.path / "a").stat().st_mtime_ns == before
+    with pytest.raises(VolumeError, match="no byte 1000"):
+        volume.flip_bit("a", 8000)
+
+
+def test_destroy_leaves_no_mount_no_device_no_image(run: Run) -> None:
+    volume = Volume.create(run.directory / "b2", run=run, size=16 << 20)
+    device = volume.device
+    assert volume_loop.devices_of(volume.image) == [device]
+    volume.destroy()
+    assert volume_loop.devices_of(volume.image) == []
+    assert not volume.is_mounted
+    assert not volume.image.exists()
+    volume.destroy()
+    with pytest.raises(VolumeError, match="not mounted"):
+        volume.power_cut()
+
+
+def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
+    with Run.begin(tmp_path / "runs", guard=False) as run:
+        volume = Volume.create(run.directory / "b1", run=run, size=16 << 20)
+        path, image = volume.path, volume.image
+        volume.freeze()
+    assert not os.path.ismount(path)
+    assert not run.directory.exists()
+    os.close(volume._descriptor)
+    assert volume_loop.devices_of(image) == []
+
+
+def test_too_small_a_volume_is_refused(run: Run) -> None:
+    with pytest.raises(VolumeError, match="needs 8388608 bytes"):
+        Volume.create(run.directory / "b3", run=run, size=1)
