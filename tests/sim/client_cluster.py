@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import trio
 
@@ -30,7 +30,7 @@ class SimCluster:
         self._sync: dict[str, bool] = {}
         self._programs = 0
 
-    def __enter__(self) -> "SimCluster":
+    def __enter__(self) -> Self:
         self.simulation.__enter__()
         for name in ("ns-1", "ns-2"):
             self.start_nameserver(name)
