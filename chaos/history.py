@@ -15,7 +15,7 @@ import enum
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -134,6 +134,11 @@ class Columns:
         """Add one row."""
         for column, value in zip(self._columns.values(), row, strict=True):
             column.append(value)
+
+    def extend(self, rows: Sequence[Sequence[int]]) -> None:
+        """Add rows, each with the numbers of a `Row` in its order. Raises `ValueError` otherwise."""
+        for column, values in zip(self._columns.values(), zip(*rows, strict=True), strict=True):
+            column.extend(values)
 
     def row(self, number: int) -> Row:
         """Row of a number, counted from 0."""
@@ -278,7 +283,7 @@ class HistoryWriter:
     def write(self, row: Row) -> None:
         """Append a finished row."""
         self._rows += 1
-        self._add(tuple(map(int, row)))
+        self._add(row)
 
     def forget(self, number: int) -> None:
         """An attempt has its row. Raises `KeyError` when it had one before."""
@@ -361,11 +366,17 @@ def _read_block(read: Callable[[int], bytes], history: History) -> bytes | None:
 
 def _take_block(history: History, payload: bytes) -> bool:
     """Take in the entries of a block; True when it holds the end mark."""
-    for entry in msgpack.unpackb(payload):
+    entries = msgpack.unpackb(payload)
+    rows = [entry for entry in entries if type(entry[0]) is int]
+    if rows:
+        history.columns.extend(rows)
+    if len(rows) == len(entries):
+        return False
+    for entry in entries:
         kind = entry[0]
         if isinstance(kind, int):
-            history.columns.append(Row(*entry))
-        elif kind == "name":
+            continue
+        if kind == "name":
             names = history.topics if entry[1] == "topic" else history.nodes
             names[entry[2]] = entry[3]
         elif kind == "event":

@@ -1,114 +1,245 @@
-"""What the checks look at: the history, and the directories as the independent reader sees them.
+"""What the checks look at: record, history, ends of the logs, and the directories read.
 
-Only messages of the workload's topics are kept (their writer, place and checksum, no bodies), so a
-cluster that was started on foreign data can be checked too.
+Rows are taken in columns, and queues get numbers (`keys`), so that the passes run over integers.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from chaos.history import Function, History, Outcome, Row
-from chaos.workload import Writer, body_crc, decode_body
-from rocketbed.inspect import (
-    LogEnd,
-    Record,
-    Report,
-    Scanned,
-    Settings,
-    StoreDirectory,
-    check_store,
-    open_directory,
-)
-from rocketbed.inspect.bodies import unpack_body
+from chaos.checkers.keys import Queues
+from chaos.checkers.logs import LogReader, NodeLog
+from chaos.checkers.passes import Column, Passes
+from chaos.history import Event, Function, History, Outcome, Row
+from chaos.record import RunRecord
+from chaos.trace import Trace
+from rocketbed.inspect import NotAStore, Settings
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
+READS = (Function.GOT, Function.DELIVER)
 
 
-class Place(NamedTuple):
-    """Where a message stands: in messages, and in bytes of the log."""
-
-    topic: str
-    queue: int
-    offset: int
-    physical: int
+SECOND_NS = 1_000_000_000
+SPLIT_AFTER_NS = 10 * SECOND_NS
+"""So long a second master may still answer after it was told to be a slave again."""
 
 
-class Stored(NamedTuple):
-    """One message of the workload's topics in a log."""
+@dataclass(slots=True)
+class Rows:
+    """Some rows of the history, column by column; `positions` are theirs in the history."""
 
-    writer: Writer | None
-    """None: the body names none, or is damaged."""
-    place: Place
-    size: int
-    body_crc: int
+    history: History
+    passes: Passes
+    positions: Column
 
+    def __len__(self) -> int:
+        return len(self.positions)
 
-@dataclass(frozen=True, slots=True)
-class NodeEvidence:
-    """One node's directory, read to its end."""
+    def column(self, name: str) -> Column:
+        """A column by the field's name in `Row`."""
+        whole = self.passes.column(self.history.columns[name])
+        return self.passes.take(whole, self.positions)
 
-    name: str
-    directory: StoreDirectory
-    report: Report
-    stored: tuple[Stored, ...]
-    """Messages of the workload in the order of the log."""
-    log_min: int
-    log_end: int
+    def row(self, number: int) -> Row:
+        """One of them, counted from 0."""
+        return self.history.columns.row(int(self.positions[number]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Evidence:
     """Everything the checks of one run look at."""
 
+    record: RunRecord
     history: History
-    nodes: tuple[NodeEvidence, ...]
-    leader: str
-    """The node whose log is the final one."""
+    passes: Passes
+    queues: Queues
+    nodes: list[NodeLog]
+    """Final directories, by node."""
+    images: list[NodeLog] = field(default_factory=list)
+    """Directories out of the middle of the run, in the order of time."""
+    trace: Trace | None = None
+    """Ends of the logs as the disk layer saw them; None where nothing observed them."""
+    acks: Trace | None = None
+    """What slaves reported: `written` is the reported offset."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Directories that could not be read, and why."""
+    directory: str = ""
+    """Of the run."""
 
-    @property
-    def final(self) -> NodeEvidence | None:
-        """The leader's evidence; None when its directory is not among the nodes'."""
-        return next((node for node in self.nodes if node.name == self.leader), None)
+    @cached_property
+    def group_names(self) -> list[str]:
+        """Broker groups by number."""
+        return list(self.record.groups)
 
-    def sends(self, *outcomes: Outcome) -> list[Row]:
-        """Rows of sends with one of these outcomes."""
+    def finals(self) -> list[NodeLog]:
+        """The log of each group's last master."""
+        leaders = set(self.record.leaders.values())
+        return [node for node in self.nodes if node.name in leaders]
+
+    def final(self, group: int) -> NodeLog | None:
+        """A group's; None when its master's directory was not read, or there was no master."""
+        return next((node for node in self.finals() if node.group == group), None)
+
+    def no_final(self) -> str:
+        """Why a final log is missing; empty when none is."""
+        for number, name in enumerate(self.group_names):
+            leader = self.record.leaders.get(name)
+            if leader is None:
+                return f"group {name} had no master at the end"
+            if self.final(number) is None:
+                reason = self.unread.get(leader, "it is not among the stores")
+                return f"the directory of {leader}, the last master, was not read: {reason}"
+        return "" if self.group_names else "the run has no broker group"
+
+    def rows(self, functions: Iterable[Function], outcomes: Iterable[Outcome] = ()) -> Rows:
+        """Rows of these functions, and of these outcomes where any are given."""
+        passes = self.passes
+        positions = passes.where(passes.column(self.history.columns["function"]), functions)
+        wanted = tuple(outcomes)
+        if wanted:
+            outcome = passes.take(passes.column(self.history.columns["outcome"]), positions)
+            positions = passes.take(positions, passes.where(outcome, wanted))
+        return Rows(self.history, passes, positions)
+
+    @cached_property
+    def acknowledged(self) -> Rows:
+        """Sends that were answered with success."""
+        return self.rows(SENDS, (Outcome.OK,))
+
+    @cached_property
+    def sends(self) -> Rows:
+        """All attempts of sends."""
+        return self.rows(SENDS)
+
+    @cached_property
+    def reads(self) -> Rows:
+        """All messages that any reader got."""
+        return self.rows(READS)
+
+    def queue_numbers(self, rows: Rows) -> Column:
+        """The number of each row's queue; -1 for a row that names none."""
+        passes = self.passes
+        nodes, topics = rows.column("node"), rows.column("topic")
+        packed = passes.combine(nodes, topics, rows.column("queue"))
+        known: dict[int, int] = {}
+        numbers = []
+        for value in packed.tolist() if hasattr(packed, "tolist") else packed:
+            number = known.get(value)
+            if number is None:
+                number = known[value] = self._queue_number(value)
+            numbers.append(number)
+        return passes.column(numbers)
+
+    def keys(self, rows: Rows) -> Column:
+        """The key of each row's place; -1 where it is not known."""
+        return self.passes.pack(self.queue_numbers(rows), rows.column("queue_offset"))
+
+    def group_of(self, node: int) -> int:
+        """Number of the broker group that a row's node belongs to; -1 when that is not known."""
+        return self._group_by_node.get(node, 0 if len(self.record.groups) == 1 else -1)
+
+    def group_of_name(self, node: str) -> int:
+        """The same for a node's name."""
+        for number, (name, nodes) in enumerate(self.record.groups.items()):
+            if node == name or node in nodes:
+                return number
+        return -1
+
+    def events(self, function: Function, *what: str) -> list[Event]:
+        """Events of a kind, in the order of time."""
         return [
-            row for row in self.history.rows() if row.function in SENDS and row.outcome in outcomes
+            event
+            for event in self.history.events
+            if event.function == function and (not what or event.what in what)
         ]
+
+    @cached_property
+    def splits(self) -> list[tuple[int, int, str]]:
+        """Times in which the scenario ran two masters in one group, and the second one's name."""
+        found: list[tuple[int, int, str]] = []
+        for number, event in enumerate(self.history.events):
+            if event.function != Function.NEMESIS:
+                continue
+            words = str(event.fields.get("step", "")).split()
+            if event.what == "double" or (event.what == "promote" and "unfenced" in words):
+                end = self._end_of(number, event)
+                found += [(event.time_ns - SECOND_NS, end, node) for node in targets_of(event)]
+        return found
+
+    def disk_faults(self, *kinds: str) -> set[str]:
+        """Nodes whose disk was given one of these faults."""
+        found: set[str] = set()
+        for event in self.events(Function.NEMESIS):
+            words = {event.what, *str(event.fields.get("step", "")).split()}
+            if words.intersection(kinds):
+                found.update(targets_of(event))
+        return found
+
+    def _end_of(self, number: int, event: Event) -> int:
+        """When a step that is told at a position of the events was over, with what followed."""
+        for later in self.history.events[number + 1 :]:
+            same = later.fields.get("step") == event.fields.get("step")
+            if later.what == "heal" and (same or later.fields.get("step") == "everything"):
+                return later.time_ns + SPLIT_AFTER_NS
+        return self.record.end_ns
+
+    def close(self) -> None:
+        """Close all directories."""
+        for node in [*self.nodes, *self.images]:
+            node.directory.close()
+
+    @cached_property
+    def _group_by_node(self) -> dict[int, int]:
+        found = {id_: self.group_of_name(name) for id_, name in self.history.nodes.items()}
+        return {id_: group for id_, group in found.items() if group >= 0}
+
+    def _queue_number(self, packed: int) -> int:
+        if packed < 0:
+            return -1
+        node, topic, queue = packed >> 40, packed >> 20 & 0xFFFFF, packed & 0xFFFFF
+        return self.queues.number(self.group_of(node), self.history.topics.get(topic, ""), queue)
 
 
 def gather(
+    record: RunRecord,
     history: History,
-    directories: Mapping[str, str],
-    leader: str,
-    settings: Settings | None = None,
+    directory: str,
+    passes: Passes,
+    *,
+    trace: Trace | None = None,
+    acks: Trace | None = None,
+    settings: Mapping[str, Settings | None] | None = None,
 ) -> Evidence:
-    """Read and check every directory. Raises `NotAStore` for one that is none."""
-    topics = {history.topic(row).encode() for row in history.rows() if row.function in SENDS}
-    nodes = tuple(
-        _read_node(name, open_directory(path, settings), topics)
-        for name, path in sorted(directories.items())
+    """Read every directory that the record names; what cannot be read is noted in `unread`."""
+    queues = Queues()
+    evidence = Evidence(
+        record, history, passes, queues, [], trace=trace, acks=acks, directory=directory
     )
-    return Evidence(history, nodes, leader)
+    topic_ids = set(map(int, set(evidence.sends.column("topic"))))
+    names = sorted(history.topics[topic] for topic in topic_ids if topic in history.topics)
+    reader = LogReader({name.encode(): name for name in names}, queues)
+    chosen = settings or {}
+    for node, path in sorted(record.stores.items()):
+        group = evidence.group_of_name(node)
+        try:
+            place = os.path.join(directory, path)
+            evidence.nodes.append(reader.read(node, group, place, settings=chosen.get(node)))
+        except (NotAStore, OSError) as error:
+            evidence.unread[node] = str(error)
+    for image in sorted(record.images, key=lambda image: image.time_ns):
+        group = evidence.group_of_name(image.node)
+        try:
+            place = os.path.join(directory, image.directory)
+            evidence.images.append(
+                reader.read(image.node, group, place, settings=chosen.get(image.node), image=image)
+            )
+        except (NotAStore, OSError) as error:
+            evidence.unread[f"{image.node} image {image.number}"] = str(error)
+    return evidence
 
 
-def _read_node(name: str, directory: StoreDirectory, topics: set[bytes]) -> NodeEvidence:
-    stored: list[Stored] = []
-    end = 0
-    for item in directory.log.scan():
-        if isinstance(item, LogEnd):
-            end = item.offset
-        elif isinstance(item, Scanned) and item.topic in topics:
-            record = directory.log.record_at(item.offset, item.size)
-            if isinstance(record, Record):
-                stored.append(_stored(record))
-    report = check_store(directory)
-    return NodeEvidence(name, directory, report, tuple(stored), directory.log.min_offset, end)
-
-
-def _stored(record: Record) -> Stored:
-    """A message as its consumer would get it: the body unpacked, if the producer packed it."""
-    place = Place(record.topic, record.queue_id, record.queue_offset, record.offset)
-    body = unpack_body(record.body, record.sys_flag) or b""
-    return Stored(decode_body(body), place, record.size, body_crc(body))
+def targets_of(event: Event) -> list[str]:
+    """Whom an event concerns."""
+    targets = event.fields.get("targets", ())
+    return [event.node] if event.node else [str(target) for target in targets]

@@ -1,187 +1,334 @@
-"""Are the acknowledged messages there, once, where they were said to be? Chaos.md 2.4, A1 to A8."""
+"""Are the messages there, once, where they were said to be? Chaos.md 2.4, A3 to A9."""
 
 from collections import defaultdict
 
-from chaos.checkers.evidence import SENDS, Evidence, Place, Stored
-from chaos.checkers.result import CheckResult, judged, not_run
-from chaos.history import Function, Outcome, Row
-
-_NO_LEADER = "the leader's directory was not read"
-
-
-def lost_writes(evidence: Evidence) -> CheckResult:
-    """A1: every acknowledged message is in the final log.
-
-    For a run whose allowed loss is none; `loss.allowed_loss` sets bound and loss side by side.
-    """
-    final = evidence.final
-    if final is None:
-        return not_run("A1 lost write", "acknowledged messages", _NO_LEADER)
-    acknowledged = evidence.sends(Outcome.OK)
-    lost = lost_rows(evidence, acknowledged)
-    findings = [
-        f"value {row.value}, acknowledged at {_said(evidence, row)}, is not in the log of"
-        f" {final.name}"
-        for row in lost
-    ]
-    return judged("A1 lost write", len(acknowledged), "acknowledged messages", findings)
-
-
-def lost_rows(evidence: Evidence, acknowledged: list[Row]) -> list[Row]:
-    """Acknowledged sends whose value no undamaged message of the final log carries."""
-    final = evidence.final
-    present = {stored.writer.value for stored in final.stored if stored.writer} if final else set()
-    return [row for row in acknowledged if row.value not in present]
+from chaos.checkers.evidence import SENDS, Evidence, Rows
+from chaos.checkers.keys import pack
+from chaos.checkers.logs import UNNAMED, NodeLog
+from chaos.checkers.losses import Losses
+from chaos.checkers.passes import Column
+from chaos.checkers.result import CheckResult, Example, Severity, judged, not_run
+from chaos.history import Outcome
 
 
 def phantom_writes(evidence: Evidence) -> CheckResult:
-    """A3: no message that was refused is in any log."""
-    refused = {row.value for row in evidence.sends(Outcome.FAIL)}
-    findings: list[str] = []
+    """A3: no message that was refused is in any log, or was given to anybody."""
+    passes = evidence.passes
+    refused = evidence.rows(SENDS, (Outcome.FAIL,)).column("value")
+    findings: list[Example] = []
     examined = 0
-    for node in evidence.nodes:
-        examined += len(node.stored)
+    for node in _logs(evidence):
+        values = passes.column(node.messages.values)
+        examined += len(values)
         findings += [
-            f"value {stored.writer.value}, refused to its producer, is in the log of {node.name}"
-            f" at {stored.place.physical}"
-            for stored in node.stored
-            if stored.writer and stored.writer.value in refused
+            _stored(evidence, node, number, "refused to its producer, is in the log of")
+            for number in passes.found(values, refused)
         ]
-    return judged("A3 phantom", examined, "stored messages", findings)
+    reads = evidence.reads
+    examined += len(reads)
+    findings += [
+        _read(evidence, reads, number, "refused to its producer, was given to a reader")
+        for number in passes.found(reads.column("value"), refused)
+    ]
+    return judged("A3 phantom", examined, "messages", findings)
 
 
 def unknown_values(evidence: Evidence) -> CheckResult:
-    """A4: every stored message was sent, and its body is the one that was sent."""
-    sent = {row.value: row for row in evidence.history.rows() if row.function in SENDS}
-    findings: list[str] = []
+    """A4: every stored or delivered message was sent, and its body is the one that was sent."""
+    passes = evidence.passes
+    sent, crcs = evidence.sends.column("value"), evidence.sends.column("body_crc")
+    findings: list[Example] = []
     examined = 0
-    for node in evidence.nodes:
-        for stored in node.stored:
-            examined += 1
-            where = f"{_show(stored.place)} of {node.name}"
-            row = sent.get(stored.writer.value) if stored.writer else None
-            if stored.writer is None:
-                findings.append(f"the body at {where} names no writer, or is damaged")
-            elif row is None:
-                findings.append(f"value {stored.writer.value} at {where} was never sent")
-            elif row.body_crc != stored.body_crc:
-                findings.append(f"the body of value {row.value} at {where} is not the one sent")
-    return judged("A4 unknown value", examined, "stored messages", findings)
+    for node in _logs(evidence):
+        values = passes.column(node.messages.values)
+        known = passes.lookup(values, sent, crcs, -2)
+        examined += len(values)
+        for number in passes.unequal(known, passes.column(node.messages.crcs)):
+            what = _strangeness(int(values[number]), int(known[number]))
+            findings.append(_stored(evidence, node, number, f"{what}, is in the log of"))
+    reads = evidence.reads
+    examined += len(reads)
+    values = reads.column("value")
+    known = passes.lookup(values, sent, crcs, -2)
+    for number in passes.unequal(known, reads.column("body_crc")):
+        what = _strangeness(int(values[number]), int(known[number]))
+        findings.append(_read(evidence, reads, number, f"{what}, was given to a reader"))
+    return judged("A4 unknown value", examined, "messages", findings)
 
 
 def duplicates(evidence: Evidence) -> CheckResult:
-    """A5: no attempt is stored twice. Retries of one operation (A6) are counted in the note."""
-    findings: list[str] = []
-    examined = again = 0
-    for node in evidence.nodes:
-        places: dict[int, list[Stored]] = defaultdict(list)
-        operations: dict[tuple[int, int], set[int]] = defaultdict(set)
-        for stored in node.stored:
-            examined += 1
-            if stored.writer:
-                places[stored.writer.value].append(stored)
-                message = stored.writer.operation, stored.writer.sequence
-                operations[message].add(stored.writer.value)
-        findings += [
-            f"value {value} is {len(found)} times in the log of {node.name}: "
-            + ", ".join(_show(stored.place) for stored in found)
-            for value, found in places.items()
-            if len(found) > 1
-        ]
-        if node.name == evidence.leader:
-            again = sum(len(values) - 1 for values in operations.values())
-    note = f"{again} messages stored again by a retry (A6, allowed)" if again else ""
-    return judged("A5 duplicate", examined, "stored messages", findings, note)
+    """A5: no attempt is stored twice."""
+    passes = evidence.passes
+    findings: list[Example] = []
+    examined = 0
+    for node in _logs(evidence):
+        values = passes.column(node.messages.values)
+        examined += len(values)
+        for places in passes.repeated(values):
+            if values[places[0]] == UNNAMED:
+                continue
+            others = ", ".join(_show(evidence, node, place) for place in places)
+            example = _stored(evidence, node, places[0], "")
+            example.text = (
+                f"value {example.value} is {len(places)} times in the log of {node.label}: {others}"
+            )
+            example.distance = abs(
+                node.messages.physicals[places[-1]] - node.messages.physicals[places[0]]
+            )
+            findings.append(example)
+    return judged("A5 duplicate", examined, "stored messages", findings)
 
 
-def inconsistent_offsets(evidence: Evidence) -> CheckResult:
+def retried_duplicates(evidence: Evidence) -> CheckResult:
+    """A6: messages that are stored more than once because their operation was attempted again."""
+    stored: dict[tuple[int, int], set[int]] = defaultdict(set)
+    examined = 0
+    for node in evidence.finals():
+        messages = node.messages
+        examined += len(messages)
+        triples = zip(messages.operations, messages.sequences, messages.values, strict=True)
+        for operation, sequence, value in triples:
+            stored[operation, sequence].add(value)
+    again = sum(len(values) - 1 for values in stored.values())
+    note = f"{again} messages stored again by a retry" if again else ""
+    return judged(
+        "A6 retry duplicate",
+        examined,
+        "stored messages",
+        [],
+        note,
+        severity=Severity.METRIC,
+        figures={"stored_again": again},
+    )
+
+
+def inconsistent_offsets(evidence: Evidence, losses: Losses) -> CheckResult:
     """A7: at one queue offset nobody, ever, saw two different messages.
 
-    Observations: acknowledgements, pulled messages, and the logs of all nodes.
+    Observations: acknowledgements, messages read, the logs of all nodes, now and in all images. Two
+    are allowed where one of them was legally lost and its offset given out again.
     """
-    seen: dict[tuple[str, int, int], tuple[int, str]] = {}
-    findings: list[str] = []
-    examined = 0
-
-    def observe(topic: str, queue: int, offset: int, value: int, who: str) -> None:
-        nonlocal examined
-        examined += 1
-        before = seen.setdefault((topic, queue, offset), (value, who))
-        if before[0] != value:
-            findings.append(
-                f"{topic}/{queue} offset {offset}: value {before[0]} ({before[1]}),"
-                f" value {value} ({who})"
-            )
-
-    for row in evidence.history.rows():
-        acknowledged = row.function in SENDS and row.outcome == Outcome.OK
-        if (acknowledged or row.function == Function.GOT) and row.queue_offset >= 0:
-            who = "acknowledged" if acknowledged else "pulled"
-            observe(evidence.history.topic(row), row.queue, row.queue_offset, row.value, who)
-    for node in evidence.nodes:
-        for stored in node.stored:
-            if stored.writer:
-                place = stored.place
-                who = f"log of {node.name}"
-                observe(place.topic, place.queue, place.offset, stored.writer.value, who)
-    return judged("A7 inconsistent offset", examined, "observations", findings)
+    passes = evidence.passes
+    sends, reads = evidence.acknowledged, evidence.reads
+    parts: list[tuple[str, Column, Column]] = [
+        ("acknowledged", evidence.keys(sends), sends.column("value")),
+        ("given to a reader", evidence.keys(reads), reads.column("value")),
+    ]
+    for node in _logs(evidence):
+        messages = node.messages
+        keys = passes.pack(passes.column(messages.queues), passes.column(messages.offsets))
+        parts.append((f"log of {node.label}", keys, passes.column(messages.values)))
+    keys = passes.join([part[1] for part in parts])
+    values = passes.join([part[2] for part in parts])
+    named = passes.known(values)
+    keys, values = passes.take(keys, named), passes.take(values, named)
+    who = _Sources([(name, len(column)) for name, column, _ in parts])
+    findings: list[Example] = []
+    allowed: list[Example] = []
+    for first, other in _all_conflicts(evidence, keys, values, losses):
+        pair = int(values[first]), int(values[other])
+        queue, offset = evidence.queues.place(int(keys[first]))
+        sources = who.name(int(named[first])), who.name(int(named[other]))
+        example = Example(
+            f"{evidence.queues.show(int(keys[first]))}: value {pair[0]} ({sources[0]}),"
+            f" value {pair[1]} ({sources[1]})",
+            value=pair[1],
+            topic=queue.topic,
+            queue=queue.queue,
+            offset=offset,
+        )
+        (allowed if losses.gone.intersection(pair) else findings).append(example)
+    return judged("A7 inconsistent offset", len(keys), "observations", findings, allowed=allowed)
 
 
 def moved_writes(evidence: Evidence) -> CheckResult:
     """A8: an acknowledged message that is there is where its acknowledgement said."""
-    final = evidence.final
-    if final is None:
-        return not_run("A8 moved write", "acknowledged places", _NO_LEADER)
-    places: dict[int, list[Place]] = defaultdict(list)
-    for stored in final.stored:
-        if stored.writer:
-            places[stored.writer.value].append(stored.place)
-    findings: list[str] = []
-    examined = 0
-    for row in evidence.sends(Outcome.OK):
-        if row.value not in places or row.queue_offset < 0:
-            continue  # A1 tells of what is missing; a one-way send was told no place.
-        examined += 1
-        if not any(_is_place(evidence, row, place) for place in places[row.value]):
-            found = ", ".join(map(_show, places[row.value]))
-            findings.append(
-                f"value {row.value} was acknowledged at {_said(evidence, row)} and is at {found}"
+    title, unit = "A8 moved write", "acknowledged places"
+    if missing := evidence.no_final():
+        return not_run(title, unit, missing)
+    passes, sends = evidence.passes, evidence.acknowledged
+    logs = [node.messages for node in evidence.finals()]
+    stored = passes.join([passes.column(log.values) for log in logs])
+    queues = passes.join([passes.column(log.queues) for log in logs])
+    offsets = passes.join([passes.column(log.offsets) for log in logs])
+    physicals = passes.join([passes.column(log.physicals) for log in logs])
+    values, said = sends.column("value"), evidence.keys(sends)
+    bytes_said = sends.column("physical_offset")
+    known = passes.known(said)
+    values, said = passes.take(values, known), passes.take(said, known)
+    bytes_said = passes.take(bytes_said, known)
+    keys = passes.lookup(values, stored, passes.pack(queues, offsets), -1)
+    places = passes.lookup(values, stored, physicals, -1)
+    there = passes.known(keys)
+    suspects = {
+        int(there[at]) for at in passes.unequal(passes.take(keys, there), passes.take(said, there))
+    } | {
+        int(there[at])
+        for at in passes.unequal(passes.take(places, there), passes.take(bytes_said, there))
+    }
+    findings: list[Example] = []
+    every = _places(stored, queues, offsets, physicals) if suspects else {}
+    for number in sorted(suspects):
+        row = sends.row(int(known[number]))
+        wanted = int(said[number]), int(bytes_said[number])
+        found = every.get(int(values[number]), [])
+        if any(key == wanted[0] and wanted[1] in (-1, place) for key, place in found):
+            continue
+        where = ", ".join(f"{evidence.queues.show(key)} (log {place})" for key, place in found)
+        findings.append(
+            Example(
+                f"value {row.value} was acknowledged at {evidence.queues.show(wanted[0])}"
+                f" (log {wanted[1]}) and is at {where}",
+                value=row.value,
+                operation=row.operation,
+                topic=evidence.history.topic(row),
+                queue=row.queue,
+                offset=row.queue_offset,
+                physical=row.physical_offset,
+                time_ns=row.returned_ns,
+                distance=abs(found[0][1] - wanted[1]),
             )
-    return judged("A8 moved write", examined, "acknowledged places", findings)
+        )
+    return judged(title, len(there), unit, findings)
 
 
-def dense_queues(evidence: Evidence) -> CheckResult:
-    """S6 in the final log: the queue offsets of each queue rise by one with the log.
-
-    They begin at 0, unless retention has taken the start of the log.
-    """
-    final = evidence.final
-    if final is None:
-        return not_run("S6 dense queues", "stored messages", _NO_LEADER)
-    due: dict[tuple[str, int], int] = {}
-    findings: list[str] = []
-    for stored in final.stored:
-        place = stored.place
-        queue = place.topic, place.queue
-        expected = due.get(queue, place.offset if final.log_min else 0)
-        if place.offset != expected:
-            findings.append(f"{_show(place)}: offset {expected} is due")
-        due[queue] = max(expected, place.offset + 1)
-    note = f"{len(due)} queues"
-    return judged("S6 dense queues", len(final.stored), "stored messages", findings, note)
-
-
-def _is_place(evidence: Evidence, row: Row, place: Place) -> bool:
-    said = evidence.history.topic(row), row.queue, row.queue_offset
-    return said == place[:3] and row.physical_offset in (-1, place.physical)
-
-
-def _said(evidence: Evidence, row: Row) -> str:
-    return _show(
-        Place(evidence.history.topic(row), row.queue, row.queue_offset, row.physical_offset)
+def nonmonotonic_sends(evidence: Evidence, losses: Losses) -> CheckResult:
+    """A9: in one queue a send that returned before another began has the lower offset."""
+    passes, sends = evidence.passes, evidence.acknowledged
+    keys = evidence.keys(sends)
+    known = passes.known(keys)
+    queues = passes.take(evidence.queue_numbers(sends), known)
+    begins = passes.take(sends.column("invoked_ns"), known)
+    ends = passes.take(sends.column("returned_ns"), known)
+    offsets = passes.take(sends.column("queue_offset"), known)
+    findings: list[Example] = []
+    allowed: list[Example] = []
+    for before, after in passes.overtaken(queues, begins, ends, offsets):
+        one, two = sends.row(int(known[before])), sends.row(int(known[after]))
+        example = Example(
+            f"value {two.value} was sent after value {one.value} had been acknowledged at"
+            f" {evidence.history.topic(one)}/{one.queue} offset {one.queue_offset}, and got offset"
+            f" {two.queue_offset}",
+            value=two.value,
+            operation=two.operation,
+            topic=evidence.history.topic(two),
+            queue=two.queue,
+            offset=two.queue_offset,
+            time_ns=two.returned_ns,
+            distance=one.queue_offset - two.queue_offset,
+        )
+        (allowed if one.value in losses.gone else findings).append(example)
+    return judged(
+        "A9 nonmonotonic send", len(known), "acknowledged sends", findings, allowed=allowed
     )
 
 
-def _show(place: Place) -> str:
-    physical = f" (log {place.physical})" if place.physical >= 0 else ""
-    return f"{place.topic}/{place.queue} offset {place.offset}{physical}"
+def dense_queues(evidence: Evidence) -> CheckResult:
+    """I13 in the final logs: the queue offsets of each queue rise by one with the log.
+
+    They begin at 0, unless retention has taken the start of the log.
+    """
+    title, unit = "I13 queues dense", "stored messages"
+    if missing := evidence.no_final():
+        return not_run(title, unit, missing)
+    findings: list[Example] = []
+    examined = 0
+    for node in evidence.finals():
+        due: dict[int, int] = {}
+        messages = node.messages
+        examined += len(messages)
+        for number, (queue, offset) in enumerate(
+            zip(messages.queues, messages.offsets, strict=True)
+        ):
+            expected = due.get(queue, offset if node.log_min else 0)
+            if offset != expected:
+                what = f"where offset {expected} is due, is in the log of"
+                example = _stored(evidence, node, number, what)
+                example.distance = abs(offset - expected)
+                findings.append(example)
+            due[queue] = max(expected, offset + 1)
+    return judged(title, examined, unit, findings)
+
+
+class _Sources:
+    """Which of several joined parts a position is in."""
+
+    def __init__(self, parts: list[tuple[str, int]]) -> None:
+        self._parts = parts
+
+    def name(self, position: int) -> str:
+        for name, count in self._parts:
+            if position < count:
+                return name
+            position -= count
+        raise IndexError(position)
+
+
+def _all_conflicts(
+    evidence: Evidence, keys: Column, values: Column, losses: Losses
+) -> list[tuple[int, int]]:
+    """Conflicting pairs; where one value of a place is legally gone, those of the rest too."""
+    passes = evidence.passes
+    pairs = passes.conflicts(keys, values)
+    if not pairs or not losses.gone:
+        return pairs
+    kept = passes.column(passes.missing(values, passes.column(sorted(losses.gone))))
+    rest = passes.conflicts(passes.take(keys, kept), passes.take(values, kept))
+    real = [(int(kept[first]), int(kept[other])) for first, other in rest]
+    excused = [pair for pair in pairs if losses.gone & {int(values[pair[0]]), int(values[pair[1]])}]
+    return sorted(set(real) | set(excused))
+
+
+def _places(
+    stored: Column, queues: Column, offsets: Column, physicals: Column
+) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for value, queue, offset, place in zip(stored, queues, offsets, physicals, strict=True):
+        found[int(value)].append((pack(int(queue), int(offset)), int(place)))
+    return found
+
+
+def _strangeness(value: int, known: int) -> str:
+    if value == UNNAMED:
+        return "which names no writer, or is damaged"
+    return "which nobody sent" if known == -2 else "with another body than the one sent"
+
+
+def _logs(evidence: Evidence) -> list[NodeLog]:
+    return [*evidence.nodes, *evidence.images]
+
+
+def _show(evidence: Evidence, node: NodeLog, number: int) -> str:
+    messages = node.messages
+    key = pack(messages.queues[number], messages.offsets[number])
+    return f"{evidence.queues.show(key)} (log {messages.physicals[number]})"
+
+
+def _stored(evidence: Evidence, node: NodeLog, number: int, what: str) -> Example:
+    messages = node.messages
+    queue = evidence.queues.names[messages.queues[number]]
+    return Example(
+        f"value {messages.values[number]}, {what} {node.label} at {_show(evidence, node, number)}",
+        value=messages.values[number],
+        operation=messages.operations[number],
+        node=node.name,
+        topic=queue.topic,
+        queue=queue.queue,
+        offset=messages.offsets[number],
+        physical=messages.physicals[number],
+        time_ns=None if node.image is None else node.image.time_ns,
+    )
+
+
+def _read(evidence: Evidence, reads: Rows, number: int, what: str) -> Example:
+    row = reads.row(number)
+    topic = evidence.history.topic(row)
+    return Example(
+        f"value {row.value}, {what} at {topic}/{row.queue} offset {row.queue_offset}",
+        value=row.value,
+        node=evidence.history.nodes.get(row.node, ""),
+        topic=topic,
+        queue=row.queue,
+        offset=row.queue_offset,
+        time_ns=row.returned_ns,
+    )

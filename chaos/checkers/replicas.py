@@ -1,44 +1,128 @@
-"""Are the replicas' logs the same bytes? Chaos.md 2.6, R1 at the end of a run."""
+"""Are the replicas' logs the same bytes? Chaos.md 2.6: R1 at the end, and in images."""
 
+from collections.abc import Sequence
 from itertools import combinations
 
-from chaos.checkers.evidence import Evidence, NodeEvidence
-from chaos.checkers.result import CheckResult, judged, not_run
+from chaos.checkers.evidence import Evidence
+from chaos.checkers.logs import NodeLog
+from chaos.checkers.losses import Losses
+from chaos.checkers.result import CheckResult, Example, judged, not_applicable, not_run
 
 _CHUNK = 4 << 20
 
 
 def equal_logs(evidence: Evidence) -> CheckResult:
-    """R1: every two logs hold the same bytes over the range that both have."""
-    name = "R1 logs byte-equal"
-    findings: list[str] = []
+    """R1: at the end every two logs of a group hold the same bytes over the range both have."""
+    title = "R1 logs byte-equal"
+    groups = [
+        [node for node in evidence.nodes if node.group == number]
+        for number in range(len(evidence.group_names))
+    ]
+    if all(len(nodes) < 2 for nodes in evidence.record.groups.values()):
+        return not_applicable(title, "bytes", "no group has two nodes")
+    if evidence.unread:
+        name, reason = next(iter(evidence.unread.items()))
+        return not_run(title, "bytes", f"the directory of {name} was not read: {reason}")
+    findings: list[Example] = []
     compared = 0
-    for one, other in combinations(evidence.nodes, 2):
+    for one, other in (pair for nodes in groups for pair in combinations(nodes, 2)):
         start, end = common_range(one, other)
         if start >= end:
-            return not_run(name, "bytes", f"{one.name} and {other.name} have nothing in common")
-        difference = _first_difference(one, other, start, end)
+            return not_run(title, "bytes", f"{one.name} and {other.name} have nothing in common")
+        difference = first_difference(one, other, start, end)
         compared += end - start
         if difference is not None:
-            findings.append(f"{one.name} and {other.name} differ from log {difference} on")
+            text = f"{one.name} and {other.name} differ from log {difference} on"
+            findings.append(
+                Example(text, node=other.name, physical=difference, distance=end - difference)
+            )
     ends = ", ".join(f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
-    return judged(name, compared, "bytes", findings, ends)
+    return judged(title, compared, "bytes", findings, ends)
 
 
-def common_range(one: NodeEvidence, other: NodeEvidence) -> tuple[int, int]:
+def equal_images(evidence: Evidence, losses: Losses) -> CheckResult:
+    """R1 at any time: what an image holds of the truth of its moment is in the final log.
+
+    Compared is the part that no later turn may have taken, and that the image holds of the truth.
+    """
+    title, unit = "R1i images byte-equal", "bytes"
+    if not evidence.images:
+        return not_applicable(title, unit, "no image was taken in the run")
+    if missing := evidence.no_final():
+        return not_run(title, unit, missing)
+    findings: list[Example] = []
+    compared = 0
+    for image in evidence.images:
+        final = evidence.final(image.group)
+        if final is None or image.image is None:
+            continue
+        limit = _safe_end(losses, image)
+        start, end = common_range(image, final)
+        end = min(end, limit)
+        if start >= end:
+            continue
+        compared += end - start
+        difference = first_difference(image, final, start, end)
+        if difference is not None:
+            text = (
+                f"{image.label} and the final log of {final.name} differ from log {difference} on"
+            )
+            findings.append(
+                Example(
+                    text,
+                    node=image.name,
+                    physical=difference,
+                    time_ns=image.image.time_ns,
+                    distance=end - difference,
+                )
+            )
+    if not compared:
+        return not_applicable(title, unit, "no image holds a part that had to stay as it was")
+    return judged(title, compared, unit, findings)
+
+
+def common_range(one: NodeLog, other: NodeLog) -> tuple[int, int]:
     """The part of the log that both have, bytes."""
     return max(one.log_min, other.log_min), min(one.log_end, other.log_end)
 
 
-def _first_difference(one: NodeEvidence, other: NodeEvidence, start: int, end: int) -> int | None:
+def first_difference(one: NodeLog, other: NodeLog, start: int, end: int) -> int | None:
+    """Where two logs begin to differ between two offsets; None: nowhere."""
     while start < end:
         here = one.directory.log.read(start, min(_CHUNK, end - start))
         there = other.directory.log.read(start, min(_CHUNK, end - start))
         size = min(len(here), len(there))
         if here[:size] != there[:size]:
-            pairs = enumerate(zip(here, there, strict=False))
-            return start + next(at for at, (left, right) in pairs if left != right)
+            return start + _first_unequal(here, there, size)
         if size == 0:
             return start
         start += size
     return None
+
+
+def _first_unequal(here: Sequence[int], there: Sequence[int], size: int) -> int:
+    low, high = 0, size
+    while high - low > 1:
+        middle = (low + high) // 2
+        if here[low:middle] != there[low:middle]:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _safe_end(losses: Losses, image: NodeLog) -> int:
+    """Up to where an image has to agree with the final log."""
+    assert image.image is not None
+    time_ns = image.image.time_ns
+    limit = image.log_end
+    if image.image.durable is not None and image.image.cause == "powercut":
+        limit = min(limit, image.image.durable)
+    for lineage in losses.lineages:
+        if lineage.group != image.group:
+            continue
+        limit = lineage.held(image.name, time_ns - 1, limit)
+        for turn in lineage.turns:
+            if turn.change.time_ns >= time_ns:
+                limit = min(limit, 0 if turn.threshold is None else turn.threshold)
+    return limit

@@ -1,43 +1,157 @@
-"""Does each final directory agree with itself? Chaos.md 2.7, by the independent reader."""
+"""Does each directory agree with itself? Chaos.md 2.7, by the independent reader.
+
+At the end, after a clean stop, nothing may be unfinished. An image is what a cut or a kill left: a
+torn tail and queues behind the log are legal in it, and what is judged is what may never be.
+"""
 
 from chaos.checkers.evidence import Evidence
-from chaos.checkers.result import CheckResult, judged, not_run
-from rocketbed.inspect import Report, Severity
+from chaos.checkers.logs import NodeLog
+from chaos.checkers.result import (
+    CheckResult,
+    Example,
+    judged,
+    not_applicable,
+    not_run,
+)
+from rocketbed.inspect import Finding, Report
+from rocketbed.inspect import Severity as Grade
 
 STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
-    ("S1 logs tile", frozenset({"S1", "S2", "S9", "S13", "sizes"}), "records"),
-    ("S4 queues agree with the log", frozenset({"S3", "S4", "S5", "S6", "S7"}), "queues"),
-    ("S8 index agrees with the log", frozenset({"S8", "S10"}), "index files"),
-    ("S11 checkpoint and abort file", frozenset({"S11", "S12"}), "directories"),
+    ("S1 logs tile", frozenset({"S1", "S13", "sizes"}), "records"),
+    ("S2 checksums hold", frozenset({"S2"}), "records"),
+    ("S3 nothing beyond the log", frozenset({"S3"}), "queues"),
+    ("S4 queues agree with the log", frozenset({"S4"}), "queues"),
+    ("S5 queue entries complete", frozenset({"S5"}), "queues"),
+    ("S6 queue slots", frozenset({"S6"}), "queues"),
+    ("S7 tag codes", frozenset({"S7"}), "queues"),
+    ("S8 index agrees with the log", frozenset({"S8"}), "index files"),
+    ("S9 no silent damage", frozenset({"S9"}), "records"),
+    ("S10 index complete", frozenset({"S10"}), "index files"),
+    ("S11 checkpoint not ahead", frozenset({"S11"}), "directories"),
+    ("S12 abort file", frozenset({"S12"}), "directories"),
     ("S15 configuration files", frozenset({"S15", "topics"}), "directories"),
+    ("S16 queue bounds", frozenset({"S16"}), "queues"),
 )
 """Name, rules of the reader that it stands for, and what it counts."""
+IMAGE_RULES = frozenset({"S1", "S2", "S4", "S6", "S7", "S8", "S9", "S11", "S12", "S15", "sizes"})
+"""What the reader may find in an image as damage: the rest is unfinished work there."""
 
 
-def store_checks(evidence: Evidence, *, stopped_cleanly: bool = True) -> list[CheckResult]:
-    """The reader's findings on all nodes, rule by rule.
+def store_checks(evidence: Evidence) -> list[CheckResult]:
+    """The reader's findings on all final directories, rule by rule."""
+    if not evidence.nodes:
+        return [not_run(title, unit, "no directory was read") for title, _, unit in STORE_CHECKS]
+    return [_store_check(evidence, *check) for check in STORE_CHECKS]
 
-    After a clean stop nothing may be unfinished; otherwise a torn tail and queues behind the log
-    are what a kill leaves, and are no violation.
+
+def image_checks(evidence: Evidence) -> CheckResult:
+    """The rules that hold at any moment, in all images."""
+    title, unit = "SI images", "images"
+    if not evidence.images:
+        return not_applicable(title, unit, "no image was taken in the run")
+    findings: list[Example] = []
+    excused: list[Example] = []
+    for image in evidence.images:
+        for finding in image.report.findings:
+            if finding.severity < Grade.DAMAGE or finding.rule not in IMAGE_RULES:
+                continue
+            foreign = image.name in evidence.record.foreign_damage
+            (excused if foreign else findings).append(_example(image, finding))
+    return judged(title, len(evidence.images), unit, findings, allowed=excused)
+
+
+def abort_law(evidence: Evidence) -> CheckResult:
+    """S12: there after a kill or a cut, gone after a clean stop.
+
+    A cut may take the file of a process that had not made it durable yet; that is before its first
+    write, so with an empty store only.
     """
-    floor = Severity.TAIL if stopped_cleanly else Severity.DAMAGE
-    return [_store_check(evidence, *check, floor=floor) for check in STORE_CHECKS]
+    title, unit = "S12a abort law", "ends of processes"
+    findings: list[Example] = []
+    examined = 0
+    for image in evidence.images:
+        assert image.image is not None
+        if image.image.cause not in ("kill", "powercut", "crash"):
+            continue
+        if not _was_up(evidence, image):
+            continue
+        examined += 1
+        if not image.directory.has_abort:
+            text = f"{image.label}: there is no abort file, although the process lived"
+            findings.append(
+                Example(text, node=image.name, time_ns=image.image.time_ns, distance=image.log_end)
+            )
+    for node in evidence.nodes:
+        if node.name not in evidence.record.stopped_cleanly:
+            continue
+        examined += 1
+        if node.directory.has_abort:
+            text = f"{node.name} was stopped cleanly, and its abort file is there"
+            findings.append(Example(text, node=node.name))
+    if not examined:
+        return not_applicable(title, unit, "no process was killed, cut or stopped cleanly")
+    return judged(title, examined, unit, findings)
 
 
-def _store_check(
-    evidence: Evidence, name: str, rules: frozenset[str], unit: str, *, floor: Severity
-) -> CheckResult:
-    findings = [
-        f"{node.name}: {finding.rule} {finding.file}: {finding.what}"
-        for node in evidence.nodes
-        for finding in node.report.findings
-        if finding.rule in rules and finding.severity >= floor
-    ]
+def _was_up(evidence: Evidence, image: NodeLog) -> bool:
+    """Whether the node had recovered in its last start before an image, so `abort` is durable."""
+    assert image.image is not None
+    up = False
+    for event in evidence.history.events:
+        if event.time_ns > image.image.time_ns:
+            break
+        if event.node == image.name and event.what in ("recovered", "ready"):
+            up = True
+        elif event.node == image.name and event.what in ("exit", "stop", "start"):
+            up = event.what == "exit" and event.time_ns == image.image.time_ns and up
+    return up
+
+
+def two_owners(evidence: Evidence) -> CheckResult:
+    """S18: between two starts of one node there is its exit."""
+    title, unit = "S18 one owner", "starts"
+    findings: list[Example] = []
+    living: set[str] = set()
+    known = {*evidence.record.ids, *evidence.record.stores}
+    examined = 0
+    for event in evidence.history.events:
+        if event.what == "start" and event.node in known:
+            examined += 1
+            if event.node in living:
+                text = f"{event.node} was started while its process before was alive"
+                findings.append(Example(text, node=event.node, time_ns=event.time_ns))
+            living.add(event.node)
+        elif event.what in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
+            targets = event.fields.get("targets", ())
+            living -= {event.node, *map(str, targets)}
+    if not examined:
+        return not_applicable(title, unit, "the history tells of no start")
+    return judged(title, examined, unit, findings)
+
+
+def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: str) -> CheckResult:
+    findings: list[Example] = []
+    excused: list[Example] = []
+    for node in evidence.nodes:
+        clean = node.name in evidence.record.stopped_cleanly
+        floor = Grade.TAIL if clean else Grade.DAMAGE
+        for finding in node.report.findings:
+            if finding.rule not in rules or finding.severity < floor:
+                continue
+            foreign = node.name in evidence.record.foreign_damage
+            (excused if foreign else findings).append(_example(node, finding))
     counts = {node.name: _count(node.report, unit) for node in evidence.nodes}
     empty = [node for node, count in counts.items() if not count]
-    if empty and not findings:
-        return not_run(name, unit, f"{', '.join(empty)}: there are none")
-    return judged(name, sum(counts.values()), unit, findings)
+    if empty and not findings and not sum(counts.values()):
+        return not_run(title, unit, f"{', '.join(empty)}: there are none")
+    note = f"none in {', '.join(empty)}" if empty else ""
+    return judged(title, sum(counts.values()), unit, findings, note, allowed=excused)
+
+
+def _example(node: NodeLog, finding: Finding) -> Example:
+    text = f"{node.label}: {finding.rule} {finding.file}: {finding.what}"
+    time_ns = None if node.image is None else node.image.time_ns
+    return Example(text, node=node.name, time_ns=time_ns, distance=finding.count)
 
 
 def _count(report: Report, unit: str) -> int:

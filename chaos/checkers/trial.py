@@ -1,46 +1,26 @@
-"""All checks of the trial: kills of processes, under load, with synchronous replication.
+"""The checks of the demo's trial: kills of processes, under load, with synchronous replication.
 
-`check_trial` never raises for what it finds wrong: a check that cannot run says so, and the trial
-passes only if every one of them ran and held.
+The demo has no run directory yet; this makes the record that one would hold, and runs the checks
+that a trial of kills can answer. `check_trial` never raises for what it finds wrong: a check that
+cannot run says so, and the trial passes only if every one of them ran and held.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from chaos.checkers.evidence import Evidence, gather
-from chaos.checkers.loss import allowed_loss
-from chaos.checkers.messages import (
-    dense_queues,
-    duplicates,
-    inconsistent_offsets,
-    lost_writes,
-    moved_writes,
-    phantom_writes,
-    unknown_values,
-)
-from chaos.checkers.replicas import equal_logs
-from chaos.checkers.result import CheckResult, judged, not_run
-from chaos.checkers.stores import store_checks
-from chaos.history import History, Outcome, read_history
-from rocketbed.inspect import NotAStore, Settings
+from chaos.checkers.judgement import check_evidence, check_history, guarded, load_history
+from chaos.checkers.passes import choose
+from chaos.checkers.registry import Check, Context, checks
+from chaos.checkers.result import CheckResult, Verdict, not_run
+from chaos.record import Promise, RunRecord
+from rocketbed.inspect import Settings
 
-Check = Callable[[Evidence], CheckResult]
-
-HISTORY_CHECKS: tuple[tuple[str, Check], ...] = (
-    ("A1 lost write", lost_writes),
-    ("A3 phantom", phantom_writes),
-    ("A4 unknown value", unknown_values),
-    ("A5 duplicate", duplicates),
-    ("A7 inconsistent offset", inconsistent_offsets),
-    ("A8 moved write", moved_writes),
-    ("2.3 allowed loss", allowed_loss),
+IDS = (
+    *("A1", "2.3", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "I13", "R1"),
+    *("S1", "S2", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11", "S12", "S15"),
 )
-"""Checks that need a whole history."""
-LOG_CHECKS: tuple[tuple[str, Check], ...] = (
-    ("S6 dense queues", dense_queues),
-    ("R1 logs byte-equal", equal_logs),
-)
-"""Checks of the directories alone."""
+"""What a trial answers; each of these has to have run."""
 
 
 def check_trial(
@@ -56,40 +36,40 @@ def check_trial(
     `directories` are the nodes' store directories by name, all stopped; `leader` is the node that
     was master at the end. With `stopped_cleanly` nothing may be unfinished in any of them.
     """
-    try:
-        history = read_history(history_path)
-    except OSError as error:
-        history = History(cut=f"it cannot be read: {error}")
-    except (ValueError, TypeError, KeyError) as error:
-        history = History(cut=f"a block of it cannot be decoded: {error}")
-    try:
-        evidence = gather(history, directories, leader, settings)
-    except (NotAStore, OSError) as error:
-        return [_check_history(history), not_run("directories", "directories", str(error))]
-    results = [_check_history(history)]
-    for name, check in HISTORY_CHECKS:
-        if history.cut is None:
-            results.append(_guarded(name, check, evidence))
-        else:
-            results.append(not_run(name, "rows", f"the history is not whole: {history.cut}"))
-    results += [_guarded(name, check, evidence) for name, check in LOG_CHECKS]
-    results += store_checks(evidence, stopped_cleanly=stopped_cleanly)
-    for node in evidence.nodes:
-        node.directory.close()
+    history = load_history(history_path)
+    nodes = sorted({leader, *directories})
+    record = RunRecord(
+        scenario="demo",
+        backend="process",
+        seed=0,
+        promise=Promise(replication="sync", copies=2),
+        groups={"demo": nodes},
+        leaders={"demo": leader},
+        stores={name: os.path.abspath(path) for name, path in directories.items()},
+        stopped_cleanly=sorted(directories) if stopped_cleanly else [],
+    )
+    chosen = dict.fromkeys(directories, settings)
+    evidence = gather(record, history, "", choose(), settings=chosen)
+    results = [check_history(history), check_evidence(evidence)]
+    context = Context(evidence)
+    for check in checks():
+        if check.ids.intersection(IDS):
+            results += [result for result in _run(check, context) if result.id in IDS]
+    evidence.close()
     return results
 
 
-def _check_history(history: History) -> CheckResult:
-    """The history itself is whole."""
-    findings = [history.cut] if history.cut else []
-    outcomes = history.columns["outcome"]
-    note = ", ".join(f"{outcomes.count(outcome)} {outcome.name.lower()}" for outcome in Outcome)
-    return judged("history", len(history.columns), "rows", findings, note)
+def _run(check: Check, context: Context) -> list[CheckResult]:
+    history = context.evidence.history
+    if check.needs_history and history.cut is not None:
+        reason = f"the history is not whole: {history.cut}"
+        return [not_run(title, "rows", reason) for title in check.titles]
+    results = guarded(check.titles, lambda: check.run(context))
+    return [_required(context.evidence, result) for result in results]
 
 
-def _guarded(name: str, check: Check, evidence: Evidence) -> CheckResult:
-    """A check that crashes has shown nothing."""
-    try:
-        return check(evidence)
-    except Exception as error:
-        return not_run(name, "rows", f"the check itself failed: {error!r}")
+def _required(evidence: Evidence, result: CheckResult) -> CheckResult:
+    """In a trial nothing is beside the point: what does not apply has not run."""
+    if result.verdict is Verdict.NOT_APPLICABLE:
+        return not_run(result.title, result.unit, result.note, severity=result.severity)
+    return result

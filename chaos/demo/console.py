@@ -92,9 +92,9 @@ class DemoConsole:
             self._console.print(_checks(verdict.checks, notes=self._console.width >= NOTES_WIDTH))
         for check in verdict.checks:
             for finding in check.findings[:3]:
-                self.say(f"  {check.name}: {finding}")
+                self.say(f"  {check.title}: {finding}")
             if check.verdict is Verdict.DID_NOT_RUN:
-                self.say(f"  {check.name} did not run: {check.note}")
+                self.say(f"  {check.title} did not run: {check.note}")
         if facts.get("loss"):
             loss = facts["loss"]
             lost = "not known" if loss["lost"] is None else show_count(loss["lost"])
@@ -122,7 +122,7 @@ def _checks(checks: Sequence[CheckResult], *, notes: bool) -> Table:
         table.add_column("note")
     for check in checks:
         table.add_row(
-            Text(check.name),
+            Text(check.title),
             Text(str(check.verdict), style=STYLES[check.verdict]),
             show_count(check.examined),
             check.unit,

@@ -272,7 +272,7 @@ class Demo:
         written_s: float,
     ) -> None:
         """Gather what the report shows."""
-        loss = next((c for c in self.verdict.checks if c.name == "2.3 allowed loss"), None)
+        loss = next((c for c in self.verdict.checks if c.title == "2.3 allowed loss"), None)
         counts = load.counts
         self.verdict.facts = {
             "version": __version__,

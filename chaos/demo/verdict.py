@@ -73,7 +73,7 @@ class DemoVerdict:
 
 def judge(checks: Sequence[CheckResult], *, stalled: bool, failed: bool) -> Result:
     """The worst of all; a pass needs checks, and every one of them to have run and held."""
-    violated = {check.name for check in checks if check.verdict is Verdict.VIOLATED}
+    violated = {check.title for check in checks if check.verdict is Verdict.VIOLATED}
     if violated - LIVENESS_CHECKS - {CRASH_CHECK}:
         return Result.ANOMALY
     if CRASH_CHECK in violated:

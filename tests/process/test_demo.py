@@ -63,7 +63,7 @@ async def run(
 
 
 def results(verdict: DemoVerdict) -> dict[str, Verdict]:
-    return {check.name: check.verdict for check in verdict.checks}
+    return {check.title: check.verdict for check in verdict.checks}
 
 
 @contextmanager
@@ -143,7 +143,7 @@ async def test_a_lost_message_makes_it_red_and_is_named(tmp_path: Path) -> None:
     assert found["2.3 allowed loss"] is Verdict.VIOLATED
     assert found["A5 duplicate"] is Verdict.OK
     assert verdict.facts["loss"]["lost"] == 1
-    lost = next(check for check in verdict.checks if check.name == "A1 lost write")
+    lost = next(check for check in verdict.checks if check.title == "A1 lost write")
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert lost.findings[0].partition(",")[0] in page, "the page names the message"
     assert (tmp_path / WORK).is_dir(), "a red trial keeps its evidence"
@@ -179,7 +179,7 @@ async def test_a_node_that_ends_by_itself_is_told_from_those_that_were_killed(
 
     verdict = await run(tmp_path, seed=4, listener=end_another)
     assert verdict.exit_code == 3, verdict.as_row()
-    found = {check.name: check for check in verdict.checks}
+    found = {check.title: check for check in verdict.checks}
     assert found[CRASH_CHECK].found == 1
     assert found[CRASH_CHECK].findings[0].startswith(f"{spared} ended by itself")
     assert found["A1 lost write"].passed
@@ -195,7 +195,7 @@ async def test_a_kill_that_missed_the_recovery_says_so(
     monkeypatch.setattr(Striker, "_recovery_began", until_recovered)
     verdict = await run(tmp_path)
     assert verdict.exit_code == 6
-    check = next(check for check in verdict.checks if check.name.startswith("D3"))
+    check = next(check for check in verdict.checks if check.title.startswith("D3"))
     assert check.verdict is Verdict.DID_NOT_RUN
     assert check.note == f"{TRIES} tried, but the recovery was over at that moment"
     assert check.note in (tmp_path / "index.html").read_text(encoding="utf-8")

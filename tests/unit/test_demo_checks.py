@@ -51,7 +51,7 @@ def run_checks(
         endings=endings or Endings(stopped=3, caught_up=True),
         keys=keys or KeyQueries(asked=4),
     )
-    return {result.name.partition(" ")[0]: result for result in results}
+    return {result.title.partition(" ")[0]: result for result in results}
 
 
 def test_a_trial_that_went_as_planned_passes() -> None:

@@ -1,0 +1,253 @@
+"""Judges a run: every check on the run's directory, and one word for all of them.
+
+A run passes only if every check that applies ran and held. A check that crashes, or that lacks what
+it needs, makes the run `unknown`; a history that is cut does the same to all checks that count on
+it. Order of the words: chaos.md 2.10; exit codes: 4.9.
+"""
+
+import enum
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.checkers.evidence import Evidence, gather
+from chaos.checkers.passes import choose
+from chaos.checkers.registry import WAITING, Context, checks
+from chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
+from chaos.history import History, Outcome, read_history
+from chaos.record import (
+    HISTORY_FILE,
+    TRACE_FILE,
+    RecordError,
+    RunRecord,
+    read_record,
+)
+from chaos.trace import Trace, read_trace
+
+ACKS_FILE = "acks.rbt"
+"""What slaves reported over their links, where it was tapped: a trace whose `written` is that."""
+
+
+class RunVerdict(enum.StrEnum):
+    """The one word."""
+
+    PASS = "pass"
+    ANOMALY = "anomaly"
+    CRASHED = "crashed"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"
+    HARNESS_ERROR = "harness-error"
+    SKIPPED = "skipped"
+
+
+EXIT_CODES: Final = {
+    RunVerdict.PASS: 0,
+    RunVerdict.ANOMALY: 1,
+    RunVerdict.STALLED: 2,
+    RunVerdict.CRASHED: 3,
+    RunVerdict.HARNESS_ERROR: 4,
+    RunVerdict.SKIPPED: 5,
+    RunVerdict.UNKNOWN: 6,
+}
+_BY_SEVERITY: Final = (
+    (Severity.SAFETY, RunVerdict.ANOMALY),
+    (Severity.CRASH, RunVerdict.CRASHED),
+    (Severity.LIVENESS, RunVerdict.STALLED),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Judgement:
+    """What a run amounts to."""
+
+    record: RunRecord | None
+    results: list[CheckResult] = field(default_factory=list)
+    bounds: list[dict[str, Any]] = field(default_factory=list)
+    """Allowed and actual loss of each event that may take messages (chaos.md 2.3)."""
+    error: str = ""
+    """Why the run could not be judged at all."""
+
+    @property
+    def verdict(self) -> RunVerdict:
+        """The worst of what was found."""
+        if self.error or self.record is None:
+            return RunVerdict.HARNESS_ERROR
+        if self.record.skipped and not self.record.steps and not self.record.stores:
+            return RunVerdict.SKIPPED
+        return decide(self.results)
+
+    @property
+    def exit_code(self) -> int:
+        """For the shell."""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def findings(self) -> list[CheckResult]:
+        """Checks that were violated, warnings among them."""
+        return [result for result in self.results if result.verdict is Verdict.VIOLATED]
+
+    @property
+    def finding_ids(self) -> list[str]:
+        """Ids of the violated checks that count, sorted: what a mutant is recognised by."""
+        return sorted({result.id for result in self.findings if not result.harmless})
+
+    def result(self, check: str) -> CheckResult:
+        """The result of a check by id. Raises `KeyError`."""
+        for result in self.results:
+            if result.id == check:
+                return result
+        raise KeyError(check)
+
+    def as_row(self) -> dict[str, Any]:
+        """`verdict.json`."""
+        record = self.record
+        return {
+            "verdict": str(self.verdict),
+            "exit_code": self.exit_code,
+            "error": self.error,
+            "scenario": record.scenario if record else "",
+            "backend": record.backend if record else "",
+            "seed": record.seed if record else None,
+            "digest": record.digest if record else "",
+            "finding_ids": self.finding_ids,
+            "findings": [result.as_row() for result in self.findings],
+            "not_run": [
+                {"id": result.id, "title": result.title, "reason": result.note}
+                for result in self.results
+                if result.verdict is Verdict.DID_NOT_RUN
+            ],
+            "bounds": self.bounds,
+            "checks": [result.as_row() for result in self.results],
+            "waiting": WAITING,
+            "skipped": record.skipped if record else [],
+            "steps": record.steps if record else [],
+            "stalls": [
+                {"what": stall.what, "subject": stall.subject, "reason": stall.reason}
+                for stall in (record.stalls if record else ())
+            ],
+        }
+
+
+def decide(results: Sequence[CheckResult]) -> RunVerdict:
+    """The worst of all; a pass needs checks, and every one that applies to have run and held."""
+    violated = {result.severity for result in results if result.verdict is Verdict.VIOLATED}
+    for severity, verdict in _BY_SEVERITY:
+        if severity in violated:
+            return verdict
+    if any(result.passed for result in results) and all(result.harmless for result in results):
+        return RunVerdict.PASS
+    return RunVerdict.UNKNOWN
+
+
+def judge_run(
+    directory: str | os.PathLike[str],
+    *,
+    only: Iterable[str] | None = None,
+    plain: bool = False,
+) -> Judgement:
+    """Judge a run directory (`chaos.record`). Never raises for what it finds in it.
+
+    `only` names the ids of checks to run; the verdict then speaks of these alone. `plain` takes the
+    passes without NumPy.
+    """
+    place = Path(directory)
+    try:
+        record = read_record(place)
+    except RecordError as error:
+        return Judgement(record=None, error=str(error))
+    history = load_history(place / HISTORY_FILE)
+    results = [check_history(history)]
+    try:
+        trace = _load_trace(place / TRACE_FILE)
+        acks = _load_trace(place / ACKS_FILE)
+        evidence = gather(record, history, str(place), choose(plain=plain), trace=trace, acks=acks)
+    except Exception as error:
+        results.append(not_run("E1 evidence", "files", f"it cannot be read: {error!r}"))
+        return Judgement(record=record, results=results)
+    try:
+        return _judge(evidence, results, only)
+    finally:
+        evidence.close()
+
+
+def _judge(evidence: Evidence, results: list[CheckResult], only: Iterable[str] | None) -> Judgement:
+    context = Context(evidence)
+    wanted = None if only is None else set(only)
+    results.append(check_evidence(evidence))
+    for check in checks():
+        if wanted is not None and wanted.isdisjoint(check.ids):
+            continue
+        if check.needs_history and evidence.history.cut is not None:
+            reason = f"the history is not whole: {evidence.history.cut}"
+            results += [not_run(title, "rows", reason) for title in check.titles]
+            continue
+        results += guarded(check.titles, partial(check.run, context))
+    judgement = Judgement(record=evidence.record, results=results)
+    try:
+        if evidence.history.cut is None:
+            judgement.bounds = context.bounds()
+        context.enrich(results)
+    except Exception as error:
+        results.append(not_run("E2 report", "rows", f"it failed: {error!r} at {_where(error)}"))
+    return judgement
+
+
+def guarded(titles: Sequence[str], run: Callable[[], list[CheckResult]]) -> list[CheckResult]:
+    """A check that crashes has shown nothing."""
+    try:
+        return run()
+    except Exception as error:
+        where = _where(error)
+        return [
+            not_run(title, "rows", f"the check itself failed: {error!r} at {where}")
+            for title in titles
+        ]
+
+
+def check_history(history: History) -> CheckResult:
+    """H1: the history itself is whole."""
+    findings = []
+    if history.cut:
+        rows = len(history.columns)
+        last = max(history.columns["returned_ns"], default=0)
+        findings = [f"{history.cut}; {rows} rows were read, the last one returned at {last} ns"]
+    outcomes = history.columns["outcome"]
+    note = ", ".join(f"{outcomes.count(outcome)} {outcome.name.lower()}" for outcome in Outcome)
+    if findings:
+        return not_run("H1 history", "rows", findings[0])
+    return judged("H1 history", len(history.columns), "rows", [], note)
+
+
+def check_evidence(evidence: Evidence) -> CheckResult:
+    """E1: every directory that the record names was read."""
+    if evidence.unread:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unread.items())
+        return not_run("E1 evidence", "directories", reasons)
+    return judged("E1 evidence", len(evidence.nodes) + len(evidence.images), "directories", [])
+
+
+def load_history(path: str | os.PathLike[str]) -> History:
+    """Read a history; one that cannot be read is a cut one."""
+    try:
+        return read_history(path)
+    except OSError as error:
+        return History(cut=f"it cannot be read: {error}")
+    except (ValueError, TypeError, KeyError, OverflowError, IndexError) as error:
+        return History(cut=f"a block of it cannot be decoded: {error}")
+
+
+def _load_trace(path: Path) -> Trace | None:
+    return read_trace(path) if path.exists() else None
+
+
+def _where(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "an unknown place"
+    code = trace.tb_frame.f_code
+    return f"{os.path.basename(code.co_filename)}:{trace.tb_lineno}"

@@ -1,0 +1,329 @@
+"""Whose log was the truth when, and how much of it each node held.
+
+After a failover by hand the promoted node's log is the truth. Two logs of one length need not be
+one log: a former master may carry bytes that the group has replaced. So each log is described as
+pieces, each written in one mastership ("epoch"), and a node holds of the truth what its pieces have
+in common with the master's. Source: chaos.md 2.3; the pieces are RocketMQ's epoch entries.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from chaos.checkers.ends import ENDLESS, NodeEnds
+from chaos.checkers.evidence import Evidence, targets_of
+from chaos.history import Event, Function
+from chaos.record import Image
+
+POWER_CUT = "powercut"
+WIPE = "wipe"
+PROMOTE = "promote"
+START = "start"
+
+
+@dataclass(slots=True)
+class Layout:
+    """A log as pieces of masterships."""
+
+    pieces: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    """Where each piece starts, and its epoch."""
+    end: int = 0
+
+    def cut(self, offset: int) -> None:
+        """Lose what is at and above an offset."""
+        if offset < self.end:
+            self.end = max(offset, 0)
+            self.pieces = [piece for piece in self.pieces if piece[0] < self.end] or [
+                self.pieces[0]
+            ]
+
+    def follow(self, other: "Layout", end: int) -> None:
+        """Become `other` up to `end`."""
+        self.end = min(end, other.end)
+        self.pieces = [piece for piece in other.pieces if piece[0] < self.end] or [other.pieces[0]]
+
+    def common(self, other: "Layout") -> int:
+        """Up to where both are the same."""
+        mine, theirs = self.pieces, other.pieces
+        end = min(self.end, other.end)
+        for number in range(max(len(mine), len(theirs))):
+            one = mine[number] if number < len(mine) else (self.end, -1)
+            two = theirs[number] if number < len(theirs) else (other.end, -1)
+            if one != two:
+                return min(one[0], two[0], end)
+        return end
+
+    def copy(self) -> "Layout":
+        """Another one like it."""
+        return Layout(list(self.pieces), self.end)
+
+
+@dataclass(slots=True)
+class Change:
+    """Something that destroyed bytes or changed whose log counts."""
+
+    time_ns: int
+    what: str
+    node: str
+    written: int | None = None
+    """Of the node just before, bytes; None where nobody saw it."""
+    durable: int | None = None
+    kept: int | None = None
+    """Where its log ended after the recovery."""
+
+
+@dataclass(slots=True)
+class Era:
+    """A time in which one log was the truth."""
+
+    start_ns: int
+    master: str
+    base: dict[str, int]
+    """How far each node agreed with the truth when it began; `ENDLESS`: wholly."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """A change that may take messages from the truth."""
+
+    change: Change
+    master: str
+    """Whose log is the truth from then on."""
+    threshold: int | None
+    """Messages that end above it may be gone from the truth; None when that was not observed."""
+    others: dict[str, int]
+    """How far the other nodes still hold the truth as it was."""
+
+
+@dataclass(slots=True)
+class Lineage:
+    """One group's masterships."""
+
+    group: int
+    nodes: list[str]
+    ends: dict[str, NodeEnds]
+    eras: list[Era] = field(default_factory=list)
+    """At least one; by time."""
+    turns: list[Turn] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+
+    def era(self, time_ns: int) -> Era:
+        """The era of a moment."""
+        position = bisect_right(self.eras, time_ns, lo=1, key=lambda era: era.start_ns)
+        return self.eras[position - 1]
+
+    def held(self, node: str, time_ns: int, written: int) -> int:
+        """How much of the truth a node holds whose log ends at `written` at that moment."""
+        era = self.era(time_ns)
+        base = era.base.get(node, ENDLESS)
+        if written <= base:
+            return written
+        low = self.ends[node].lowest_fall(era.start_ns, time_ns)
+        return written if low is not None and low <= base else base
+
+
+def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:
+    """The masterships of every group."""
+    found: list[Lineage] = []
+    for group, (name, nodes) in enumerate(evidence.record.groups.items()):
+        lineage = Lineage(group, nodes, {node: ends[node] for node in nodes})
+        lineage.changes = _changes(evidence, nodes)
+        _Walk(lineage, _first_master(evidence, nodes), evidence.record.leaders.get(name)).run()
+        found.append(lineage)
+    return found
+
+
+def power_cuts(evidence: Evidence) -> list[Change]:
+    """Power cuts and replaced disks of all nodes, by time, each once however often it is told."""
+    found: list[Change] = []
+    open_cuts: dict[tuple[str, str], Change] = {}
+    for time_ns, event, image in _moments(evidence):
+        if image is not None:
+            _note_cut(found, open_cuts, time_ns, POWER_CUT, image.node, image)
+            continue
+        assert event is not None
+        if event.function == Function.NODE and event.what in ("ready", "recovered"):
+            _note_recovery(event, open_cuts.pop((event.node, POWER_CUT), None))
+            open_cuts.pop((event.node, WIPE), None)
+        what = _destruction(event)
+        for node in targets_of(event) if what else ():
+            _note_cut(found, open_cuts, time_ns, what, node, event)
+    return found
+
+
+def _moments(evidence: Evidence) -> list[tuple[int, Event | None, Image | None]]:
+    """Events, and images of power cuts, by time; images first."""
+    moments: list[tuple[int, Event | None, Image | None]] = [
+        (image.time_ns, None, image) for image in evidence.record.images if image.cause == POWER_CUT
+    ]
+    moments += [(event.time_ns, event, None) for event in evidence.history.events]
+    return sorted(moments, key=lambda moment: (moment[0], moment[2] is None))
+
+
+def _note_cut(
+    found: list[Change],
+    open_cuts: dict[tuple[str, str], Change],
+    time_ns: int,
+    what: str,
+    node: str,
+    source: Event | Image,
+) -> None:
+    change = open_cuts.get((node, what))
+    if change is None:
+        change = open_cuts[node, what] = Change(time_ns, what, node)
+        found.append(change)
+    if isinstance(source, Event):
+        written, durable = source.fields.get("written"), source.fields.get("durable")
+    else:
+        written, durable = source.written, source.durable
+    if isinstance(written, int) and change.written is None:
+        change.written = written
+    if isinstance(durable, int) and change.durable is None:
+        change.durable = durable
+
+
+def _note_recovery(event: Event, change: Change | None) -> None:
+    end = str(event.fields.get("end", ""))
+    if change is not None and end.isdigit():
+        change.kept = int(end)
+
+
+def _destruction(event: Event) -> str:
+    if event.function == Function.NEMESIS and event.what in (POWER_CUT, WIPE):
+        return event.what
+    cause = event.fields.get("cause") if event.what == "exit" else None
+    return POWER_CUT if event.function == Function.NODE and cause == POWER_CUT else ""
+
+
+def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
+    """What concerns one group, by time. A start as master of another node is a promotion too."""
+    changes = [change for change in power_cuts(evidence) if change.node in nodes]
+    for event in evidence.history.events:
+        if event.function != Function.NODE or event.node not in nodes:
+            continue
+        if event.what == PROMOTE or (event.what == START and _is_master(event)):
+            if _is_doubled(evidence, event):
+                continue
+            written = event.fields.get("written")
+            known = written if isinstance(written, int) and written >= 0 else None
+            changes.append(Change(event.time_ns, PROMOTE, event.node, written=known))
+        elif event.what == START and not event.fields.keys() & {"id", "role"}:
+            changes.append(Change(event.time_ns, START, event.node))
+    return sorted(changes, key=lambda change: change.time_ns)
+
+
+def _is_doubled(evidence: Evidence, event: Event) -> bool:
+    """Whether a start as master is a second master's, by a step `double`."""
+    return any(
+        begin <= event.time_ns <= end and node == event.node for begin, end, node in evidence.splits
+    )
+
+
+def _is_master(event: Event) -> bool:
+    return event.fields.get("id") == 0 or event.fields.get("role") == "master"
+
+
+def _first_master(evidence: Evidence, nodes: list[str]) -> str:
+    for event in evidence.events(Function.NODE, "start"):
+        if event.node in nodes and _is_master(event):
+            return event.node
+    return nodes[0]
+
+
+class _Walk:
+    """Goes through one group's changes in order."""
+
+    def __init__(self, lineage: Lineage, master: str, last_master: str | None) -> None:
+        self._lineage = lineage
+        self._master = master
+        self._last_master = last_master
+        self._epoch = 0
+        self._truth = Layout()
+        self._layouts = {node: Layout() for node in lineage.nodes}
+        self._begin_era(-1)
+
+    def run(self) -> None:
+        """Fill in eras and turns."""
+        changes = self._lineage.changes
+        for number, change in enumerate(changes):
+            if change.what in (POWER_CUT, WIPE):
+                self._destroy(change, changes[number + 1 :])
+            elif change.what == PROMOTE and change.node != self._master:
+                self._promote(change)
+
+    def _destroy(self, change: Change, later: list[Change]) -> None:
+        self._advance(change.time_ns - 1)
+        ends = self._lineage.ends[change.node]
+        if ends.observed:
+            known = ends.before(change.time_ns)
+            change.written = known.written if change.written is None else change.written
+            change.durable = known.durable if change.durable is None else change.durable
+        floor = 0 if change.what == WIPE else change.durable
+        layout = self._layouts[change.node]
+        kept = floor or 0
+        if change.kept is not None:
+            kept = max(kept, change.kept)
+        elif change.what == POWER_CUT and ends.complete:
+            kept = ends.at(change.time_ns).written
+        layout.cut(kept)
+        if change.node == self._master and self._next_master(later) == self._master:
+            self._turn(change, floor)
+
+    def _next_master(self, later: list[Change]) -> str:
+        """Who is the next to serve after the master has lost something."""
+        for change in later:
+            if change.what == PROMOTE or (change.what == START and change.node == self._master):
+                return change.node
+        return self._last_master or self._master
+
+    def _promote(self, change: Change) -> None:
+        self._advance(change.time_ns)
+        ends = self._lineage.ends[change.node]
+        if change.written is None and ends.observed:
+            change.written = ends.at(change.time_ns).written
+        layout = self._layouts[change.node]
+        threshold = None
+        if change.written is not None:
+            layout.cut(change.written)
+            threshold = layout.common(self._truth)
+        self._master = change.node
+        self._turn(change, threshold)
+
+    def _turn(self, change: Change, threshold: int | None) -> None:
+        """From now on the master's log, as it is, is the truth."""
+        others = {
+            node: layout.common(self._truth)
+            for node, layout in self._layouts.items()
+            if node != self._master
+        }
+        self._lineage.turns.append(Turn(change, self._master, threshold, others))
+        self._epoch += 1
+        self._truth = self._layouts[self._master].copy()
+        if self._truth.pieces[-1][0] == self._truth.end:
+            self._truth.pieces.pop()
+        self._truth.pieces.append((self._truth.end, self._epoch))
+        self._layouts[self._master] = self._truth.copy()
+        self._begin_era(change.time_ns)
+
+    def _begin_era(self, time_ns: int) -> None:
+        base = {}
+        for node, layout in self._layouts.items():
+            common = layout.common(self._truth)
+            base[node] = ENDLESS if common >= layout.end else common
+        self._lineage.eras.append(Era(time_ns, self._master, base))
+
+    def _advance(self, time_ns: int) -> None:
+        """Bring every node's layout to a moment of the present era."""
+        lineage = self._lineage
+        era = lineage.eras[-1]
+        master = lineage.ends[self._master]
+        written = master.at(time_ns).written if master.complete else ENDLESS
+        self._truth.end = max(self._truth.end, written)
+        for node, layout in self._layouts.items():
+            ends = lineage.ends[node]
+            written = ends.at(time_ns).written if ends.complete else ENDLESS
+            low = ends.lowest_fall(era.start_ns, time_ns)
+            base = era.base[node]
+            if low is not None:
+                layout.cut(low)
+            if base == ENDLESS or (low is not None and low <= base):
+                layout.follow(self._truth, written)

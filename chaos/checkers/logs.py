@@ -1,0 +1,174 @@
+"""Store directories as the independent reader sees them: who wrote which message, and where.
+
+Only messages of the workload's topics are kept (their writer, place and checksum, no bodies), so a
+cluster that was started on foreign data can be checked too. Replicas and images hold mostly the
+same bytes, so a record that was decoded once is not decoded again.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from chaos.checkers.keys import Queues
+from chaos.record import Image
+from chaos.workload import body_crc, decode_body
+from rocketbed.inspect import (
+    Hole,
+    LogEnd,
+    Record,
+    Report,
+    Scanned,
+    Settings,
+    StoreDirectory,
+    check_store,
+    open_directory,
+)
+from rocketbed.inspect.bodies import unpack_body
+
+UNNAMED = -1
+"""The value of a message whose body names no writer, or is damaged."""
+_KNOWN_MAX = 100_000
+
+
+class _Body(NamedTuple):
+    value: int
+    operation: int
+    sequence: int
+    crc: int
+
+
+@dataclass(slots=True)
+class Messages:
+    """Messages of one log in its order, column by column."""
+
+    values: "array[int]" = field(default_factory=lambda: array("q"))
+    operations: "array[int]" = field(default_factory=lambda: array("q"))
+    sequences: "array[int]" = field(default_factory=lambda: array("q"))
+    queues: "array[int]" = field(default_factory=lambda: array("q"))
+    """Numbers of `Queues`."""
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    physicals: "array[int]" = field(default_factory=lambda: array("q"))
+    sizes: "array[int]" = field(default_factory=lambda: array("q"))
+    crcs: "array[int]" = field(default_factory=lambda: array("q"))
+    store_ms: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, body: _Body, queue: int, entry: Scanned) -> None:
+        """Append one."""
+        self.values.append(body.value)
+        self.operations.append(body.operation)
+        self.sequences.append(body.sequence)
+        self.queues.append(queue)
+        self.offsets.append(entry.queue_offset)
+        self.physicals.append(entry.offset)
+        self.sizes.append(entry.size)
+        self.crcs.append(body.crc)
+        self.store_ms.append(entry.store_ms)
+
+
+@dataclass(slots=True)
+class NodeLog:
+    """One node's directory, read to its end."""
+
+    name: str
+    group: int
+    directory: StoreDirectory
+    messages: Messages
+    boundaries: "array[int]"
+    """Where each record and filler ends, rising."""
+    log_min: int
+    log_end: int
+    store: Report | None = None
+    """What `report` found."""
+    image: Image | None = None
+    """Set for a directory out of the middle of the run."""
+
+    @property
+    def label(self) -> str:
+        """For sentences: the node's name, with the image's number and cause."""
+        if self.image is None:
+            return self.name
+        return f"{self.name} (image {self.image.number}, {self.image.cause})"
+
+    @property
+    def report(self) -> Report:
+        """The reader's findings, made at the first use."""
+        if self.store is None:
+            self.store = check_store(self.directory)
+        return self.store
+
+    def floor(self, offset: int) -> int:
+        """The last record boundary at or below an offset."""
+        position = bisect_right(self.boundaries, offset)
+        return self.boundaries[position - 1] if position else min(self.log_min, offset)
+
+
+class LogReader:
+    """Reads directories of one run; keeps what it decoded."""
+
+    def __init__(self, topics: Mapping[bytes, str], queues: Queues) -> None:
+        self._topics = topics
+        self._queues = queues
+        self._known: dict[bytes, _Body] = {}
+
+    def read(
+        self,
+        name: str,
+        group: int,
+        path: str,
+        *,
+        settings: Settings | None = None,
+        image: Image | None = None,
+    ) -> NodeLog:
+        """Read one directory. Raises `NotAStore`, `OSError`."""
+        directory = open_directory(path, settings)
+        messages = Messages()
+        boundaries = array("q")
+        end = 0
+        numbers: dict[tuple[bytes, int], int] = {}
+        for item in directory.log.scan():
+            if isinstance(item, LogEnd):
+                end = item.offset
+                continue
+            boundaries.append(item.end if isinstance(item, Hole) else item.offset + item.size)
+            if not isinstance(item, Scanned):
+                continue
+            topic = self._topics.get(item.topic)
+            if topic is None:
+                continue
+            body = self._body(directory, item)
+            if body is None:
+                continue
+            known = numbers.get((item.topic, item.queue_id))
+            if known is None:
+                known = self._queues.number(group, topic, item.queue_id)
+                numbers[item.topic, item.queue_id] = known
+            messages.add(body, known, item)
+        minimum = directory.log.min_offset
+        return NodeLog(
+            name, group, directory, messages, boundaries, minimum, max(end, minimum), image=image
+        )
+
+    def _body(self, directory: StoreDirectory, entry: Scanned) -> _Body | None:
+        """The writer of a message as its consumer would get it: the body unpacked."""
+        raw = directory.log.read(entry.offset, entry.size)
+        known = self._known.get(raw)
+        if known is not None:
+            return known
+        record = directory.log.record_at(entry.offset, entry.size)
+        if not isinstance(record, Record):
+            return None
+        body = unpack_body(record.body, record.sys_flag) or b""
+        writer = decode_body(body)
+        if writer is None:
+            decoded = _Body(UNNAMED, UNNAMED, UNNAMED, body_crc(body))
+        else:
+            decoded = _Body(writer.value, writer.operation, writer.sequence, body_crc(body))
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[raw] = decoded
+        return decoded

@@ -1,0 +1,263 @@
+"""Which messages may be gone: the must-survive rule of chaos.md 2.3, message by message.
+
+In classic mode the operator chooses who is master. A master that comes back after a power cut with
+a shorter log, or a promoted slave that was not the longest, loses messages that others still hold;
+that is `unclean`, counted and shown, and allowed only where the promise allowed the master, or the
+promoted one, to be without them. Under synchronous flush a power cut takes nothing acknowledged.
+"""
+
+from dataclasses import dataclass, field
+
+from chaos.checkers.ends import ENDLESS, node_ends
+from chaos.checkers.evidence import Evidence
+from chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
+from chaos.history import Outcome
+from rocketbed.inspect.record import RECORD_SIZE_MIN
+
+_LOSSY = ("lost-fsync", "bit-flip", "truncate", "delete")
+"""What a scenario may do to a node's disk so that its own copy proves nothing."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One attempt of a send, as far as it matters here. Offsets and sizes in bytes of the log."""
+
+    number: int
+    """Position among `Evidence.sends`."""
+    value: int
+    group: int
+    acknowledged: bool
+    invoked_ns: int
+    returned_ns: int
+    end: int | None
+    """Of its record; None when nobody said where it is."""
+    size: int
+
+
+@dataclass(slots=True)
+class Loss:
+    """What one turn allowed, and what is gone that it explains."""
+
+    lineage: Lineage
+    turn: Turn
+    allowed: int = 0
+    """Acknowledged messages that might be gone."""
+    allowed_bytes: int = 0
+    lost: list[Sent] = field(default_factory=list)
+    """Acknowledged ones that are gone."""
+    unclean: int = 0
+    """Those of them that another node held."""
+    outside: list[Sent] = field(default_factory=list)
+    """Acknowledged ones that are gone although a newer one of that time is there."""
+
+    @property
+    def text(self) -> str:
+        """What happened."""
+        change = self.turn.change
+        if change.what == PROMOTE:
+            return f"promotion of {change.node}"
+        word = "power cut" if change.what == POWER_CUT else "new disk"
+        return f"{word} of {change.node}, which came back as master"
+
+
+class Losses:
+    """The turns of all groups, and the verdict on each message that is missing."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self.ends = node_ends(evidence)
+        self.lineages = lineages(evidence, self.ends)
+        self.turns = [Loss(lineage, turn) for lineage in self.lineages for turn in lineage.turns]
+        self.sent = Attempts(evidence)
+        self.missing: list[Sent] = []
+        """Acknowledged messages that are in no final log."""
+        self.beyond: list[Sent] = []
+        """Those of them that nothing allows."""
+        self.gone: set[int] = set()
+        """Values that are in no final log, and may be so."""
+        self.split = 0
+        """Acknowledged messages that are gone because the scenario ran two masters."""
+        self._lossy = evidence.disk_faults(*_LOSSY) | set(evidence.record.foreign_damage)
+        self._judge()
+
+    def loss_between(self, group: int, begin_ns: int, end_ns: int) -> bool:
+        """Whether the truth of a group may have lost something in a time."""
+        return any(
+            group in (loss.lineage.group, -1) and begin_ns < loss.turn.change.time_ns <= end_ns
+            for loss in self.turns
+        )
+
+    @property
+    def unobserved(self) -> str:
+        """Why the bound of a turn is not known; empty when all are."""
+        for loss in self.turns:
+            if loss.turn.threshold is None:
+                return f"{loss.text}: nothing tells how far its log reached"
+        return ""
+
+    def _judge(self) -> None:
+        passes, evidence = self._evidence.passes, self._evidence
+        logs = [passes.column(node.messages.values) for node in evidence.finals()]
+        absent = passes.missing(self.sent.values, passes.join(logs))
+        for number in absent:
+            message = self.sent[number]
+            loss = self._explain(message)
+            split = loss is None and self._by_split(message)
+            if message.acknowledged:
+                self.missing.append(message)
+                self.split += split
+                if loss is None and not split:
+                    self.beyond.append(message)
+            if loss is not None or split:
+                self.gone.add(message.value)
+            if loss is not None:
+                self._attribute(loss, message)
+        for loss in self.turns:
+            self._count(loss)
+            self._close_upwards(loss, set(absent))
+
+    def _attribute(self, loss: Loss, message: Sent) -> None:
+        if message.acknowledged:
+            loss.lost.append(message)
+            others = loss.turn.others.values()
+            loss.unclean += any((message.end or 0) <= held for held in others)
+
+    def _by_split(self, message: Sent) -> bool:
+        return any(
+            message.invoked_ns <= end and message.returned_ns >= begin
+            for begin, end, _ in self._evidence.splits
+        )
+
+    def _explain(self, message: Sent) -> Loss | None:
+        """The first turn that may have taken a message."""
+        for loss in self.turns:
+            if message.group in (loss.lineage.group, -1) and self._may_take(loss, message):
+                return loss
+        return None
+
+    def _may_take(self, loss: Loss, message: Sent) -> bool:
+        turn = loss.turn
+        if message.invoked_ns >= turn.change.time_ns:
+            return False
+        if turn.threshold is None or message.end is None:
+            return not message.acknowledged or turn.threshold is None
+        if message.end <= turn.threshold:
+            return False
+        return not message.acknowledged or self._promise_allows(loss, message)
+
+    def _promise_allows(self, loss: Loss, message: Sent) -> bool:
+        change, promise = loss.turn.change, self._evidence.record.promise
+        if change.what == WIPE:
+            return True
+        if change.what == POWER_CUT:
+            return promise.flush == "async" or change.node in self._lossy
+        if promise.replication == "async" or promise.copies <= 1:
+            return True
+        if self._holders(loss.lineage, message, without=change.node) >= promise.copies:
+            return True
+        return self._lost_its_copy(loss, message)
+
+    def _holders(self, lineage: Lineage, message: Sent, *, without: str) -> int:
+        """Nodes that may have held a message when it was acknowledged, at the promised level."""
+        assert message.end is not None
+        master = lineage.era(message.returned_ns).master
+        held = 0
+        for node in lineage.nodes:
+            if node == without:
+                continue
+            ends = lineage.ends[node]
+            if node == master or not ends.complete:
+                held += 1
+                continue
+            highest = ends.highest(message.invoked_ns, message.returned_ns)
+            sync = self._evidence.record.promise.flush == "sync"
+            level = highest.durable if sync else highest.written
+            held += lineage.held(node, message.returned_ns, level) >= message.end
+        return held
+
+    def _lost_its_copy(self, loss: Loss, message: Sent) -> bool:
+        """Whether the promoted node may have had the message and lost it."""
+        turn = loss.turn
+        sync = self._evidence.record.promise.flush == "sync"
+        for change in loss.lineage.changes:
+            if change.node != turn.change.node or not (
+                message.invoked_ns < change.time_ns <= turn.change.time_ns
+            ):
+                continue
+            if change.what == WIPE:
+                return True
+            if change.what == POWER_CUT and (not sync or change.node in self._lossy):
+                return change.durable is None or (message.end or 0) > change.durable
+        return False
+
+    def _count(self, loss: Loss) -> None:
+        """How much this turn might have taken."""
+        if loss.turn.threshold is None:
+            return
+        for number in self._evidence.passes.above(self.sent.ends, loss.turn.threshold):
+            message = self.sent[number]
+            if (
+                message.acknowledged
+                and message.group in (loss.lineage.group, -1)
+                and self._may_take(loss, message)
+                and not (message.value in self.gone and self._explain(message) is not loss)
+            ):
+                loss.allowed += 1
+                loss.allowed_bytes += message.size
+
+    def _close_upwards(self, loss: Loss, absent: set[int]) -> None:
+        """A log loses its end: what is gone must be all that stood above the first that is gone."""
+        lowest = min((message.end or ENDLESS for message in loss.lost), default=ENDLESS)
+        if lowest == ENDLESS:
+            return
+        witness = 0
+        for number in self._evidence.passes.above(self.sent.ends, lowest):
+            message = self.sent[number]
+            if (
+                message.acknowledged
+                and number not in absent
+                and message.group == loss.lineage.group
+                and message.returned_ns < loss.turn.change.time_ns
+            ):
+                witness = max(witness, message.end or 0)
+        loss.outside = [message for message in loss.lost if (message.end or witness) < witness]
+        self.beyond += loss.outside
+        self.gone -= {message.value for message in loss.outside}
+
+
+class Attempts:
+    """All attempts of sends, with the ends of their records: from any log that has them, else as
+    much as is known at least."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        passes, sends = evidence.passes, evidence.sends
+        self._evidence = evidence
+        logs = [node.messages for node in [*evidence.nodes, *evidence.images]]
+        known = passes.join([passes.column(log.values) for log in logs])
+        sizes = passes.join([passes.column(log.sizes) for log in logs])
+        places = passes.join([passes.column(log.physicals) for log in logs])
+        self.values = sends.column("value")
+        self._sizes = passes.lookup(self.values, known, sizes, -1)
+        self.ends = passes.record_ends(
+            sends.column("physical_offset"),
+            passes.lookup(self.values, known, places, -1),
+            self._sizes,
+            sends.column("length"),
+        )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, number: int) -> Sent:
+        row = self._evidence.sends.row(number)
+        end, size = int(self.ends[number]), int(self._sizes[number])
+        return Sent(
+            number,
+            row.value,
+            self._evidence.group_of(row.node),
+            row.outcome == Outcome.OK,
+            row.invoked_ns,
+            row.returned_ns if row.returned_ns >= 0 else ENDLESS,
+            end if end >= 0 else None,
+            size if size >= 0 else row.length + RECORD_SIZE_MIN,
+        )

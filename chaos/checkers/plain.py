@@ -1,0 +1,149 @@
+"""The passes in plain Python, for machines without NumPy. What each does: `passes.Passes`."""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from chaos.checkers.keys import pack as pack_key
+from rocketbed.inspect.record import RECORD_SIZE_MIN
+
+Plain = Sequence[int]
+
+
+def column(values: Sequence[int]) -> Plain:  # noqa: D103
+    return values
+
+
+def where(column: Plain, allowed: Iterable[int]) -> list[int]:  # noqa: D103
+    wanted = {int(value) for value in allowed}
+    return [position for position, value in enumerate(column) if value in wanted]
+
+
+def known(column: Plain) -> list[int]:  # noqa: D103
+    return [position for position, value in enumerate(column) if value >= 0]
+
+
+def take(column: Plain, positions: Plain) -> list[int]:  # noqa: D103
+    return [column[position] for position in positions]
+
+
+def join(columns: Sequence[Plain]) -> list[int]:  # noqa: D103
+    return [value for column in columns for value in column]
+
+
+def pack(queues: Plain, offsets: Plain) -> list[int]:  # noqa: D103
+    return [pack_key(queue, offset) for queue, offset in zip(queues, offsets, strict=True)]
+
+
+def combine(high: Plain, middle: Plain, low: Plain) -> list[int]:  # noqa: D103
+    return [
+        -1 if one < 0 or two < 0 or three < 0 else one << 40 | two << 20 | three
+        for one, two, three in zip(high, middle, low, strict=True)
+    ]
+
+
+def missing(values: Plain, present: Plain) -> list[int]:  # noqa: D103
+    known = set(present)
+    return [position for position, value in enumerate(values) if value not in known]
+
+
+def found(values: Plain, wanted: Plain) -> list[int]:  # noqa: D103
+    known = set(wanted)
+    return [position for position, value in enumerate(values) if value in known]
+
+
+def lookup(keys: Plain, known: Plain, values: Plain, default: int) -> list[int]:  # noqa: D103
+    table = dict(zip(reversed(known), reversed(values), strict=True))
+    return [table.get(key, default) for key in keys]
+
+
+def unequal(one: Plain, other: Plain) -> list[int]:  # noqa: D103
+    pairs = enumerate(zip(one, other, strict=True))
+    return [position for position, (left, right) in pairs if left != right]
+
+
+def below(one: Plain, other: Plain) -> list[int]:  # noqa: D103
+    pairs = enumerate(zip(one, other, strict=True))
+    return [position for position, (left, right) in pairs if left < right]
+
+
+def above(column: Plain, limit: int) -> list[int]:  # noqa: D103
+    return [position for position, value in enumerate(column) if value > limit]
+
+
+def record_ends(  # noqa: D103
+    said: Plain, places: Plain, sizes: Plain, lengths: Plain
+) -> list[int]:
+    ends: list[int] = []
+    for told, place, size, length in zip(said, places, sizes, lengths, strict=True):
+        start = told if told >= 0 else place
+        taken = size if size >= 0 else length + RECORD_SIZE_MIN
+        ends.append(start + taken if start >= 0 else -1)
+    return ends
+
+
+def step(times: Plain, values: Plain, moments: Plain) -> list[int]:  # noqa: D103
+    return [values[at - 1] if (at := bisect_right(times, moment)) else 0 for moment in moments]
+
+
+def reached(levels: Sequence[Plain], goals: Plain) -> list[int]:  # noqa: D103
+    counts = [0] * len(goals)
+    for level in levels:
+        for position, (value, goal) in enumerate(zip(level, goals, strict=True)):
+            counts[position] += value >= goal
+    return counts
+
+
+def choose(numbers: Plain, columns: Sequence[Plain]) -> list[int]:  # noqa: D103
+    return [columns[number][position] for position, number in enumerate(numbers)]
+
+
+def repeated(values: Plain) -> list[list[int]]:  # noqa: D103
+    if len(set(values)) == len(values):
+        return []
+    places: dict[int, list[int]] = defaultdict(list)
+    for position, value in enumerate(values):
+        places[value].append(position)
+    return [found for found in places.values() if len(found) > 1]
+
+
+def conflicts(keys: Plain, values: Plain) -> list[tuple[int, int]]:  # noqa: D103
+    first: dict[int, int] = {}
+    other: dict[int, tuple[int, int]] = {}
+    for position, (key, value) in enumerate(zip(keys, values, strict=True)):
+        if key == -1:
+            continue
+        before = first.setdefault(key, position)
+        if values[before] != value and key not in other:
+            other[key] = before, position
+    return sorted(other.values())
+
+
+def overtaken(  # noqa: D103
+    queues: Plain, begins: Plain, ends: Plain, offsets: Plain
+) -> list[tuple[int, int]]:
+    members: dict[int, list[int]] = defaultdict(list)
+    for position, queue in enumerate(queues):
+        members[queue].append(position)
+    pairs: list[tuple[int, int]] = []
+    for positions in members.values():
+        by_end = sorted(positions, key=ends.__getitem__)
+        sorted_ends = [ends[position] for position in by_end]
+        best: list[int] = []
+        for position in by_end:
+            lead = best[-1] if best else position
+            best.append(position if offsets[position] > offsets[lead] else lead)
+        for position in positions:
+            ended = bisect_left(sorted_ends, begins[position])
+            if ended and offsets[best[ended - 1]] >= offsets[position]:
+                pairs.append((best[ended - 1], position))
+    return sorted(pairs, key=lambda pair: pair[1])
+
+
+def neighbours(groups: Plain) -> list[int]:  # noqa: D103
+    last: dict[int, int] = {}
+    before: list[int] = []
+    for position, group in enumerate(groups):
+        before.append(-1 if group == -1 else last.get(group, -1))
+        last[group] = position
+    return before

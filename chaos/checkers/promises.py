@@ -1,0 +1,123 @@
+"""Was each message acknowledged only when its promise was fulfilled? I7 of replication.md 7.17.
+
+With a complete trace this needs no crash: at the moment of the acknowledgement the disk layer knows
+what was written and on disk at every node, so an answer before the flush, or before the replica, is
+found at once.
+"""
+
+from chaos.checkers.ends import ENDLESS
+from chaos.checkers.evidence import Evidence
+from chaos.checkers.lineage import Lineage
+from chaos.checkers.losses import Losses, Sent
+from chaos.checkers.passes import Column
+from chaos.checkers.result import CheckResult, Example, judged, not_applicable
+
+TITLE = "I7 acknowledged before its promise"
+_UNIT = "acknowledgements"
+
+
+def early_acknowledgements(evidence: Evidence, losses: Losses) -> CheckResult:
+    """I7: the master, and as many nodes as promised, held each message when it was acknowledged."""
+    traced = [
+        lineage
+        for lineage in losses.lineages
+        if all(lineage.ends[node].complete for node in lineage.nodes)
+    ]
+    if not traced:
+        return not_applicable(TITLE, _UNIT, "no complete trace of what was written and on disk")
+    findings: list[Example] = []
+    examined = 0
+    for lineage in traced:
+        count, found = _group(evidence, losses, lineage)
+        examined += count
+        findings += found
+    promise = evidence.record.promise
+    note = f"{promise.flush} flush, {promise.replication} replication, {promise.copies} copies"
+    return judged(TITLE, examined, _UNIT, findings, note)
+
+
+def _group(evidence: Evidence, losses: Losses, lineage: Lineage) -> tuple[int, list[Example]]:
+    """One group: all acknowledgements at their moment by columns, the doubtful one by one."""
+    passes, sends = evidence.passes, evidence.sends
+    sync = evidence.record.promise.flush == "sync"
+    outcome = sends.column("outcome")
+    own = passes.where(outcome, (0,))
+    ends = passes.take(losses.sent.ends, own)
+    known = passes.known(ends)
+    own, ends = passes.take(own, known), passes.take(ends, known)
+    moments = passes.take(sends.column("returned_ns"), own)
+    levels = []
+    for node in lineage.nodes:
+        trace = lineage.ends[node].trace
+        values = passes.column(trace.durable if sync else trace.written)
+        levels.append(passes.step(passes.column(trace.times), values, moments))
+    masters = _master_levels(evidence, lineage, levels, moments)
+    copies = max(evidence.record.promise.copies, 1)
+    doubtful = set(passes.below(masters, ends))
+    if _stale(lineage):
+        doubtful.update(range(len(own)))
+    else:
+        goal = passes.column([copies] * len(own))
+        doubtful.update(passes.below(passes.reached(levels, ends), goal))
+    findings: list[Example] = []
+    count = len(own)
+    for at in sorted(doubtful):
+        message = losses.sent[int(own[at])]
+        if message.group not in (lineage.group, -1):
+            count -= 1
+            continue
+        finding = _judge(evidence, lineage, message, sync=sync)
+        if finding is not None:
+            findings.append(finding)
+    return count, findings
+
+
+def _stale(lineage: Lineage) -> bool:
+    """Whether some node ever carried bytes that are not the truth's: ends alone then say little."""
+    return any(base != ENDLESS for era in lineage.eras for base in era.base.values())
+
+
+def _master_levels(
+    evidence: Evidence, lineage: Lineage, levels: list[Column], moments: Column
+) -> Column:
+    """The level of whoever was master at each moment."""
+    passes = evidence.passes
+    numbers = [lineage.nodes.index(era.master) for era in lineage.eras]
+    starts = passes.column([era.start_ns for era in lineage.eras])
+    masters = passes.step(starts, passes.column(numbers), moments)
+    return passes.choose(masters, levels)
+
+
+def _judge(evidence: Evidence, lineage: Lineage, message: Sent, *, sync: bool) -> Example | None:
+    """One acknowledgement, looked at over all of the time in which it may have been given."""
+    assert message.end is not None
+    begin, end = message.invoked_ns, message.returned_ns
+    promise = evidence.record.promise
+    holders = []
+    for node in lineage.nodes:
+        highest = lineage.ends[node].highest(begin, end)
+        level = highest.durable if sync else highest.written
+        reach = max(lineage.held(node, moment, level) for moment in (begin, end))
+        if reach >= message.end:
+            holders.append(node)
+    masters = {lineage.era(begin).master, lineage.era(end).master}
+    what = "on disk" if sync else "written"
+    if not masters.intersection(holders):
+        wrong = f"was not {what} at {' or '.join(sorted(masters))}, the master"
+    elif len(holders) < promise.copies:
+        wrong = f"was {what} only at {', '.join(holders)}, and {promise.copies} copies are promised"
+    else:
+        return None
+    row = evidence.sends.row(message.number)
+    return Example(
+        f"value {message.value}, which ends at log {message.end}, {wrong} when it was acknowledged",
+        value=message.value,
+        operation=row.operation,
+        node=lineage.era(end).master,
+        topic=evidence.history.topic(row),
+        queue=row.queue,
+        offset=row.queue_offset,
+        physical=row.physical_offset,
+        time_ns=end,
+        distance=message.end,
+    )

@@ -1,0 +1,107 @@
+"""The checks that there are, in the order of the report, and what each needs.
+
+A check takes the `Context`, which computes what several need only once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from chaos.checkers import (
+    liveness,
+    loss,
+    messages,
+    promises,
+    replicas,
+    stores,
+)
+from chaos.checkers.evidence import Evidence
+from chaos.checkers.losses import Losses
+from chaos.checkers.result import CheckResult
+
+WAITING: Final = [
+    {"id": "A20", "name": "dirty half", "waits_for": "transactions"},
+    {"id": "A21", "name": "lost commit", "waits_for": "transactions"},
+    {"id": "A26", "name": "early delay", "waits_for": "delay levels"},
+    {"id": "A27", "name": "late or never delay", "waits_for": "delay levels"},
+    {"id": "A28", "name": "retry and dead letters", "waits_for": "delay levels"},
+    {"id": "A29", "name": "double owner", "waits_for": "locks of ordered queues"},
+]
+"""Checks of chaos.md 2.5 that wait for the feature they judge; not run."""
+
+
+class Context:
+    """The evidence, and what is worked out from it for several checks."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+
+    @cached_property
+    def losses(self) -> Losses:
+        """What may be gone."""
+        return Losses(self.evidence)
+
+    def bounds(self) -> list[dict[str, Any]]:
+        """Bound and loss of every event."""
+        return loss.bound_rows(self.evidence, self.losses)
+
+    def enrich(self, results: list[CheckResult]) -> None:
+        """Add roles, faults and neighbours to the examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check, or several that are made together."""
+
+    titles: tuple[str, ...]
+    run: Callable[[Context], list[CheckResult]]
+    needs_history: bool = True
+
+    @property
+    def ids(self) -> set[str]:
+        """`A1`, ..."""
+        return {title.partition(" ")[0] for title in self.titles}
+
+
+def checks() -> list[Check]:
+    """All of them."""
+
+    def one(title: str, run: Callable[[Context], CheckResult], *, history: bool = True) -> Check:
+        return Check((title,), lambda context: [run(context)], history)
+
+    return [
+        one("A1 lost write", lambda c: loss.lost_writes(c.evidence, c.losses)),
+        one("2.3 allowed loss", lambda c: loss.allowed_loss(c.evidence, c.losses)),
+        one(
+            "I7 acknowledged before its promise",
+            lambda c: promises.early_acknowledgements(c.evidence, c.losses),
+        ),
+        one("A3 phantom", lambda c: messages.phantom_writes(c.evidence)),
+        one("A4 unknown value", lambda c: messages.unknown_values(c.evidence)),
+        one("A5 duplicate", lambda c: messages.duplicates(c.evidence)),
+        one("A6 retry duplicate", lambda c: messages.retried_duplicates(c.evidence)),
+        one(
+            "A7 inconsistent offset", lambda c: messages.inconsistent_offsets(c.evidence, c.losses)
+        ),
+        one("A8 moved write", lambda c: messages.moved_writes(c.evidence)),
+        one("A9 nonmonotonic send", lambda c: messages.nonmonotonic_sends(c.evidence, c.losses)),
+        one("I13 queues dense", lambda c: messages.dense_queues(c.evidence)),
+        one("R1 logs byte-equal", lambda c: replicas.equal_logs(c.evidence), history=False),
+        one("R1i images byte-equal", lambda c: replicas.equal_images(c.evidence, c.losses)),
+        Check(
+            tuple(title for title, _, _ in stores.STORE_CHECKS),
+            lambda c: stores.store_checks(c.evidence),
+            needs_history=False,
+        ),
+        one("SI images", lambda c: stores.image_checks(c.evidence), history=False),
+        one("S12a abort law", lambda c: stores.abort_law(c.evidence), history=False),
+        one("S18 one owner", lambda c: stores.two_owners(c.evidence)),
+        one("C1 no node ended by itself", lambda c: liveness.crashes(c.evidence), history=False),
+        Check(
+            tuple(title for title, _ in liveness.LIVENESS),
+            lambda c: liveness.liveness(c.evidence),
+            needs_history=False,
+        ),
+        one("L7 sends succeed in calm", lambda c: liveness.producers_succeed(c.evidence)),
+    ]
