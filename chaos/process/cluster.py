@@ -34,7 +34,7 @@ from chaos.process.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.properties_text import render_properties
+from rocketbed.wire.properties_text import parse_properties, render_properties
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
@@ -44,6 +44,8 @@ SERVING_S: Final = 30.0
 """A member that does not serve after this long is taken to hang."""
 STOP_S: Final = 10.0
 """After a SIGTERM; then it is killed."""
+FENCE_S: Final = 3.0
+"""The same for a master that another one replaces."""
 LOOK_S: Final = 0.01
 """Pause between looks whether a member serves; a process cannot tell us."""
 ASK_S: Final = 1.0
@@ -69,7 +71,9 @@ class MemberStatus:
     @property
     def role(self) -> str:
         """`nameserver`, `master` or `slave`."""
-        return self.member.name.partition("-")[0]
+        if not self.member.is_node:
+            return NAMESERVER
+        return "slave" if self.member.broker_id else "master"
 
     def offset(self, name: str) -> int | None:
         """A number of the runtime information, such as `commitLogMaxOffset`."""
@@ -210,7 +214,13 @@ class LocalCluster:
             await self.wait_serving(name, timeout_s=timeout_s)
 
     def launch(self, name: str) -> int:
-        """Start one member and do not wait; its pid. Raises `ProcessError` if it runs."""
+        """Start one member and do not wait; its pid. Raises `ProcessError` if it runs.
+
+        Its `broker.conf` says its role as the plan has it, also after a promotion that was broken
+        off.
+        """
+        if self.plan.member(name).is_node and self.pid(name) is None:
+            self._write_roles(name)
         return self._process(name).start()
 
     def kill(self, name: str) -> None:
@@ -252,6 +262,34 @@ class LocalCluster:
         self.launch(name)
         await self.wait_serving(name, timeout_s=timeout_s)
         return time.monotonic() - began
+
+    async def promote(self, name: str, *, timeout_s: float = SERVING_S) -> list[str]:
+        """Make a slave the master; the former master, once it is up again, is its slave.
+
+        The former master is stopped first, by force if need be, so that there are never two. Those
+        that ran run again afterwards, with their new roles: their names are returned, the new
+        master's first. What only the former master had is cut from its log and kept in its
+        `rocketbed.cut`. Raises `ClusterError`; if that is about a member that does not serve, the
+        roles have changed.
+        """
+        plan = self.plan.promoted(name)
+        former = self.plan.master.name
+        if self.pid(NAMESERVER) is None:
+            raise ClusterError(f"{NAMESERVER} does not run: start it first, it tells who is master")
+        running = [one for one in self.nodes if self.pid(one) is not None]
+        again = [one for one in running if one != name and self._changes(plan, one)]
+        for one in (former, name, *again):
+            if self.pid(one) is not None:
+                await self.stop(one, timeout_s=FENCE_S if one == former else STOP_S)
+        self.plan = plan
+        try:
+            plan.save(self.directory)
+        except OSError as exc:
+            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc
+        await self.start(name, timeout_s=timeout_s)
+        if again:
+            await self.start(*again, timeout_s=timeout_s)
+        return [name, *again]
 
     async def close(self) -> list[str]:
         """Stop every member, nodes first; names of those that had to be killed."""
@@ -327,6 +365,36 @@ class LocalCluster:
                 f"bindAddress={member.address.rpartition(':')[0]}",
             )
         return self._command_line("node", "-c", "broker.conf")
+
+    def _settings(self, name: str) -> dict[str, str]:
+        """A node's `broker.conf` as it is. Raises `ClusterError`."""
+        path = self.member_directory(name) / "broker.conf"
+        try:
+            rows = parse_properties(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as exc:
+            raise ClusterError(f"{path} cannot be read: {exc}") from exc
+        return {key: value for _, key, value in rows}
+
+    def _changes(self, plan: ClusterPlan, name: str) -> bool:
+        """Whether a node's settings differ from what this plan wants of its role."""
+        wanted = plan.role_settings(plan.member(name))
+        return not wanted.items() <= self._settings(name).items()
+
+    def _write_roles(self, name: str) -> None:
+        """Write a node's role into its `broker.conf`; what was edited by hand stays.
+
+        Raises `ClusterError`.
+        """
+        if not self._changes(self.plan, name):
+            return
+        path = self.member_directory(name) / "broker.conf"
+        settings = {**self._settings(name), **self.plan.role_settings(self.plan.member(name))}
+        temporary = path.with_suffix(".new")
+        try:
+            temporary.write_text(render_properties(settings), encoding="utf-8")
+            temporary.replace(path)
+        except OSError as exc:
+            raise ClusterError(f"{path} cannot be written: {exc}") from exc
 
     def _write(self) -> None:
         try:

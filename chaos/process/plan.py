@@ -1,7 +1,8 @@
 """What a local cluster consists of: members, ports, settings. Kept as `cluster.json`.
 
 One broker name with a master (id 0) and its slaves, behind one nameserver. Ports stay the same
-over restarts, so that a client finds a member where it was.
+over restarts, so that a client finds a member where it was. Roles change when a slave is promoted;
+names do not, so `slave-1` may be the master.
 """
 
 import json
@@ -45,7 +46,7 @@ class Member:
     port: int
     """`listenPort`."""
     broker_id: int = -1
-    """0 for the master; -1 for a nameserver."""
+    """0 for the master, which changes with a promotion; -1 for a nameserver."""
 
     @property
     def is_node(self) -> bool:
@@ -71,6 +72,30 @@ class ClusterPlan:
     """Whether a message is acknowledged only once it is on disk."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of every node, by RocketMQ's names."""
+    promotions: int = 0
+    """How often another node was made the master. From the first on, slaves cut what the master
+    does not have (`rbDiverged=cut`)."""
+
+    @property
+    def master(self) -> Member:
+        """The member with id 0."""
+        return next(member for member in self.members if member.broker_id == 0)
+
+    def promoted(self, name: str) -> "ClusterPlan":
+        """The plan with this slave as the master and the former master in its place.
+
+        Raises `ClusterError` for what is no slave.
+        """
+        member, former = self.member(name), self.master
+        if not member.is_node:
+            raise ClusterError(f"{name} is a nameserver: only a slave can be promoted")
+        if member == former:
+            raise ClusterError(f"{name} is the master already")
+        ids = {name: 0, former.name: member.broker_id}
+        members = tuple(
+            replace(one, broker_id=ids.get(one.name, one.broker_id)) for one in self.members
+        )
+        return replace(self, members=members, promotions=self.promotions + 1)
 
     def member(self, name: str) -> Member:
         """By name. Raises `ClusterError`."""
@@ -82,12 +107,10 @@ class ClusterPlan:
 
     def node_settings(self, member: Member, directory: Path) -> dict[str, str]:
         """Lines of a node's `broker.conf`."""
-        master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
         return {
             "brokerClusterName": CLUSTER_NAME,
             "brokerName": BROKER_NAME,
-            "brokerId": str(member.broker_id),
-            "brokerRole": "SLAVE" if member.broker_id else master,
+            **self.role_settings(member),
             "brokerIP1": HOST,
             "bindAddress": HOST,
             "listenPort": str(member.port),
@@ -98,6 +121,15 @@ class ClusterPlan:
             "inSyncReplicas": str(self.in_sync_replicas if self.sync else 1),
             **SMALL_FILES,
             **self.settings,
+        }
+
+    def role_settings(self, member: Member) -> dict[str, str]:
+        """Those lines that a promotion changes."""
+        master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
+        return {
+            "brokerId": str(member.broker_id),
+            "brokerRole": "SLAVE" if member.broker_id else master,
+            "rbDiverged": "cut" if self.promotions else "refuse",
         }
 
     def save(self, directory: Path) -> None:

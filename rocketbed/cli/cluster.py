@@ -136,6 +136,30 @@ def status(directory: Path, as_json: bool) -> int:
     return 0 if all(row.is_serving for row in rows) else EXIT_NOT_SERVING
 
 
+@cluster.command("promote")
+@click.argument("name")
+@_directory_option
+def promote(name: str, directory: Path) -> int:
+    """Make a slave the master; the former master becomes its slave.
+
+    The former master is stopped first. What it had and the new master has not is cut from its log
+    and kept in its store's rocketbed.cut.
+    """
+    from chaos.process.cluster import LocalCluster
+
+    found = LocalCluster.load(directory)
+    former = found.plan.master.name
+
+    async def change() -> list[MemberStatus]:
+        await found.promote(name)
+        return await found.status()
+
+    rows = run(change)
+    click.echo(f"{name} is the master now, {former} its slave")
+    show(_status_lines(rows))
+    return 0
+
+
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -164,12 +188,15 @@ def _status_row(row: MemberStatus) -> dict[str, Any]:
 
 
 def _status_lines(rows: list[MemberStatus]) -> list[str]:
-    shown: list[tuple[str, ...]] = [("member", "id", "address", "pid", "state", "log from", "to")]
+    shown: list[tuple[str, ...]] = [
+        ("member", "role", "id", "address", "pid", "state", "log from", "to")
+    ]
     for row in rows:
         offsets = (row.offset("commitLogMinOffset"), row.offset("commitLogMaxOffset"))
         shown.append(
             (
                 row.member.name,
+                row.role,
                 str(row.member.broker_id) if row.member.is_node else "-",
                 row.member.address,
                 str(row.pid or "-"),

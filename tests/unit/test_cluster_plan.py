@@ -112,6 +112,37 @@ def test_a_plan_is_read_back(tmp_path: Path) -> None:
         created.address("slave-3")
 
 
+def test_a_promotion_changes_roles_and_keeps_what_was_edited(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, slaves=2)
+    conf = cluster.member_directory("slave-2") / "broker.conf"
+    conf.write_text(conf.read_text() + "fileReservedTime=9\n")
+    plan = cluster.plan.promoted("slave-2")
+    assert [(member.name, member.broker_id) for member in plan.members[1:]] == [
+        ("master", 2),
+        ("slave-1", 1),
+        ("slave-2", 0),
+    ]
+    assert (plan.master.name, plan.promotions) == ("slave-2", 1)
+    cluster.plan = plan
+    for name in cluster.nodes:
+        assert cluster._changes(plan, name)
+        cluster._write_roles(name)
+        assert not cluster._changes(plan, name)
+        text = (cluster.member_directory(name) / "broker.conf").read_text()
+        config, warnings = make_config(settings_from_text(text, name))
+        assert warnings == []
+        assert config.broker_id == plan.member(name).broker_id
+        assert config.broker_role == ("SYNC_MASTER" if name == "slave-2" else "SLAVE")
+        assert config.diverged == "cut"
+        assert config.store.reserved_ms == (9 if name == "slave-2" else 72) * 3_600_000
+    plan.save(tmp_path)
+    assert LocalCluster.load(tmp_path).plan == plan
+    assert plan.promoted("master").master.name == "master"
+    for name, reason in (("slave-2", "is the master already"), ("nameserver", "is a nameserver")):
+        with pytest.raises(ClusterError, match=reason):
+            plan.promoted(name)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"members": 3}', '{"members": [{"name": "x"}]}', '{"members": []}']
 )
