@@ -1,0 +1,197 @@
+"""What the preloaded shim reads and writes: rules, trace of syncs, table of written ends.
+
+The other half of this format is `shim.c`. A rule is one line:
+
+    id=3 sync error errno=5 skip=0 times=1 path=*commitlog*
+
+The trace has one line an event, times in nanoseconds of CLOCK_MONOTONIC:
+
+    B time pid                       a process began
+    F time pid began end path        a sync of a file succeeded; `end`: written when it began
+    D time pid began 0 path          a sync of a directory succeeded
+    L, E time pid began end path     a sync that lied, a sync that failed
+    X time pid rule operation path   a rule was met
+
+The table is mapped by the process, so what it says survives SIGKILL.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rocketbed.wire.errors import RocketbedError
+
+MAGIC: Final = 0x31544252
+SLOTS: Final = 4096
+HEADER: Final = struct.Struct("=IIQQ488x")
+"""Magic, slots, number of the rules, events so far."""
+SLOT: Final = struct.Struct("=QQQQQQ464s")
+"""Device, inode, written end, synced end, time of that sync, reserved, path."""
+TABLE_SIZE: Final = HEADER.size + SLOTS * SLOT.size
+RULES_NUMBER_AT: Final = 8
+EVENTS_AT: Final = 16
+GONE: Final = (1 << 64) - 1
+"""Device of a slot whose file has no name any more."""
+
+OPERATIONS: Final = ("sync", "sync_dir", "write", "truncate", "allocate", "rename", "unlink")
+EFFECTS: Final = {
+    "error": OPERATIONS,
+    "lose": ("sync", "sync_dir", "write"),
+    "delay": OPERATIONS,
+    "hang": OPERATIONS,
+    "torn": ("write",),
+    "crash": OPERATIONS,
+}
+"""Effect -> operations it can have."""
+RULES_MAX: Final = 64
+
+
+class DiskFaultError(RocketbedError):
+    """A disk fault that cannot be had; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRule:
+    """One fault: which operation, on which file, when, and what happens.
+
+    `error` fails with `error`; `lose` returns success and does nothing; `delay` waits `delay_ms`
+    first; `hang` waits until the rules change; `torn` writes the first half and dies of SIGKILL;
+    `crash` dies before the operation happens.
+    """
+
+    operation: str = "*"
+    """One of `OPERATIONS`, or `*` (for `delay`, `crash`, `error`)."""
+    effect: str = "error"
+    error: int = errno.EIO
+    path: str = "*"
+    """Pattern of absolute paths, as a shell writes it; `*` matches slashes too."""
+    skip: int = 0
+    """Matching calls to let pass first: `crash` with skip N-1 dies at the N-th."""
+    times: int | None = None
+    """How often; None: for ever."""
+    delay_ms: int = 0
+    after_bytes: int = 0
+    """Let so many bytes pass first, the last write of them cut short (for a disk that fills)."""
+
+    def __post_init__(self) -> None:
+        if self.effect not in EFFECTS:
+            raise DiskFaultError(f"no effect {self.effect!r}; there are {', '.join(EFFECTS)}")
+        possible = EFFECTS[self.effect]
+        if self.operation not in possible and (self.operation != "*" or possible != OPERATIONS):
+            raise DiskFaultError(
+                f"{self.effect} does not fit {self.operation!r}; it is for {', '.join(possible)}"
+            )
+        if self.after_bytes and self.operation != "write":
+            raise DiskFaultError("after_bytes counts written bytes: give operation write")
+        if "\n" in self.path or not self.path:
+            raise DiskFaultError(f"no pattern of paths: {self.path!r}")
+
+    def line(self, number: int) -> str:
+        """As the shim reads it."""
+        words = [
+            f"id={number}",
+            "any" if self.operation == "*" else self.operation,
+            self.effect,
+            f"errno={self.error}",
+            f"skip={self.skip}",
+            f"delay_ms={self.delay_ms}",
+            f"after_bytes={self.after_bytes}",
+        ]
+        if self.times is not None:
+            words.append(f"times={self.times}")
+        return f"{' '.join(words)} path={self.path}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRecord:
+    """One sync that a process made."""
+
+    kind: str
+    """`file` or `directory`; `lost` (reported done, not done) or `failed`."""
+    time_ns: int
+    """When it returned, CLOCK_MONOTONIC."""
+    began_ns: int
+    """When it was called."""
+    pid: int
+    end: int
+    """End of what had been written into the file when it began, bytes; so much is durable now."""
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FiredRecord:
+    """One time that a rule was met."""
+
+    time_ns: int
+    pid: int
+    rule: int
+    """Its number: the position in all the rules ever set, from 1."""
+    operation: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEnd:
+    """How far a file has been written and synced, bytes."""
+
+    written: int
+    synced: int
+    synced_ns: int
+    """When that sync returned, CLOCK_MONOTONIC; 0: none yet."""
+
+
+FLUSH_KINDS: Final = {"F": "file", "D": "directory", "L": "lost", "E": "failed"}
+
+
+def read_flush_trace(path: Path) -> list[FlushRecord]:
+    """Every sync in a trace, in the order they returned. Nothing when there is no trace yet."""
+    return [
+        FlushRecord(FLUSH_KINDS[kind], int(time), int(began), int(pid), int(end), name)
+        for kind, time, pid, began, end, name in _rows(path, "FDLE")
+    ]
+
+
+def read_fired(path: Path) -> list[FiredRecord]:
+    """Every time a rule was met."""
+    return [
+        FiredRecord(int(time), int(pid), int(rule), operation, name)
+        for _, time, pid, rule, operation, name in _rows(path, "X")
+    ]
+
+
+def _rows(path: Path, kinds: str) -> Iterator[list[str]]:
+    """Lines of six fields; a last line without its end is not there yet."""
+    try:
+        text = os.fsdecode(path.read_bytes())
+    except FileNotFoundError:
+        return
+    for line in text.split("\n")[:-1]:
+        row = line.split(" ", 5)
+        if row[0] in kinds and len(row) == 6:
+            yield row
+
+
+def new_table(path: Path) -> None:
+    """An empty table."""
+    with path.open("wb") as file:
+        file.write(HEADER.pack(MAGIC, SLOTS, 1, 0))
+        file.truncate(TABLE_SIZE)
+
+
+def read_table(path: Path) -> dict[str, WrittenEnd]:
+    """Path -> its ends, for all files a process has written or synced.
+
+    Raises `DiskFaultError` when the file is no table.
+    """
+    data = path.read_bytes()
+    if len(data) != TABLE_SIZE or HEADER.unpack_from(data)[0] != MAGIC:
+        raise DiskFaultError(f"{path} is no table of written ends")
+    found = {}
+    for device, inode, written, synced, time_ns, _, name in SLOT.iter_unpack(data[HEADER.size :]):
+        if inode and device != GONE:
+            found[os.fsdecode(name.rstrip(b"\0"))] = WrittenEnd(written, synced, time_ns)
+    return found

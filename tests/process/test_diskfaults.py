@@ -1,0 +1,348 @@
+"""The preloaded library: each fault in a real process, and a trace that says what was synced."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.process import diskfaults
+from chaos.process.diskfaults import (
+    DiskFaultError,
+    DiskFaults,
+    DiskRule,
+    WrittenEnd,
+    build_shim,
+    join_environments,
+    read_flush_trace,
+)
+
+pytestmark = pytest.mark.slow  # needs a C compiler
+
+PRELUDE = """
+import os, sys
+def op(name, *rest):
+    sys.stdin.readline()
+    try:
+        print(name, getattr(os, name)(*rest), flush=True)
+    except OSError as error:
+        print(name, error.errno, flush=True)
+f = os.open("log", os.O_RDWR | os.O_CREAT, 0o644)
+"""
+
+
+class Child:
+    """A process under faults that does one call of `os` at each `step`."""
+
+    def __init__(self, faults: DiskFaults, *calls: str) -> None:
+        code = PRELUDE + "".join(f"op({call})\n" for call in calls)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=faults.root,
+            env=join_environments(os.environ, faults.environment()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def step(self) -> str:
+        self.begin_step()
+        return self.answer()
+
+    def begin_step(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> Iterator[DiskFaults]:
+    (tmp_path / "data").mkdir()
+    faults = DiskFaults(tmp_path / "faults", root=tmp_path / "data")
+    yield faults
+    faults.close()
+
+
+@pytest.fixture
+def start(faults: DiskFaults) -> Iterator[Start]:
+    children = []
+
+    def begin(*calls: str) -> Child:
+        children.append(Child(faults, *calls))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        child.close()
+
+
+WRITE = "'pwrite', f, b'x' * 4096, 0"
+SYNC = "'fdatasync', f"
+
+
+def test_the_trace_says_how_far_a_file_was_written_when_its_sync_began(
+    faults: DiskFaults, start: Start
+) -> None:
+    child = start(
+        "'pwrite', f, b'a' * 100, 0",
+        SYNC,
+        "'pwritev', f, [b'b' * 50, b'c' * 50], 100",
+        "'fsync', f",
+        "'write', f, b'short'",
+        SYNC,
+    )
+    before = time.monotonic_ns()
+    answers = [child.step() for _ in range(6)]
+    assert answers == [
+        "pwrite 100",
+        "fdatasync None",
+        "pwritev 100",
+        "fsync None",
+        "write 5",
+        "fdatasync None",
+    ]
+    trace = faults.flush_trace()
+    assert [(one.kind, one.end) for one in trace] == [("file", 100), ("file", 200), ("file", 200)]
+    assert {one.path for one in trace} == {str(faults.root / "log")}
+    assert {one.pid for one in trace} == {child.process.pid}
+    times = [at for one in trace for at in (one.began_ns, one.time_ns)]
+    times = [before, *times, time.monotonic_ns()]
+    assert times == sorted(times)
+
+
+def test_what_is_written_and_not_synced_is_known_after_sigkill(
+    faults: DiskFaults, start: Start
+) -> None:
+    child = start("'pwrite', f, b'a' * 100, 0", SYNC, "'pwrite', f, b'a' * 100, 100")
+    for _ in range(3):
+        child.step()
+    child.close()
+    ends = faults.written_ends()[str(faults.root / "log")]
+    assert (ends.written, ends.synced) == (200, 100)
+    assert ends.synced_ns == faults.flush_trace()[0].time_ns
+    assert faults.events() == 3
+
+
+def test_zeros_over_the_end_and_truncation_lower_it(faults: DiskFaults, start: Start) -> None:
+    child = start(
+        "'posix_fallocate', f, 0, 8192",
+        "'pwrite', f, b'a' * 1000, 0",
+        "'pwrite', f, bytes(7692), 500",
+        "'pwrite', f, b'b', 600",
+        "'ftruncate', f, 80",
+    )
+    seen = []
+    for _ in range(5):
+        child.step()
+        seen.append(faults.written_ends()[str(faults.root / "log")].written)
+    assert seen == [0, 1000, 500, 601, 80]
+
+
+def test_an_error_as_often_as_asked(faults: DiskFaults, start: Start) -> None:
+    faults.set_rules([DiskRule(operation="sync", path="*log", times=1, skip=1)])
+    child = start(WRITE, SYNC, SYNC, SYNC)
+    answers = [child.step() for _ in range(4)]
+    assert answers == ["pwrite 4096", "fdatasync None", "fdatasync 5", "fdatasync None"]
+    assert [one.kind for one in faults.flush_trace()] == ["file", "failed", "file"]
+    (fired,) = faults.fired()
+    assert (fired.rule, fired.operation, fired.path) == (1, "sync", str(faults.root / "log"))
+
+
+def test_a_rule_for_another_file_does_nothing(faults: DiskFaults, start: Start) -> None:
+    faults.set_rules([DiskRule(operation="sync", path="*/consumequeue/*")])
+    child = start(SYNC)
+    assert child.step() == "fdatasync None"
+
+
+def test_rules_change_while_the_process_runs(faults: DiskFaults, start: Start) -> None:
+    child = start(SYNC, SYNC, SYNC)
+    assert child.step() == "fdatasync None"
+    faults.set_rules([DiskRule(operation="sync", error=errno.EROFS)])
+    assert child.step() == f"fdatasync {errno.EROFS}"
+    faults.clear()
+    assert child.step() == "fdatasync None"
+
+
+def test_a_rule_that_stays_keeps_its_count(faults: DiskFaults, start: Start) -> None:
+    once = DiskRule(operation="sync", times=1)
+    faults.set_rules([once])
+    child = start(SYNC, SYNC)
+    assert child.step() == "fdatasync 5"
+    faults.set_rules([DiskRule(operation="write"), once])
+    assert child.step() == "fdatasync None"
+
+
+def test_a_lost_sync_says_yes_and_is_traced_as_lost(faults: DiskFaults, start: Start) -> None:
+    faults.set_rules([DiskRule(operation="sync", effect="lose")])
+    child = start(WRITE, SYNC)
+    assert [child.step(), child.step()] == ["pwrite 4096", "fdatasync None"]
+    assert [one.kind for one in faults.flush_trace()] == ["lost"]
+    assert faults.written_ends()[str(faults.root / "log")] == WrittenEnd(4096, 0, 0)
+
+
+def test_a_delay(faults: DiskFaults, start: Start) -> None:
+    faults.set_rules([DiskRule(operation="sync", effect="delay", delay_ms=60)])
+    child = start(SYNC)
+    child.step()
+    (sync,) = faults.flush_trace()
+    assert sync.time_ns - sync.began_ns >= 60_000_000
+
+
+def test_a_hang_lasts_until_the_rules_change(faults: DiskFaults, start: Start) -> None:
+    faults.set_rules([DiskRule(operation="sync", effect="hang")])
+    child = start(SYNC)
+    child.begin_step()
+    while not faults.fired():
+        assert child.process.poll() is None
+    assert faults.flush_trace() == []
+    faults.clear()
+    assert child.answer() == "fdatasync None"
+
+
+def test_a_disk_that_fills_cuts_a_write_short_and_then_refuses(
+    faults: DiskFaults, start: Start
+) -> None:
+    faults.set_rules([DiskRule(operation="write", error=errno.ENOSPC, after_bytes=5000)])
+    child = start(WRITE, WRITE, WRITE, SYNC)
+    answers = [child.step() for _ in range(4)]
+    assert answers == ["pwrite 4096", "pwrite 904", f"pwrite {errno.ENOSPC}", "fdatasync None"]
+
+
+def test_a_torn_write_is_half_there_and_the_process_is_dead(
+    faults: DiskFaults, start: Start
+) -> None:
+    faults.set_rules([DiskRule(operation="write", effect="torn")])
+    child = start(WRITE)
+    assert child.step() == ""
+    assert child.process.wait(10) == -signal.SIGKILL
+    assert (faults.root / "log").read_bytes() == b"x" * 2048
+
+
+@pytest.mark.parametrize(
+    ("number", "left"), [(1, b""), (2, b"x" * 4096), (3, b"x" * 4096), (4, b"x" * 100)]
+)
+def test_a_crash_point_dies_before_the_event(
+    faults: DiskFaults, start: Start, number: int, left: bytes
+) -> None:
+    faults.set_rules([DiskRule(effect="crash", skip=number - 1)])
+    child = start(WRITE, SYNC, "'ftruncate', f, 100", "'rename', 'log', 'moved'")
+    answers = [child.step() for _ in range(number)]
+    assert answers[-1] == ""
+    assert child.process.wait(10) == -signal.SIGKILL
+    assert (faults.root / "log").read_bytes() == left
+    assert faults.events() == number
+
+
+def test_names_and_directories_are_events_too(faults: DiskFaults, start: Start) -> None:
+    child = start(
+        WRITE,
+        "'replace', 'log', 'moved'",
+        "'fsync', os.open('.', os.O_RDONLY)",
+        SYNC,
+        "'unlink', 'moved'",
+        SYNC,
+    )
+    for _ in range(4):
+        child.step()
+    assert [(one.kind, Path(one.path).name) for one in faults.flush_trace()] == [
+        ("directory", "data"),
+        ("file", "moved"),
+    ]
+    assert faults.written_ends()[str(faults.root / "moved")].synced == 4096
+    child.step()
+    assert str(faults.root / "moved") not in faults.written_ends()
+    child.step()
+    assert faults.events() == 6
+
+
+def test_a_replaced_file_begins_anew(faults: DiskFaults, start: Start) -> None:
+    rounds = []
+    for _ in range(3):
+        rounds += [
+            "'pwrite', os.open('t', os.O_RDWR | os.O_CREAT), b'new', 0",
+            "'replace', 't', 'config'",
+        ]
+    child = start(*rounds)
+    for _ in rounds:
+        child.step()
+    ends = faults.written_ends()
+    assert list(ends) == [str(faults.root / "config")]
+    assert ends[str(faults.root / "config")].written == 3
+
+
+def test_files_elsewhere_are_nobodys_business(faults: DiskFaults, start: Start) -> None:
+    faults.set_rules([DiskRule(operation="write")])
+    outside = faults.root.parent / "outside"
+    child = start(f"'pwrite', os.open({str(outside)!r}, os.O_RDWR | os.O_CREAT), b'x', 0")
+    assert child.step() == "pwrite 1"
+    assert faults.written_ends() == {}
+
+
+def test_a_second_start_goes_on_with_the_trace(faults: DiskFaults, start: Start) -> None:
+    start(WRITE, SYNC).step()
+    first = start(SYNC)
+    first.step()
+    assert [one.pid for one in faults.flush_trace()] == [first.process.pid]
+    assert faults.written_ends()[str(faults.root / "log")].written == 0
+
+
+def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    assert read_flush_trace(trace) == []
+    trace.write_bytes(b"B 1 2\nF 9 2 8 4096 /a b/log\nF 10 2 9 81")
+    (one,) = read_flush_trace(trace)
+    assert (one.time_ns, one.pid, one.began_ns, one.end, one.path) == (9, 2, 8, 4096, "/a b/log")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"effect": "melt"}, "no effect 'melt'"),
+        ({"effect": "torn", "operation": "sync"}, "torn does not fit 'sync'"),
+        ({"effect": "lose"}, "lose does not fit"),
+        ({"operation": "sync", "after_bytes": 3}, "give operation write"),
+        ({"path": "a\nb"}, "no pattern"),
+    ],
+)
+def test_rules_that_make_no_sense(rule: dict[str, str], message: str) -> None:
+    with pytest.raises(DiskFaultError, match=message):
+        DiskRule(**rule)  # type: ignore[arg-type]
+
+
+def test_too_many_rules(faults: DiskFaults) -> None:
+    with pytest.raises(DiskFaultError, match="at most 64"):
+        faults.set_rules([DiskRule(operation="sync", skip=number) for number in range(65)])
+
+
+def test_without_a_compiler_the_message_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    with pytest.raises(DiskFaultError, match="install gcc"):
+        build_shim(tmp_path)
+    (tmp_path / "broken.c").write_text("int main(")
+    monkeypatch.undo()
+    monkeypatch.setattr(diskfaults, "SOURCE", tmp_path / "broken.c")
+    with pytest.raises(DiskFaultError, match=r"cannot build broken\.c"):
+        build_shim(tmp_path)
+
+
+def test_environments_join_their_libraries() -> None:
+    joined = join_environments({"LD_PRELOAD": "a", "X": "1"}, {"X": "2"}, {"LD_PRELOAD": "b"})
+    assert joined == {"LD_PRELOAD": "a:b", "X": "2"}
