@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -120,7 +121,9 @@ class ManagedProcess:
         return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
 
     def _forget(self) -> int | None:
-        self.pid_path.unlink(missing_ok=True)
+        with suppress(OSError, ValueError):
+            if self._pid is None or self._stored()[0] == self._pid:
+                self.pid_path.unlink()  # and not that of a later start
         child = None if self._pid is None else _children.get(self._pid)
         return None if child is None else child.wait()
 

@@ -1,0 +1,89 @@
+"""Asking nodes where they stand, over their own protocol, without waiting long for a silent one."""
+
+from typing import Final
+
+import trio
+
+from chaos.trial.api import Sample
+from rocketbed.remoting.client import dial
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import HaRuntimeInfo, KvTable
+from rocketbed.wire.command import RequestCode, ResponseCode, request
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.world.api import Address, World
+
+ANSWER_S: Final = 0.5
+"""A node that takes longer says nothing this time."""
+
+
+class Asker:
+    """One connection to each node, kept."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._connections: dict[Address, Connection] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Hold the connections until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    async def sample(self, address: Address) -> Sample | None:
+        """Where a node stands; None when it does not say in time."""
+        with trio.move_on_after(ANSWER_S):
+            try:
+                connection = await self._connection(address)
+                info = await connection.request(
+                    request(RequestCode.GET_BROKER_RUNTIME_INFO), timeout_s=ANSWER_S
+                )
+                status = await connection.request(
+                    request(RequestCode.GET_BROKER_HA_STATUS), timeout_s=ANSWER_S
+                )
+            except (RemotingError, ProtocolError, OSError):
+                self._drop(address)
+                return None
+            if info.code != ResponseCode.SUCCESS or status.code != ResponseCode.SUCCESS:
+                return None
+            return _sample(KvTable.decode(info.body).table, HaRuntimeInfo.decode(status.body))
+        self._drop(address)
+        return None
+
+    async def _connection(self, address: Address) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None or connection.is_closed:
+            connection = await dial(self._world, address, timeout_s=ANSWER_S)
+            assert self._nursery is not None
+            self._nursery.start_soon(connection.run)
+            self._connections[address] = connection
+        return connection
+
+    def _drop(self, address: Address) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+
+def _sample(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
+    written = _number(table, "commitLogMaxOffset")
+    if written is None:
+        return None
+    unflushed = _number(table, "remainHowManyDataToFlush") or 0
+    undispatched = _number(table, "dispatchBehindBytes") or 0
+    acks = sorted((slave.slave_ack_offset for slave in ha.ha_connection_info), reverse=True)
+    slave = ha.ha_client_runtime_info
+    return Sample(
+        written=written,
+        flushed=written - unflushed,
+        confirmed=min(written, acks[0]) if acks else written,
+        dispatched=written - undispatched,
+        in_sync=1 + ha.in_sync_slave_nums if ha.master else 0,
+        is_master=ha.master,
+        is_following=not ha.master and slave.is_activated,
+    )
+
+
+def _number(table: dict[str, str], key: str) -> int | None:
+    text = table.get(key, "").partition(" ")[0]
+    return int(text) if text.lstrip("-").isdigit() else None

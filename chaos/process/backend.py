@@ -1,0 +1,390 @@
+"""A cluster of real processes, behind the seam that every backend has (`chaos.trial.api`).
+
+Nodes and nameservers are programs of their own; clients run in this process, on the network of
+their own machine (`chaos.process.fabric`). Disks are plain directories, or a volume for each node
+whose power can be cut (`chaos.process.machine`). Everything that outlives a process is on record of
+the janitor's run.
+"""
+
+import re
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import trio
+
+from chaos.history import Function, HistoryWriter
+from chaos.process.asking import Asker
+from chaos.process.fabric import Fabric
+from chaos.process.machine import Machine
+from chaos.process.member import ManagedProcess
+from chaos.process.tied import tied_command
+from chaos.record import IMAGES, STORES, Image
+from chaos.trace import Trace
+from chaos.trial.api import (
+    BackendError,
+    Collected,
+    CrashPoint,
+    DiskFault,
+    LinkState,
+    Program,
+    Sample,
+    State,
+)
+from rocketbed.wire.properties_text import render_properties
+from rocketbed.world.api import Address, World
+
+LOOK_S: Final = 0.005
+END_S: Final = 20.0
+SETTINGS: Final = {
+    "mappedFileSizeConsumeQueue": "60000",
+    "maxHashSlotNum": "20000",
+    "maxIndexNum": "60000",
+    "rbMetadataSync": "1000",
+    "registerNameServerPeriod": "10000",
+    "slaveTimeout": "1000",
+    "diskSpaceWarningLevelRatio": "95",
+    "cleanFileForciblyEnable": "false",
+    "fileReservedTime": "876000",
+}
+"""Small files, so that several of each kind come to be; nothing is deleted for a full disk."""
+_RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
+_CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
+_FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
+
+
+class ProcessBackend:
+    """One run's cluster. An async context manager: leaving it ends what still runs."""
+
+    name = "process"
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        machines: Mapping[str, Machine],
+        nameservers: Sequence[str],
+        history: HistoryWriter,
+        directory: Path,
+        began_ns: int,
+    ) -> None:
+        """`machines` are the nodes' by name; `directory` is for logs and configurations."""
+        self.fabric = fabric
+        self.history = history
+        self.images: list[Image] = []
+        self._machines = machines
+        self._nameservers = list(nameservers)
+        self._directory = directory
+        self._began_ns = began_ns
+        self._processes: dict[str, ManagedProcess] = {}
+        self._paused: set[str] = set()
+        self._causes: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
+        self._clients: dict[str, trio.CancelScope] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.fabric.__aenter__()
+        self.world: World = self.fabric.world("harness")
+        self._asker = Asker(self.world)
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        self._nursery.start_soon(self._asker.run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with trio.CancelScope(shield=True):
+            for name, process in self._processes.items():
+                self._causes.setdefault(name, "kill")
+                if process.signal(signal.SIGKILL):
+                    await process.wait_ended()
+        self._nursery.cancel_scope.cancel()
+        try:
+            await self._nursery_manager.__aexit__(kind, error, traceback)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.fabric.__aexit__(kind, error, traceback)
+
+    # --- looking
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began, on the kernel's monotonic clock."""
+        return time.monotonic_ns() - self._began_ns
+
+    def lacks(self, capability: str) -> str | None:
+        """Why a capability is missing on this machine or in this set-up."""
+        if capability.startswith("net."):
+            return self.fabric.lacks(capability)
+        if capability == "client.pause":
+            return "clients share the harness's process: they cannot be stopped one by one"
+        for machine in self._machines.values():
+            return machine.lacks(capability)
+        return None
+
+    def nameservers(self) -> str:
+        """Of all nameservers."""
+        addresses = map(self.fabric.address, self._nameservers)
+        return ";".join(f"{host}:{port}" for host, port in addresses)
+
+    def address(self, node: str) -> Address:
+        """Where clients find it."""
+        return self.fabric.address(node)
+
+    def state(self, name: str) -> State:
+        """Of a node or nameserver."""
+        process = self._processes.get(name)
+        if process is None or process.pid() is None:
+            return "down"
+        return "paused" if name in self._paused else "running"
+
+    def end_reason(self, name: str) -> str:
+        """The last line of its log, if it ended by itself."""
+        return self._reasons.get(name, "")
+
+    async def observe(self, name: str) -> Sample | None:
+        """Ask the node."""
+        if self.state(name) != "running":
+            return None
+        return await self._asker.sample(self.fabric.address(name))
+
+    # --- processes
+
+    async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
+        """Start a node or nameserver."""
+        if stale:
+            raise BackendError("a nameserver process cannot be given the table of an earlier one")
+        own = self._directory / name
+        own.mkdir(parents=True, exist_ok=True)
+        lines = dict(self.fabric.settings(name))
+        if name in self._nameservers:
+            options = [part for key, value in lines.items() for part in ("--set", f"{key}={value}")]
+            command = tied_command("nameserver", *options)
+            environment: Mapping[str, str] = {}
+        else:
+            machine = self._machines[name]
+            lines = {
+                **SETTINGS,
+                **settings,
+                **lines,
+                "storePathRootDir": str(machine.store),
+                "namesrvAddr": self.nameservers(),
+            }
+            text = render_properties(lines)
+            (own / "broker.conf").write_text(text, encoding="utf-8")
+            command = tied_command("node", "-c", "broker.conf")
+            environment = machine.environment()
+            await self.fabric.restore(name)
+        if environment:
+            command = ["env", *(f"{key}={value}" for key, value in environment.items()), *command]
+        process = ManagedProcess(name, self.fabric.command(name, command), own)
+        self._processes[name] = process
+        self._causes.pop(name, None)
+        self._reasons.pop(name, None)
+        log_end = process.log_path.stat().st_size if process.log_path.exists() else 0
+        process.start()
+        self._nursery.start_soon(self._watch, name, process, log_end)
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL, and wait."""
+        await self._end(name, "kill")
+
+    async def stop(self, name: str, timeout_s: float = END_S) -> bool:
+        """SIGTERM, and wait."""
+        process = self._processes.get(name)
+        if process is None or not process.signal(signal.SIGTERM):
+            return False
+        self._causes[name] = "stop"
+        with trio.move_on_after(timeout_s):
+            code = await process.wait_ended()
+            return code == 0
+        await self.kill(name)
+        return False
+
+    async def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        if self._processes[name].signal(signal.SIGSTOP):
+            self._paused.add(name)
+
+    async def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self._paused.discard(name)
+        self._processes[name].signal(signal.SIGCONT)
+
+    async def power_cut(self, name: str, mode: str) -> None:
+        """Silence the network, freeze the disk, kill, mount again (chaos.md 3.3)."""
+        machine = self._machines[name]
+        await self.fabric.silence(name)
+        machine.power_cut()
+        await self._end(name, "powercut")
+        await machine.remount()
+        self._keep_image(name, "powercut")
+
+    async def crash(self, name: str, point: CrashPoint) -> None:
+        """Arm a crash point of the disk layer."""
+        if point.mark is not None or point.power:
+            raise BackendError("real processes die at events of their disk only, by SIGKILL")
+        self._causes[name] = "crash-point"
+        self._machines[name].crash_at(point.event or 1)
+
+    async def wipe(self, name: str) -> None:
+        """Kill it and empty its disk."""
+        await self._end(name, "kill")
+        await self._machines[name].wipe()
+
+    async def bit_flip(self, name: str) -> str:
+        """Flip one bit of the commit log."""
+        return self._machines[name].bit_flip()
+
+    async def _end(self, name: str, cause: str) -> None:
+        process = self._processes.get(name)
+        if process is None or process.pid() is None:
+            return
+        self._causes[name] = cause
+        self._paused.discard(name)
+        process.signal(signal.SIGKILL)
+        with trio.fail_after(END_S):
+            await process.wait_ended()
+
+    async def _watch(self, name: str, process: ManagedProcess, log_end: int) -> None:
+        """Read a process's log until it has recovered, and note its end."""
+        if name not in self._nameservers:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_log, name, process, log_end)
+                await process.wait_ended()
+                nursery.cancel_scope.cancel()
+            self._read_rest(name, process, log_end)
+        else:
+            await process.wait_ended()
+        code = process.exit_code()
+        cause = self._causes.get(name, "crash")
+        if cause == "crash-point":
+            cause = "kill"
+        if cause == "crash":
+            self._reasons[name] = _reason(process, code)
+        if name not in self._nameservers:
+            fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}
+            self.history.event(Function.NODE, name, "exit", fields)
+
+    async def _read_log(self, name: str, process: ManagedProcess, log_end: int) -> None:
+        while not self._note_recovery(name, process, log_end):
+            await trio.sleep(LOOK_S)
+
+    def _read_rest(self, name: str, process: ManagedProcess, log_end: int) -> None:
+        for found in _CUT.finditer(process.log_path.read_bytes()[log_end:]):
+            self.history.event(Function.NODE, name, "cut", _fields(found[1]))
+
+    def _note_recovery(self, name: str, process: ManagedProcess, log_end: int) -> bool:
+        found = _RECOVERED.search(process.log_path.read_bytes()[log_end:])
+        if found is not None:
+            self.history.event(Function.NODE, name, "recovered", _fields(found[1]))
+        return found is not None
+
+    def _keep_image(self, name: str, cause: str) -> None:
+        number = 1 + sum(image.node == name for image in self.images)
+        where = f"{IMAGES}/{name}-{number}"
+        self._machines[name].copy_store(self._directory.parent / where)
+        self.images.append(
+            Image(
+                node=name,
+                number=number,
+                time_ns=self.now_ns(),
+                cause=cause,
+                directory=where,
+            )
+        )
+
+    # --- surroundings
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """One direction of a link."""
+        await self.fabric.set_link(source, target, state)
+
+    async def reset(self, one: str, other: str) -> None:
+        """Reset all connections between two machines."""
+        await self.fabric.reset(one, other)
+
+    async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
+        """What the node's disk does wrong."""
+        self._machines[name].set_faults(faults)
+
+    async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
+        """Move the node's wall clock."""
+        if drift:
+            raise BackendError("a real clock can be moved, but not made to drift")
+        if jump_s:
+            self._machines[name].jump_clock(jump_s)
+
+    async def set_cpu(self, name: str, slowness: float) -> None:
+        """Give the node a share of a processor."""
+        process = self._processes.get(name)
+        pid = None if process is None else process.pid()
+        if pid is not None:
+            self._machines[name].limit_cpu(pid, slowness)
+
+    # --- clients
+
+    def start_client(self, name: str, program: Program) -> None:
+        """Run a program in this process, on the network of its machine."""
+        scope = self._clients[name] = trio.CancelScope()
+        self._nursery.start_soon(self._run_client, name, program, scope)
+
+    async def _run_client(self, name: str, program: Program, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await program(self.fabric.world(name))
+        finally:
+            if self._clients.get(name) is scope:
+                del self._clients[name]
+
+    async def kill_client(self, name: str) -> None:
+        """End the program; its connections close."""
+        scope = self._clients.get(name)
+        if scope is not None:
+            scope.cancel()
+        while self._clients.get(name) is scope and scope is not None:
+            await trio.sleep(LOOK_S)
+
+    async def pause_client(self, name: str, *, resume: bool = False) -> None:
+        """Not possible here (`client.pause`)."""
+        raise BackendError(str(self.lacks("client.pause")))
+
+    def client_state(self, name: str) -> State:
+        """Whether the program runs."""
+        return "running" if name in self._clients else "down"
+
+    # --- the end
+
+    async def collect(self, directory: Path) -> Collected:
+        """Copy stores off their machines."""
+        stores: dict[str, str] = {}
+        trace = Trace()
+        for name, machine in self._machines.items():
+            where = f"{STORES}/{name}"
+            with suppress(FileNotFoundError):
+                machine.copy_store(directory / where)
+                stores[name] = where
+            machine.read_trace(trace.node(name), self._began_ns)
+        trace.nodes = {name: node for name, node in trace.nodes.items() if node.times}
+        return Collected(stores, self.images, trace, facts={"net": self.fabric.name})
+
+
+def _fields(text: bytes) -> dict[str, Any]:
+    """The fields of a log line; whole numbers as such."""
+    fields: dict[str, Any] = {}
+    for key, value in _FIELD.findall(text.decode("utf-8", "replace")):
+        bare = value.strip('"')
+        fields[key] = int(bare) if bare.lstrip("-").isdigit() else bare
+    return fields
+
+
+def _reason(process: ManagedProcess, code: int | None) -> str:
+    lines = process.log_tail().splitlines()
+    last = lines[-1] if lines else ""
+    return f"{last} (exit code {code})"
