@@ -74,8 +74,11 @@ class LogWatch:
         """The node found its log to end here; after a power cut all of that was on disk."""
         for start, segment in self._segments.items():
             limit = min(max(end - start, 0), segment_size)
-            segment.written = limit
-            segment.durable = limit if is_durable else min(segment.durable, limit)
+            if is_durable:
+                segment.written = segment.durable = limit
+            else:
+                segment.written = min(segment.written, limit)
+                segment.durable = min(segment.durable, limit)
         self.trace.add(time_ns, *self.ends())
 
     def wiped(self, time_ns: int) -> None:
