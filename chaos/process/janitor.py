@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.process.janitor_cleaners import REMOVERS, victims, wake
+from chaos.process.janitor_cleaners import REMOVERS, faketime_files, victims, wake
 from chaos.process.janitor_processes import MARK, began, is_alive, kill, kill_marked, wait_gone
 
 OWNER: Final = "owner.json"
@@ -219,6 +219,9 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
     while more := [pid for pid in kill_marked(run_id) if pid not in killed]:
         killed.extend(more)  # once more: one of them may have been about to fork
     slow = wait_gone(killed, DIE_S)
+    for pid in killed:
+        for path in faketime_files(pid):
+            path.unlink(missing_ok=True)
     swept.removed.extend(f"process {pid}" for pid in killed if pid not in slow)
     swept.left.extend(f"process {pid}: SIGKILL has no effect" for pid in slow)
 

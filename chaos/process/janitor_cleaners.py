@@ -17,6 +17,7 @@ from chaos.process.janitor_processes import began
 ROOT_THROTTLES: Final = Path("/sys/fs/cgroup/blkio")
 FREEZER: Final = "freezer.state"
 NETWORK_NAMESPACES: Final = Path("/run/netns")
+SHARED_MEMORY: Final = Path("/dev/shm")
 LEAVE_S: Final = 1.0
 """How long a killed process may take to leave a mount or a control group."""
 
@@ -124,6 +125,14 @@ def remove_file(value: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def faketime_files(pid: int) -> list[Path]:
+    """What libfaketime makes for each process, and leaves when that is killed."""
+    return [
+        SHARED_MEMORY / f"faketime_shm_{pid}",
+        SHARED_MEMORY / f"sem.faketime_sem_{pid}",
+    ]
 
 
 def nothing(value: str) -> bool:

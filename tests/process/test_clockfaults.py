@@ -1,0 +1,160 @@
+"""A node's wall clock jumps and its timers do not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from chaos.process.clockfaults import ClockFaultError, ClockFaults, find_library
+from chaos.process.diskfaults import DiskFaults, join_environments
+from chaos.process.janitor import Run
+from chaos.process.janitor_cleaners import faketime_files
+from rocketbed.remoting.client import open_connection
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.errors import NotConnected
+from rocketbed.wire.command import request
+from rocketbed.wire.message import decode_messages
+from rocketbed.world.real import real_world
+from tests.broker_support import pull_fields, send_fields
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow  # needs libfaketime
+
+HOUR_S = 3600
+CLOCKS = """
+import select, sys, time
+while sys.stdin.readline():
+    before = time.monotonic()
+    select.select([], [], [], 0.05)
+    print(time.time(), time.monotonic() - before, time.clock_gettime(time.CLOCK_BOOTTIME),
+          flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run.begin(tmp_path / "runs", guard=False) as run:
+        yield run
+
+
+def test_only_the_wall_clock_moves(run: Run) -> None:
+    clock = ClockFaults(run.directory, run=run)
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOCKS],
+        env=join_environments(os.environ, clock.environment()),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        clock.attach(child.pid)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for jump, ahead in ((0, 0), (2 * HOUR_S, 2 * HOUR_S), (-3 * HOUR_S, -HOUR_S)):
+            assert clock.jump(jump) == ahead
+            child.stdin.write("\n")
+            child.stdin.flush()
+            wall, waited, boot = map(float, child.stdout.readline().split())
+            assert abs(wall - time.time() - ahead) < 10
+            assert 0.05 <= waited < 10
+            assert abs(boot - time.clock_gettime(time.CLOCK_BOOTTIME)) < 10
+        files = faketime_files(child.pid)
+        assert any(path.exists() for path in files)
+        child.kill()
+        child.wait()
+        assert any(path.exists() for path in files)
+        clock.close()
+        assert not any(path.exists() for path in files)
+
+
+def test_the_janitor_knows_what_the_library_leaves(tmp_path: Path) -> None:
+    with Run.begin(tmp_path / "runs", guard=False) as run:
+        clock = ClockFaults(run.directory, run=run)
+        child = subprocess.Popen(
+            [sys.executable, "-c", CLOCKS],
+            env=join_environments(os.environ, clock.environment(), run.environment()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert child.stdin is not None
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        assert child.stdout is not None
+        assert child.stdout.readline()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    assert not any(path.exists() for path in faketime_files(child.pid))
+
+
+def start_node(root: Path, port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    settings = [
+        f"storePathRootDir={root}",
+        f"listenPort={port}",
+        "bindAddress=127.0.0.1",
+        "mappedFileSizeCommitLog=4194304",
+        "flushDiskType=SYNC_FLUSH",
+    ]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-P", "-m", "rocketbed", "node", *sets]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+
+
+async def test_a_nodes_messages_jump_and_its_timers_do_not(run: Run) -> None:
+    clock = ClockFaults(run.directory, run=run)
+    (run.directory / "b1").mkdir()
+    faults = DiskFaults(run.directory / "faults", root=run.directory / "b1")
+    port = free_port()
+    environment = join_environments(os.environ, faults.environment(), clock.environment())
+    node = start_node(faults.root, port, environment)
+    clock.attach(node.pid)
+    try:
+        with trio.fail_after(60):
+            stored = await send_over_jumps(port, clock, [0, HOUR_S, -2 * HOUR_S])
+    finally:
+        node.kill()
+        node.communicate()
+        clock.close()
+    now = time.time() * 1000
+    ahead = [(at - now) / 1000 for at in stored]
+    assert [abs(found - jump) < 30 for found, jump in zip(ahead, (0, HOUR_S, -HOUR_S), strict=True)]
+    log = [one for one in faults.flush_trace() if "/commitlog/" in one.path]
+    assert len(log) >= 3
+    assert log[-1].time_ns - log[0].time_ns < 60_000_000_000
+
+
+async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> list[int]:
+    """Send a message after each jump, then hold a pull for 0.3 s; what time each was stored."""
+    stored = []
+
+    async def use(connection: Connection) -> None:
+        for number, jump in enumerate(jumps):
+            clock.jump(jump)
+            assert (await connection.request(request(310, send_fields(), b"x"))).code == 0
+            pulled = await connection.request(request(11, pull_fields(offset=number)))
+            stored.append(decode_messages(pulled.body)[0].store_timestamp)
+            began = trio.current_time()
+            empty = pull_fields(offset=number + 1, flags=4 | 2, hold_ms=300)
+            assert (await connection.request(request(11, empty), timeout_s=30)).code == 19
+            assert 0.25 < trio.current_time() - began < 20
+
+    world = real_world("test")
+    while not stored:
+        try:
+            async with open_connection(world, ("127.0.0.1", port)) as connection:
+                await use(connection)
+        except* NotConnected:
+            await trio.sleep(0.01)
+    return stored
+
+
+def test_without_the_library_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("chaos.process.clockfaults.LIBRARY_GLOBS", ("/nowhere/*.so",))
+    with pytest.raises(ClockFaultError, match="apt-get install faketime"):
+        find_library()
