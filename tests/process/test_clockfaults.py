@@ -135,7 +135,8 @@ async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> li
         for number, jump in enumerate(jumps):
             clock.jump(jump)
             assert (await connection.request(request(310, send_fields(), b"x"))).code == 0
-            pulled = await connection.request(request(11, pull_fields(offset=number)))
+            held = pull_fields(offset=number, flags=4 | 2, hold_ms=20_000)
+            pulled = await connection.request(request(11, held), timeout_s=30)
             stored.append(decode_messages(pulled.body)[0].store_timestamp)
             began = trio.current_time()
             empty = pull_fields(offset=number + 1, flags=4 | 2, hold_ms=300)
