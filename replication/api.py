@@ -87,8 +87,8 @@ class LogCutter(Protocol):
     async def cut(self, offset: int) -> tuple[str, int]:
         """Make `offset`, the end of a record, the end of the log, and keep what stood behind it.
 
-        Returns the path of what is kept and its size in bytes. A cancellation waits for the end.
-        Raises `CutRefused` when nothing was changed; any other error has to end the node.
+        Returns the path of what is kept and its size in bytes. A cancellation finds all or nothing
+        done. Raises `CutRefused` when nothing was changed; any other error has to end the node.
         """
         ...
 

@@ -171,8 +171,7 @@ class Slave:
             self.state = "cutting"
             if common is None:
                 return
-            with trio.CancelScope(shield=True):
-                path, size = await self._cutter.cut(common.end)
+            path, size = await self._cutter.cut(common.end)
         except (NothingInCommon, CutRefused) as exc:
             self.refuse(address, exc)
             return

@@ -24,6 +24,8 @@ from rocketbed.world.api import Lock, World
 
 _READ_AHEAD = 3
 """Segments that are read into the page cache at a start (design.md 8)."""
+_CUT_S = 300.0
+"""A cut that takes longer than this hangs: it unlinks segments, clears one and syncs it."""
 _PREPARE_SHARE = 0.5
 """The next segment is made once the last one is filled this far."""
 
@@ -345,10 +347,12 @@ class MessageStore:
         """Make `offset`, the end of a record, the end of the log, for good (store.md 8.6, Cut).
 
         Nothing may be put meanwhile. A cancellation waits until it is done. Raises `StoreError`
-        when the disk has no room for it, `StoreFailed` when the disk fails on the way.
+        when the disk has no room for it, `StoreFailed` when the disk fails or hangs on the way.
         """
-        with trio.CancelScope(shield=True):
+        with trio.move_on_after(_CUT_S, shield=True) as scope:
             await self._cut(offset)
+        if scope.cancelled_caught:
+            raise self._failed_cut(offset, f"not done after {_CUT_S:g} s")
 
     async def _cut(self, offset: int) -> None:
         parts = self._parts
@@ -365,14 +369,7 @@ class MessageStore:
             try:
                 await cut_log(parts, offset, record_start=last.physical_offset if last else -1)
             except OSError as exc:
-                self.fail(
-                    StoreFailed(
-                        f"cutting the log at {offset} failed on the way: {exc.strerror}; the cut"
-                        " is on record and is done at the next start"
-                    )
-                )
-                assert self._failure is not None
-                raise self._failure from exc
+                raise self._failed_cut(offset, exc.strerror) from exc
             if parts.dispatched.value > offset:
                 self._dispatcher.rewind(offset, last)
             else:
@@ -380,6 +377,16 @@ class MessageStore:
             parts.log.next_queue_offsets = {
                 (queue.topic, queue.queue_id): queue.max_offset for queue in parts.queues.all()
             }
+
+    def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
+        self.fail(
+            StoreFailed(
+                f"cutting the log at {offset} failed on the way: {reason}; the node stops, and the"
+                " next start does the cut if it is on record"
+            )
+        )
+        assert self._failure is not None
+        return self._failure
 
     # Administration
 
