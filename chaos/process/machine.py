@@ -44,9 +44,10 @@ class Machine:
     async def remount(self) -> None:
         """Bring the disk back after a cut; the process is gone."""
 
-    def crash_at(self, event: int) -> None:
-        """Let the process die at its n-th event of the disk from now."""
-        raise BackendError("nothing sees the disk events of this node")
+    def crash_at(self, event: int | None) -> None:
+        """Let the process die at its n-th event of the disk from now; None: not any more."""
+        if event is not None:
+            raise BackendError("nothing sees the disk events of this node")
 
     def set_faults(self, faults: Sequence[DiskFault]) -> None:
         """These and no others."""

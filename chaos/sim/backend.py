@@ -220,6 +220,9 @@ class SimBackend:
             disk.crash_at = disk.events + point.event
         elif point.mark is not None:
             self.simulation.crash_at_pattern(name, point.mark, kind=kind)
+        else:
+            disk.crash_at = None
+            self.simulation.crash_at_pattern(name, None)
 
     async def wipe(self, name: str) -> None:
         """An empty disk."""

@@ -131,9 +131,14 @@ class Simulation:
         """Kill a host's process, or cut its power, when it reaches a mark for the nth time."""
         self._crash_at_mark[name, mark] = (nth, kind, "random")
 
-    def crash_at_pattern(self, name: str, pattern: str, *, kind: str = "kill") -> None:
-        """The same at the next mark whose name matches a pattern, as a shell writes it."""
-        self._crash_at_pattern[name] = (pattern, kind)
+    def crash_at_pattern(self, name: str, pattern: str | None, *, kind: str = "kill") -> None:
+        """The same at the next mark whose name matches a pattern, as a shell writes it.
+
+        None takes it back.
+        """
+        self._crash_at_pattern.pop(name, None)
+        if pattern is not None:
+            self._crash_at_pattern[name] = (pattern, kind)
 
     def run(self, seconds: float | None = None, *, until: Callable[[], bool] | None = None) -> None:
         """Go on for a time, or until a condition holds, or until nothing is due any more.

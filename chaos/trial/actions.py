@@ -57,6 +57,7 @@ class Actions:
         self._resolver = resolver
         self._random = random
         self._programs = programs
+        self._armed: dict[str, None] = {}
         self._slow: dict[str, None] = {}
         self._drifting: dict[str, None] = {}
 
@@ -71,6 +72,8 @@ class Actions:
     async def mend(self) -> None:
         """End every fault and start everything that is down."""
         await self.effects.end_all()
+        for name in self._armed:
+            await self._backend.crash(name, CrashPoint())
         for name in list(self._slow):
             await self._backend.set_cpu(name, 1.0)
         for name in list(self._drifting):
@@ -139,6 +142,7 @@ class Actions:
         alive = [name for name in names if self._state(name) != "down"]
         for name in alive:
             self.excused.add(name)
+            self._armed[name] = None
             await self._backend.crash(name, point)
 
         async def wait() -> None:

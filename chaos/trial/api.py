@@ -69,7 +69,7 @@ class DiskFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashPoint:
-    """Where within its own work a node dies."""
+    """Where within its own work a node dies; neither event nor mark: nowhere any more."""
 
     event: int | None = None
     """At the n-th change of its disk from now."""

@@ -90,7 +90,6 @@ class Members:
     async def start(self, node: str) -> None:
         """Start a node; does not wait."""
         member = self.members[node]
-        member.wanted = True
         member.incarnation += 1
         settings = self.settings(node)
         self.backend.history.event(
@@ -104,6 +103,7 @@ class Members:
             },
         )
         await self.backend.start(node, settings)
+        member.wanted = True
 
     async def wait_serving(self, node: str, timeout_s: float = SERVING_S) -> bool:
         """Wait until a node says where it stands; whether it did in time."""
