@@ -17,6 +17,7 @@ from node.broker.groups import Groups
 from node.broker.offsets import Offsets
 from node.broker.topics import Topics
 from node.config import NodeConfig
+from node.store.entry import Entry
 from node.store.errors import StoreError, StoreFailed
 from node.store.store import MessageStore
 from node.watermark import Watermark
@@ -200,6 +201,7 @@ class Replication:
                 housekeeping_s=housekeeping_s,
             )
             self.slave.find_bounds = self._find_bounds
+            self._watch_topics(store, tables.topics)
             self.metadata = MetadataSync(
                 world,
                 CopiedTables(world, config, tables),
@@ -238,6 +240,24 @@ class Replication:
         if self.metadata is None or self.metadata.master is None:
             return None
         return await ask_log_bounds(self._world, self.metadata.master)
+
+    def _watch_topics(self, store: MessageStore, topics: Topics) -> None:
+        """Copy the master's tables at once when a message of a topic comes that is not in ours.
+
+        Else a slave that is promoted within the period has messages that nobody may pull.
+        """
+        arrival = store.on_arrival
+        asked: dict[str, None] = {}
+
+        def on_arrival(entries: list[Entry]) -> None:
+            if arrival is not None:
+                arrival(entries)
+            for topic in {entry.topic: None for entry in entries}:
+                if topic not in asked and topics.get(topic) is None and self.metadata is not None:
+                    asked[topic] = None
+                    self.metadata.poke()
+
+        store.on_arrival = on_arrival
 
     def _after_cut(self) -> None:
         self.master.drop_slaves("this log was cut")

@@ -31,7 +31,7 @@ class Group(SimCluster):
         self.roles = {name: number for number, name in enumerate(NODES)}
         self.sync = sync
         self.sync_flush = sync_flush
-        self.outcomes: list[tuple[bytes, Outcome]] = []
+        self.outcomes: list[tuple[bytes, Sent]] = []
         self.diverged = "cut"
 
     def _config(self, name: str, sync: bool, settings: dict[str, Any]) -> NodeConfig:

@@ -220,6 +220,8 @@ def test_what_synchronous_replication_acknowledged_survives() -> None:
         group.run_until_equal("b1", "b3")
         log = group.log_of("b1")
         assert all(body in log for body, _ in group.outcomes)
+        places = [(sent.queue, sent.queue_offset) for _, sent in group.outcomes]
+        assert len(set(places)) == len(places) == 65
 
 
 # --- roles, routes, offsets
@@ -290,6 +292,20 @@ def test_offsets_beyond_the_promoted_log_are_brought_down() -> None:
         group.simulation.run(2)
         tables = {name: node.tables.offsets.body() for name, node in group.nodes.items()}
         assert tables["b1"].offset_table == tables["b2"].offset_table
+
+
+def test_a_slave_has_a_new_topic_as_soon_as_its_first_message() -> None:
+    """Else, promoted before the next copy of the tables, it would hold messages of no topic."""
+
+    with Group(13) as group:
+        group.start("b1", "b2", metadata_sync_ms=600_000)
+        group.simulation.run(2)
+        group.send(1)
+        group.run_until_equal("b2")
+        group.simulation.run(0.1)
+        topic = group.nodes["b2"].tables.topics.get("T")
+        assert topic is not None
+        assert topic == group.nodes["b1"].tables.topics.get("T")
 
 
 def test_a_pull_held_by_a_slave_is_answered_when_its_log_is_cut() -> None:

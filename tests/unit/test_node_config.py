@@ -76,6 +76,13 @@ def test_later_settings_stand_over_earlier_ones() -> None:
     assert config.broker_name == "b=c"
 
 
+def test_what_a_diverged_slave_does() -> None:
+    assert make_config([])[0].diverged == "refuse"
+    assert make_config(settings_from_options(["rbDiverged=cut"]))[0].diverged == "cut"
+    with pytest.raises(ConfigError, match="has to be one of refuse, cut"):
+        make_config(settings_from_options(["rbDiverged=follow"]))
+
+
 def test_share_of_the_machines_memory() -> None:
     settings = settings_from_options(["accessMessageInMemoryMaxRatio=25"])
     assert make_config(settings, memory_bytes=1000)[0].store.memory_bytes == 250

@@ -1,0 +1,42 @@
+"""Consumer offsets that lie beyond their queues (store.md T20)."""
+
+from pathlib import Path
+
+from node.broker.offsets import Offsets
+from node.config import NodeConfig
+from node.store.config import StoreConfig
+from rocketbed.world.real import real_world
+
+ENDS = {("T", 0): 10, ("T", 1): 0, ("U", 0): 7}
+
+
+def queue_max(topic: str, queue_id: int) -> int:
+    return ENDS.get((topic, queue_id), 0)
+
+
+async def test_offsets_are_brought_down_to_the_ends_of_their_queues(tmp_path: Path) -> None:
+    config = NodeConfig(store=StoreConfig(root=str(tmp_path)))
+    offsets = Offsets(real_world("test"), config)
+    for group, topic, queue_id, offset in (
+        ("g", "T", 0, 11),
+        ("g", "T", 1, 3),
+        ("h", "T", 0, 10),
+        ("h", "U", 0, 2),
+        ("h", "gone", 4, 1),
+        ("h", "%LMQ%light", 0, 5),
+    ):
+        offsets.commit(group, topic, queue_id, offset)
+    await offsets.save()
+    assert offsets.bring_down(queue_max) == 3
+    assert offsets.body().offset_table == {
+        "T@g": {0: 10, 1: 0},
+        "T@h": {0: 10},
+        "U@h": {0: 2},
+        "gone@h": {4: 0},
+        "%LMQ%light@h": {0: 5},
+    }
+    await offsets.save()
+    again = Offsets(real_world("test"), config)
+    again.load()
+    assert again.body().offset_table == offsets.body().offset_table
+    assert again.bring_down(queue_max) == 0
