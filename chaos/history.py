@@ -136,7 +136,7 @@ class Columns:
             column.append(value)
 
     def extend(self, rows: Sequence[Sequence[int]]) -> None:
-        """Add rows, each with the numbers of a `Row` in its order. Raises `ValueError` otherwise."""
+        """Add rows, each as the numbers of a `Row`. Raises `ValueError` for another length."""
         for column, values in zip(self._columns.values(), zip(*rows, strict=True), strict=True):
             column.extend(values)
 

@@ -167,6 +167,11 @@ class Evidence:
                 found += [(event.time_ns - SECOND_NS, end, node) for node in targets_of(event)]
         return found
 
+    @cached_property
+    def clock_stepped(self) -> bool:
+        """Whether the scenario changed a wall clock."""
+        return self.record.clock_stepped or bool(self.events(Function.NEMESIS, "clock"))
+
     def disk_faults(self, *kinds: str) -> set[str]:
         """Nodes whose disk was given one of these faults."""
         found: set[str] = set()

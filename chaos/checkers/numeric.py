@@ -147,6 +147,46 @@ def overtaken(  # noqa: D103
     return sorted(pairs, key=lambda pair: pair[1])
 
 
+def between(lows: Array, highs: Array, keys: Array) -> Array:  # noqa: D103
+    ranked = np.sort(keys)
+    low = np.searchsorted(ranked, lows, side="right")
+    high = np.searchsorted(ranked, highs, side="left")
+    return np.asarray(np.maximum(high - low, 0))
+
+
+def edges(groups: Array) -> tuple[list[int], list[int]]:  # noqa: D103
+    order = np.argsort(groups, kind="stable")
+    ranked = groups[order]
+    if not len(ranked):
+        return [], []
+    change = ranked[1:] != ranked[:-1]
+    firsts = order[np.concatenate(([True], change)) & (ranked != -1)]
+    lasts = order[np.concatenate((change, [True])) & (ranked != -1)]
+    by_first = np.argsort(firsts, kind="stable")
+    return firsts[by_first].tolist(), lasts[by_first].tolist()
+
+
+def staleness(  # noqa: D103
+    keys: Array, times: Array, asked: Array, moments: Array
+) -> Array:
+    if not len(keys):
+        return np.zeros(len(asked), np.int64)
+    order = np.lexsort((times, keys))
+    ranked, known = keys[order], times[order]
+    queues = ranked >> OFFSET_BITS
+    ends = np.append(np.flatnonzero(queues[1:] != queues[:-1]), len(ranked) - 1)
+    earliest = np.empty_like(known)
+    begin = 0
+    for end in ends.tolist():
+        part = known[begin : end + 1][::-1]
+        earliest[begin : end + 1] = np.minimum.accumulate(part)[::-1]
+        begin = end + 1
+    at = np.searchsorted(ranked, asked, side="right")
+    inside = np.minimum(at, len(ranked) - 1)
+    same = (at < len(ranked)) & (queues[inside] == asked >> OFFSET_BITS)
+    return np.where(same, np.maximum(moments - earliest[inside], 0), 0)
+
+
 def neighbours(groups: Array) -> Array:  # noqa: D103
     order = np.argsort(groups, kind="stable")
     ranked = groups[order]

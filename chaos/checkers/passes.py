@@ -85,6 +85,16 @@ class Passes(Protocol):
         For each b at most one a, the one with the greatest offset (the first to end of several).
         """
 
+    def between(self, lows: Column, highs: Column, keys: Column) -> Column:
+        """For each pair how many of the `keys` lie strictly between the two."""
+
+    def edges(self, groups: Column) -> tuple[list[int], list[int]]:
+        """Positions of the first and of the last of each group (not -1), by group's first."""
+
+    def staleness(self, keys: Column, times: Column, asked: Column, moments: Column) -> Column:
+        """For each asked key: its moment less the time at which a greater key of the same queue
+        was first known (`times` of `keys`); 0 where none was, or later."""
+
     def neighbours(self, groups: Column) -> Column:
         """For each position the one before it in the same group; -1 for the first and for group
         -1."""

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from chaos.checkers.keys import OFFSET_BITS
 from chaos.checkers.keys import pack as pack_key
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
@@ -138,6 +139,43 @@ def overtaken(  # noqa: D103
             if ended and offsets[best[ended - 1]] >= offsets[position]:
                 pairs.append((best[ended - 1], position))
     return sorted(pairs, key=lambda pair: pair[1])
+
+
+def between(lows: Plain, highs: Plain, keys: Plain) -> list[int]:  # noqa: D103
+    ranked = sorted(keys)
+    return [
+        max(0, bisect_left(ranked, high) - bisect_right(ranked, low))
+        for low, high in zip(lows, highs, strict=True)
+    ]
+
+
+def edges(groups: Plain) -> tuple[list[int], list[int]]:  # noqa: D103
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, group in enumerate(groups):
+        if group != -1:
+            first.setdefault(group, position)
+            last[group] = position
+    return list(first.values()), [last[group] for group in first]
+
+
+def staleness(  # noqa: D103
+    keys: Plain, times: Plain, asked: Plain, moments: Plain
+) -> list[int]:
+    ranked = sorted(zip(keys, times, strict=True))
+    earliest = [0] * len(ranked)
+    for position in range(len(ranked) - 1, -1, -1):
+        key, time_ns = ranked[position]
+        following = position + 1
+        same = following < len(ranked) and ranked[following][0] >> OFFSET_BITS == key >> OFFSET_BITS
+        earliest[position] = min(time_ns, earliest[following]) if same else time_ns
+    sorted_keys = [key for key, _ in ranked]
+    found: list[int] = []
+    for key, moment in zip(asked, moments, strict=True):
+        at = bisect_right(sorted_keys, key)
+        same = at < len(ranked) and sorted_keys[at] >> OFFSET_BITS == key >> OFFSET_BITS
+        found.append(max(0, moment - earliest[at]) if same else 0)
+    return found
 
 
 def neighbours(groups: Plain) -> list[int]:  # noqa: D103
