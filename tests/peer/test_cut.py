@@ -1,0 +1,51 @@
+"""A slave of ours is cut for a RocketMQ master that lost its end (replication.md 7.13)."""
+
+import shutil
+
+import pytest
+
+from rocketbed.inspect import Severity
+from tests.peer.brokers import Site
+from tests.peer.directories import assert_logs_equal, assert_sound
+from tests.peer.java_client import JavaClient
+from tests.peer.traffic import varied
+
+TOPIC = "PeerCut"
+QUEUES = 2
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_slave_is_cut_for_a_master_that_lost_its_end(site: Site, goes_on: bool) -> None:
+    """The master's directory is set back to an older copy; then it goes on, or is only shorter."""
+    await site.start_nameserver("rocketmq")
+    master = site.broker()
+    slave = site.broker(broker_id=1, settings={"rbDiverged": "cut"})
+    await site.start(master, "rocketmq")
+    async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
+        await java.create(master.address, [TOPIC], QUEUES)
+        await java.send(varied([TOPIC], 900, seed=1), wait=False)
+        await site.stop(master)
+        copy = site.directory / "copy"
+        shutil.copytree(master.store, copy)
+        await site.start(master, "rocketmq")
+        await site.start(slave, "rocketbed")
+        await site.wait_caught_up(slave, master)
+        await java.send(varied([TOPIC], 900, seed=2), wait=False)
+        await site.wait_caught_up(slave, master)
+        await site.stop(slave)
+        await site.kill(master)
+        shutil.rmtree(master.store)
+        shutil.copytree(copy, master.store)
+        await site.start(master, "rocketmq")
+        if goes_on:
+            await java.send(varied([TOPIC], 1200, seed=3), wait=False)
+        await site.start(slave, "rocketbed")
+        await site.wait_caught_up(slave, master)
+        await java.send(varied([TOPIC], 10, seed=4), wait=False)
+        await site.wait_caught_up(slave, master)
+    await site.kill(master)
+    await site.kill(slave)
+    assert_logs_equal(master.store, slave.store, segments=1)
+    assert_sound(slave.store, Severity.TAIL)
+    (kept,) = (slave.store / "rocketbed.cut").iterdir()
+    assert kept.stat().st_size > 0
