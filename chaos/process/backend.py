@@ -81,7 +81,8 @@ class ProcessBackend:
         self._began_ns = began_ns
         self._processes: dict[str, ManagedProcess] = {}
         self._paused: set[str] = set()
-        self._causes: dict[str, str] = {}
+        self._causes: dict[ManagedProcess, str] = {}
+        """Why a process is going to end."""
         self._reasons: dict[str, str] = {}
         self._clients: dict[str, trio.CancelScope] = {}
 
@@ -101,8 +102,8 @@ class ProcessBackend:
         traceback: TracebackType | None,
     ) -> None:
         with trio.CancelScope(shield=True):
-            for name, process in self._processes.items():
-                self._causes.setdefault(name, "kill")
+            for process in self._processes.values():
+                self._causes.setdefault(process, "kill")
                 if process.signal(signal.SIGKILL):
                     await process.wait_ended()
         self._nursery.cancel_scope.cancel()
@@ -185,10 +186,11 @@ class ProcessBackend:
             command = ["env", *(f"{key}={value}" for key, value in environment.items()), *command]
         process = ManagedProcess(name, self.fabric.command(name, command), own)
         self._processes[name] = process
-        self._causes.pop(name, None)
         self._reasons.pop(name, None)
         log_end = process.log_path.stat().st_size if process.log_path.exists() else 0
-        process.start()
+        pid = process.start()
+        if name in self._machines:
+            self._machines[name].started(pid)
         self._nursery.start_soon(self._watch, name, process, log_end)
 
     async def kill(self, name: str) -> None:
@@ -198,9 +200,10 @@ class ProcessBackend:
     async def stop(self, name: str, timeout_s: float = END_S) -> bool:
         """SIGTERM, and wait."""
         process = self._processes.get(name)
-        if process is None or not process.signal(signal.SIGTERM):
+        if process is None or process.pid() is None:
             return False
-        self._causes[name] = "stop"
+        self._causes[process] = "stop"
+        process.signal(signal.SIGTERM)
         with trio.move_on_after(timeout_s):
             code = await process.wait_ended()
             return code == 0
@@ -233,7 +236,7 @@ class ProcessBackend:
             return
         if point.mark is not None or point.power:
             raise BackendError("real processes die at events of their disk only, by SIGKILL")
-        self._causes[name] = "crash-point"
+        self._causes[self._processes[name]] = "crash-point"
         self._machines[name].crash_at(point.event or 1)
 
     async def wipe(self, name: str) -> None:
@@ -249,7 +252,7 @@ class ProcessBackend:
         process = self._processes.get(name)
         if process is None or process.pid() is None:
             return
-        self._causes[name] = cause
+        self._causes[process] = cause
         self._paused.discard(name)
         process.signal(signal.SIGKILL)
         with trio.fail_after(END_S):
@@ -266,10 +269,11 @@ class ProcessBackend:
         else:
             await process.wait_ended()
         code = process.exit_code()
-        cause = self._causes.get(name, "crash")
+        cause = self._causes.pop(process, "crash")
         if cause == "crash-point":
             cause = "kill"
-        if cause == "crash":
+            self._machines[name].crash_at(None)
+        elif cause == "crash" and self._processes[name] is process:
             self._reasons[name] = _reason(process, code)
         if name not in self._nameservers:
             fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}

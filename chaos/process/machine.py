@@ -37,6 +37,9 @@ class Machine:
         """Variables of the node's process."""
         return {}
 
+    def started(self, pid: int) -> None:
+        """Its process runs."""
+
     def power_cut(self) -> None:
         """Let nothing more reach the disk."""
         raise BackendError("a plain directory has no power to be cut")

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,8 @@ import trio
 from chaos.history import HistoryWriter
 from chaos.process.backend import ProcessBackend
 from chaos.process.fabric import Fabric, PlainFabric
-from chaos.process.machine import Machine
+from chaos.process.janitor import Run as JanitorRun
+from chaos.process.machines import make_machine
 from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
 from chaos.trial.conductor import Conductor
@@ -31,16 +33,24 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> RunRec
     """The same within a trio program; cancelled, it ends what it started."""
     began_ns = time.monotonic_ns()
     shape = plan.shape
-    fabric: Fabric = PlainFabric(shape.nodes, shape.nameserver_names)
-    machines = {
-        name: Machine(directory / NODES / name, f"{plan.seed}/{name}") for name in shape.nodes
-    }
-    with HistoryWriter(directory / HISTORY_FILE, lambda: time.monotonic_ns() - began_ns) as history:
-        async with ProcessBackend(
-            fabric, machines, shape.nameserver_names, history, directory / NODES, began_ns
-        ) as backend:
-            record = await Conductor(plan, backend, say).run(directory)
-    for machine in machines.values():
-        await machine.close()
-        shutil.rmtree(machine.store, ignore_errors=True)
-    return record
+    wanted = sorted({step.form.needs for step in plan.steps} - {""})
+    with ExitStack() as stack:
+        keeper = stack.enter_context(JanitorRun.begin())
+        machines = {
+            name: make_machine(directory / NODES / name, f"{plan.seed}/{name}", keeper, wanted)
+            for name in shape.nodes
+        }
+        fabric: Fabric = PlainFabric(shape.nodes, shape.nameserver_names)
+        history = stack.enter_context(
+            HistoryWriter(directory / HISTORY_FILE, lambda: time.monotonic_ns() - began_ns)
+        )
+        try:
+            async with ProcessBackend(
+                fabric, machines, shape.nameserver_names, history, directory / NODES, began_ns
+            ) as backend:
+                return await Conductor(plan, backend, say).run(directory)
+        finally:
+            with trio.CancelScope(shield=True):
+                for machine in machines.values():
+                    await machine.close()
+                    shutil.rmtree(machine.store, ignore_errors=True)
