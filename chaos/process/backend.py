@@ -84,6 +84,8 @@ class ProcessBackend:
         self._causes: dict[ManagedProcess, str] = {}
         """Why a process is going to end."""
         self._reasons: dict[str, str] = {}
+        self._noted: dict[ManagedProcess, trio.Event] = {}
+        """Set once a process's end stands in the history."""
         self._clients: dict[str, trio.CancelScope] = {}
 
     async def __aenter__(self) -> Self:
@@ -104,8 +106,10 @@ class ProcessBackend:
         with trio.CancelScope(shield=True):
             for process in self._processes.values():
                 self._causes.setdefault(process, "kill")
-                if process.signal(signal.SIGKILL):
-                    await process.wait_ended()
+                noted = self._noted.get(process)
+                if noted is not None:
+                    process.signal(signal.SIGKILL)
+                    await noted.wait()
         self._nursery.cancel_scope.cancel()
         try:
             await self._nursery_manager.__aexit__(kind, error, traceback)
@@ -191,6 +195,7 @@ class ProcessBackend:
         pid = process.start()
         if name in self._machines:
             self._machines[name].started(pid)
+        self._noted[process] = trio.Event()
         self._nursery.start_soon(self._watch, name, process, log_end)
 
     async def kill(self, name: str) -> None:
@@ -202,10 +207,12 @@ class ProcessBackend:
         process = self._processes.get(name)
         if process is None or process.pid() is None:
             return False
+        noted = self._noted[process]
         self._causes[process] = "stop"
         process.signal(signal.SIGTERM)
         with trio.move_on_after(timeout_s):
             code = await process.wait_ended()
+            await noted.wait()
             return code == 0
         await self.kill(name)
         return False
@@ -254,9 +261,10 @@ class ProcessBackend:
             return
         self._causes[process] = cause
         self._paused.discard(name)
+        noted = self._noted[process]
         process.signal(signal.SIGKILL)
         with trio.fail_after(END_S):
-            await process.wait_ended()
+            await noted.wait()
 
     async def _watch(self, name: str, process: ManagedProcess, log_end: int) -> None:
         """Read a process's log until it has recovered, and note its end."""
@@ -278,6 +286,7 @@ class ProcessBackend:
         if name not in self._nameservers:
             fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}
             self.history.event(Function.NODE, name, "exit", fields)
+        self._noted.pop(process).set()
 
     async def _read_log(self, name: str, process: ManagedProcess, log_end: int) -> None:
         while not self._note_recovery(name, process, log_end):
