@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.checkers.context import Fault, outages
 from chaos.checkers.evidence import Evidence, gather
 from chaos.checkers.passes import choose
 from chaos.checkers.registry import WAITING, Context, checks
@@ -29,6 +30,10 @@ from chaos.trace import Trace, read_trace
 
 ACKS_FILE = "acks.rbt"
 """What slaves reported over their links, where it was tapped: a trace whose `written` is that."""
+
+
+RECOVERIES = 8
+"""Images that are booted twice in a usual run: about 20 ms each."""
 
 
 class RunVerdict(enum.StrEnum):
@@ -67,6 +72,10 @@ class Judgement:
     results: list[CheckResult] = field(default_factory=list)
     bounds: list[dict[str, Any]] = field(default_factory=list)
     """Allowed and actual loss of each event that may take messages (chaos.md 2.3)."""
+    faults: list[Fault] = field(default_factory=list)
+    """Steps with the times in which they were in force."""
+    rto: list[dict[str, Any]] = field(default_factory=list)
+    """For each step the time until the next acknowledgement of a send that began after it."""
     error: str = ""
     """Why the run could not be judged at all."""
 
@@ -120,6 +129,8 @@ class Judgement:
                 if result.verdict is Verdict.DID_NOT_RUN
             ],
             "bounds": self.bounds,
+            "faults": [fault.as_row() for fault in self.faults],
+            "rto": self.rto,
             "checks": [result.as_row() for result in self.results],
             "waiting": WAITING,
             "skipped": record.skipped if record else [],
@@ -147,11 +158,12 @@ def judge_run(
     *,
     only: Iterable[str] | None = None,
     plain: bool = False,
+    recoveries: int = RECOVERIES,
 ) -> Judgement:
     """Judge a run directory (`chaos.record`). Never raises for what it finds in it.
 
     `only` names the ids of checks to run; the verdict then speaks of these alone. `plain` takes the
-    passes without NumPy.
+    passes without NumPy. `recoveries` is how many images are booted twice (S14).
     """
     place = Path(directory)
     try:
@@ -168,13 +180,15 @@ def judge_run(
         results.append(not_run("E1 evidence", "files", f"it cannot be read: {error!r}"))
         return Judgement(record=record, results=results)
     try:
-        return _judge(evidence, results, only)
+        return _judge(evidence, results, only, recoveries)
     finally:
         evidence.close()
 
 
-def _judge(evidence: Evidence, results: list[CheckResult], only: Iterable[str] | None) -> Judgement:
-    context = Context(evidence)
+def _judge(
+    evidence: Evidence, results: list[CheckResult], only: Iterable[str] | None, recoveries: int
+) -> Judgement:
+    context = Context(evidence, recoveries=recoveries)
     wanted = None if only is None else set(only)
     results.append(check_evidence(evidence))
     for check in checks():
@@ -189,7 +203,9 @@ def _judge(evidence: Evidence, results: list[CheckResult], only: Iterable[str] |
     try:
         if evidence.history.cut is None:
             judgement.bounds = context.bounds()
-        context.enrich(results)
+        context.surroundings.enrich(results)
+        judgement.faults = context.surroundings.faults
+        judgement.rto = outages(evidence, judgement.faults)
     except Exception as error:
         results.append(not_run("E2 report", "rows", f"it failed: {error!r} at {_where(error)}"))
     return judgement

@@ -9,17 +9,21 @@ from functools import cached_property
 from typing import Any, Final
 
 from chaos.checkers import (
+    again,
     followers,
     groups,
+    links,
     liveness,
     loss,
     messages,
     promises,
     queries,
     reads,
+    recovery,
     replicas,
     stores,
 )
+from chaos.checkers.context import Surroundings
 from chaos.checkers.evidence import Evidence
 from chaos.checkers.losses import Losses
 from chaos.checkers.result import CheckResult
@@ -38,8 +42,10 @@ WAITING: Final = [
 class Context:
     """The evidence, and what is worked out from it for several checks."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: Evidence, *, recoveries: int = 0) -> None:
         self.evidence = evidence
+        self.recoveries = recoveries
+        """Images that are booted twice (S14)."""
 
     @cached_property
     def losses(self) -> Losses:
@@ -50,8 +56,10 @@ class Context:
         """Bound and loss of every event."""
         return loss.bound_rows(self.evidence, self.losses)
 
-    def enrich(self, results: list[CheckResult]) -> None:
-        """Add roles, faults and neighbours to the examples."""
+    @cached_property
+    def surroundings(self) -> Surroundings:
+        """Steps, roles, neighbours."""
+        return Surroundings(self.evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,10 @@ def checks() -> list[Check]:
         one("I13 queues dense", lambda c: messages.dense_queues(c.evidence)),
         one("R1 logs byte-equal", lambda c: replicas.equal_logs(c.evidence), history=False),
         one("R1i images byte-equal", lambda c: replicas.equal_images(c.evidence, c.losses)),
+        one("R2 zombie bytes", lambda c: links.zombie_bytes(c.evidence)),
+        one("R3 dishonest ack", lambda c: links.honest_reports(c.evidence, c.losses)),
+        one("R8 catch-up stall", lambda c: links.catch_up(c.evidence)),
+        one("R9 half-open blindness", lambda c: links.half_open(c.evidence, c.losses)),
         Check(
             tuple(title for title, _, _ in stores.STORE_CHECKS),
             lambda c: stores.store_checks(c.evidence),
@@ -122,6 +134,13 @@ def checks() -> list[Check]:
         ),
         one("SI images", lambda c: stores.image_checks(c.evidence), history=False),
         one("S12a abort law", lambda c: stores.abort_law(c.evidence), history=False),
+        one("S13 recovered end", lambda c: recovery.recovered_ends(c.evidence, c.losses)),
+        one(
+            again.TITLE,
+            lambda c: again.recovery_idempotent(c.evidence, c.recoveries),
+            history=False,
+        ),
+        one("S17 write after fatal", lambda c: recovery.writes_after_error(c.evidence, c.losses)),
         one("S18 one owner", lambda c: stores.two_owners(c.evidence)),
         one("C1 no node ended by itself", lambda c: liveness.crashes(c.evidence), history=False),
         Check(

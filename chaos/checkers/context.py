@@ -1,0 +1,173 @@
+"""What was going on around a finding: neighbours in its queue, roles of nodes, active steps.
+
+Worked out only for the examples that are shown. Source: chaos.md 2.10.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
+from chaos.checkers.keys import QueueName
+from chaos.checkers.result import CheckResult, Example
+from chaos.history import Event, Function, Outcome
+
+NEIGHBOURS = 3
+MOMENT_NS = SECOND_NS
+"""A step that is over at once counts as active for so long."""
+_DOWN_UNTIL_START = ("kill", "stop", "powercut", "crash", "wipe")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A step that was carried out."""
+
+    step: str
+    begin_ns: int
+    end_ns: int
+    targets: tuple[str, ...]
+    verb: str
+
+    def as_row(self) -> dict[str, Any]:
+        """As JSON fields."""
+        return {
+            "step": self.step,
+            "verb": self.verb,
+            "targets": list(self.targets),
+            "begin_ns": self.begin_ns,
+            "end_ns": self.end_ns,
+        }
+
+
+def faults(evidence: Evidence) -> list[Fault]:
+    """Every step with the time in which it was in force."""
+    found: list[Fault] = []
+    events = evidence.history.events
+    for number, event in enumerate(events):
+        if event.function != Function.NEMESIS or event.what in ("heal", "struck"):
+            continue
+        targets = tuple(targets_of(event))
+        step = str(event.fields.get("step", event.what))
+        end = _end(evidence, events[number + 1 :], event, step, targets)
+        found.append(Fault(step, event.time_ns, end, targets, event.what))
+    return found
+
+
+def outages(evidence: Evidence, struck: Iterable[Fault]) -> list[dict[str, Any]]:
+    """For each step the time until a send that began after it was acknowledged, seconds."""
+    sends = evidence.rows(SENDS, (Outcome.OK,))
+    begins = [int(value) for value in sends.column("invoked_ns")]
+    ends = [int(value) for value in sends.column("returned_ns")]
+    order = sorted(range(len(begins)), key=begins.__getitem__)
+    sorted_begins = [begins[number] for number in order]
+    earliest = [0] * len(order)
+    best = 1 << 62
+    for position in range(len(order) - 1, -1, -1):
+        best = min(best, ends[order[position]])
+        earliest[position] = best
+    rows: list[dict[str, Any]] = []
+    for fault in struck:
+        at = bisect_left(sorted_begins, fault.begin_ns)
+        seconds = None if at >= len(order) else (earliest[at] - fault.begin_ns) / 1e9
+        rows.append({"step": fault.step, "time_ns": fault.begin_ns, "rto_s": seconds})
+    return rows
+
+
+class Surroundings:
+    """Fills in the examples of one run."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self.faults = faults(evidence)
+        self._roles = _role_changes(evidence)
+        self._queues: dict[QueueName, list[tuple[int, int, int]]] | None = None
+
+    def enrich(self, results: Iterable[CheckResult]) -> None:
+        """Add what is known to every example that is shown."""
+        for result in results:
+            for example in (*result.examples, *result.allowed):
+                self._complete(example)
+
+    def _complete(self, example: Example) -> None:
+        if example.time_ns is not None:
+            time_ns = example.time_ns
+            example.faults = [
+                fault.step for fault in self.faults if fault.begin_ns <= time_ns <= fault.end_ns
+            ]
+            example.roles = self._roles_at(time_ns)
+        if example.topic and example.queue is not None and example.offset is not None:
+            example.around = self._around(example)
+
+    def _roles_at(self, time_ns: int) -> dict[str, str]:
+        roles: dict[str, str] = {}
+        for node, changes in self._roles.items():
+            at = bisect_right(changes, time_ns, key=lambda change: change[0])
+            roles[node] = changes[at - 1][1] if at else "not started"
+        return roles
+
+    def _around(self, example: Example) -> list[str]:
+        found: list[str] = []
+        assert example.queue is not None
+        assert example.offset is not None
+        for name, messages in self._stored().items():
+            if (name.topic, name.queue) != (example.topic, example.queue):
+                continue
+            first = bisect_left(messages, (example.offset - NEIGHBOURS,))
+            last = bisect_left(messages, (example.offset + NEIGHBOURS + 1,))
+            found += [
+                f"offset {offset}: value {value} (log {physical})"
+                for offset, value, physical in messages[first:last]
+            ]
+        return found
+
+    def _stored(self) -> dict[QueueName, list[tuple[int, int, int]]]:
+        if self._queues is None:
+            self._queues = {}
+            names = self._evidence.queues.names
+            for node in self._evidence.finals():
+                log = node.messages
+                rows = zip(log.queues, log.offsets, log.values, log.physicals, strict=True)
+                for queue, offset, value, physical in rows:
+                    self._queues.setdefault(names[queue], []).append((offset, value, physical))
+            for messages in self._queues.values():
+                messages.sort()
+        return self._queues
+
+
+def _end(
+    evidence: Evidence, later: list[Event], event: Event, step: str, targets: tuple[str, ...]
+) -> int:
+    """When a step was over."""
+    lasts = event.fields.get("for_s") is not None
+    down = event.what in _DOWN_UNTIL_START
+    if not lasts and not down and event.what not in ("partition", "isolate", "link", "disk"):
+        return event.time_ns + MOMENT_NS
+    for other in later:
+        healed = other.what == "heal" and other.fields.get("step") in (step, "everything")
+        started = down and other.what == "start" and other.node in targets
+        if healed or started or (other.what == "heal" and not lasts and not down):
+            return other.time_ns
+    return evidence.record.end_ns
+
+
+def _role_changes(evidence: Evidence) -> dict[str, list[tuple[int, str]]]:
+    """By node when it became what."""
+    changes: dict[str, list[tuple[int, str]]] = {
+        node: [] for nodes in evidence.record.groups.values() for node in nodes
+    }
+    for event in evidence.history.events:
+        if event.node not in changes:
+            continue
+        if event.function == Function.NODE and event.what == "start":
+            is_master = event.fields.get("id") == 0 or event.fields.get("role") == "master"
+            changes[event.node].append((event.time_ns, "master" if is_master else "slave"))
+        elif event.what in ("exit", "kill", "powercut"):
+            changes[event.node].append((event.time_ns, "down"))
+        elif event.what in ("pause", "resume"):
+            role = next((role for _, role in reversed(changes[event.node])), "")
+            paused = f"{role.removesuffix(', paused')}"
+            changes[event.node].append(
+                (event.time_ns, f"{paused}, paused" if event.what == "pause" else paused)
+            )
+    return changes

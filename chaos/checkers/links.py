@@ -1,0 +1,230 @@
+"""Replication as the links and the samples show it: R2, R3, R8 and R9 of chaos.md 2.6."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.checkers.ends import ENDLESS
+from chaos.checkers.evidence import SECOND_NS, Evidence
+from chaos.checkers.logs import NodeLog
+from chaos.checkers.losses import Losses
+from chaos.checkers.result import (
+    CheckResult,
+    Example,
+    Severity,
+    judged,
+    not_applicable,
+)
+from chaos.history import Event, Function
+from chaos.workload import decode_body
+from rocketbed.inspect.bodies import unpack_body
+from rocketbed.inspect.record import Record, dissect
+
+CUT_DIRECTORY = "rocketbed.cut"
+IN_FLIGHT_NS = 5 * SECOND_NS
+"""A report may have been on its way so long when it was seen."""
+HALF_OPEN_NS = 25 * SECOND_NS
+"""A silent peer is given up after 20 s; looked for every few."""
+STALL_NS = 5 * SECOND_NS
+
+
+def zombie_bytes(evidence: Evidence) -> CheckResult:
+    """R2: what a node cut off its log is not in it again, unless its master has it.
+
+    Of a cut the node keeps a copy; so its messages are known.
+    """
+    title, unit = "R2 zombie bytes", "messages cut off"
+    cuts = {event.node for event in evidence.events(Function.NODE, "cut")}
+    findings: list[Example] = []
+    examined = 0
+    for node in evidence.nodes:
+        cut = _cut_values(node)
+        examined += len(cut)
+        final = evidence.final(node.group)
+        right = set(final.messages.values) if final is not None else set()
+        zombies = cut - right
+        if not zombies:
+            continue
+        later = [image for image in evidence.images if image.name == node.name]
+        for log in [node, *_after_last_cut(evidence, node.name, later)]:
+            for number, value in enumerate(log.messages.values):
+                if value in zombies:
+                    place = log.messages.physicals[number]
+                    text = f"value {value}, cut off the log of {node.name}, is in {log.label} again"
+                    findings.append(
+                        Example(text, value=value, node=node.name, physical=place, distance=place)
+                    )
+    if not examined:
+        reason = "no log was cut" if not cuts else "the cuts took no message of the workload"
+        return not_applicable(title, unit, reason)
+    return judged(title, examined, unit, findings)
+
+
+def honest_reports(evidence: Evidence, losses: Losses) -> CheckResult:
+    """R3: a slave reports no more than the disk layer knows to be written (on disk: sync flush)."""
+    title, unit = "R3 dishonest ack", "reports"
+    sync = evidence.record.promise.flush == "sync"
+    findings: list[Example] = []
+    examined = 0
+    for node, time_ns, reported in _reports(evidence):
+        ends = losses.ends.get(node)
+        if ends is None or not ends.complete:
+            continue
+        examined += 1
+        highest = ends.highest(time_ns - IN_FLIGHT_NS, time_ns)
+        level = highest.durable if sync else highest.written
+        if reported > level:
+            what = "on disk" if sync else "written"
+            findings.append(
+                Example(
+                    f"{node} reported {reported}, and no more than {level} was {what}",
+                    node=node,
+                    physical=reported,
+                    time_ns=time_ns,
+                    distance=reported - level,
+                )
+            )
+    if not examined:
+        return not_applicable(title, unit, "no report of a slave was tapped, or no trace is whole")
+    return judged(title, examined, unit, findings)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A follower behind its master."""
+
+    written: int
+    since_ns: int
+
+
+def catch_up(evidence: Evidence) -> CheckResult:
+    """R8: once the time-outs of the storm are over, a follower that is behind gets on."""
+    title, unit = "R8 catch-up stall", "samples"
+    begin = evidence.record.calm_ns + HALF_OPEN_NS
+    samples = [
+        event
+        for event in evidence.events(Function.NODE, "sample", "start", "exit")
+        if event.time_ns >= begin
+    ]
+    if not evidence.record.calm_ns or not samples:
+        reason = "no samples of a calm phase longer than the time-outs"
+        return not_applicable(title, unit, reason, severity=Severity.LIVENESS)
+    masters: dict[int, int] = {}
+    behind: dict[str, _Progress] = {}
+    findings: list[Example] = []
+    examined = 0
+    for event in samples:
+        if event.what != "sample":
+            behind.pop(event.node, None)
+            continue
+        examined += 1
+        written = int(event.fields.get("written", 0))
+        group = evidence.group_of_name(event.node)
+        if event.fields.get("master") or event.fields.get("role") == "master":
+            masters[group] = written
+            continue
+        stalled = _stalls(behind, event, written, masters.get(group, 0))
+        if stalled:
+            findings.append(
+                Example(
+                    f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
+                    f" at {masters[group]}",
+                    node=event.node,
+                    physical=written,
+                    time_ns=event.time_ns,
+                    distance=stalled,
+                )
+            )
+    return judged(title, examined, unit, findings, severity=Severity.LIVENESS)
+
+
+def half_open(evidence: Evidence, losses: Losses) -> CheckResult:
+    """R9: a slave that lost power and stays silent is no longer counted after its time-out."""
+    title, unit = "R9 half-open blindness", "samples"
+    findings: list[Example] = []
+    examined = 0
+    for lineage in losses.lineages:
+        silent: dict[str, int] = {}
+        changes = {(change.time_ns, change.node) for change in lineage.changes}
+        for event in evidence.history.events:
+            if event.node not in lineage.nodes or event.function != Function.NODE:
+                continue
+            if event.what in ("start", "ready", "recovered"):
+                silent.pop(event.node, None)
+            elif event.what == "exit" and (event.time_ns, event.node) in changes:
+                silent[event.node] = event.time_ns
+            elif event.what == "sample" and "in_sync" in event.fields:
+                gone = [
+                    node
+                    for node, since in silent.items()
+                    if since + HALF_OPEN_NS < event.time_ns and node != event.node
+                ]
+                if not gone or not event.fields.get("master", True):
+                    continue
+                examined += 1
+                counted = int(event.fields["in_sync"])
+                if counted > len(lineage.nodes) - len(gone):
+                    findings.append(
+                        Example(
+                            f"{event.node} counts {counted} nodes in sync, although"
+                            f" {', '.join(gone)} lost power more than 20 s ago",
+                            node=event.node,
+                            time_ns=event.time_ns,
+                        )
+                    )
+    if not examined:
+        return not_applicable(title, unit, "no node was silent for longer than the time-out")
+    return judged(title, examined, unit, findings)
+
+
+def _stalls(behind: dict[str, _Progress], event: Event, written: int, master: int) -> int:
+    """For how long a follower has stood still behind its master; 0 for not too long."""
+    progress = behind.get(event.node)
+    if written >= master:
+        behind.pop(event.node, None)
+        return 0
+    if progress is None or written > progress.written:
+        behind[event.node] = _Progress(written, event.time_ns)
+        return 0
+    stood = event.time_ns - progress.since_ns
+    if stood <= STALL_NS:
+        return 0
+    progress.since_ns = event.time_ns
+    return stood
+
+
+def _cut_values(node: NodeLog) -> set[int]:
+    """Values of whole messages in the copies of what a node cut off."""
+    directory = Path(node.directory.root) / CUT_DIRECTORY
+    found: set[int] = set()
+    for path in sorted(directory.glob("*")) if directory.is_dir() else ():
+        name = path.name.partition(".")[0]
+        if not name.isdigit():
+            continue
+        data, position = path.read_bytes(), 0
+        while position < len(data):
+            record = dissect(data, position, int(name) + position)
+            if not isinstance(record, Record):
+                break
+            writer = decode_body(unpack_body(record.body, record.sys_flag) or b"")
+            if writer is not None:
+                found.add(writer.value)
+            position += record.size
+    return found
+
+
+def _after_last_cut(evidence: Evidence, node: str, images: list[NodeLog]) -> list[NodeLog]:
+    times = [event.time_ns for event in evidence.events(Function.NODE, "cut") if event.node == node]
+    last = max(times, default=ENDLESS)
+    return [image for image in images if image.image is not None and image.image.time_ns > last]
+
+
+def _reports(evidence: Evidence) -> list[tuple[str, int, int]]:
+    """Node, time and reported offset: from the tap's file, and from events."""
+    found: list[tuple[str, int, int]] = []
+    for name, trace in sorted(evidence.acks.nodes.items()) if evidence.acks is not None else ():
+        found += [(name, time_ns, ends.written) for time_ns, ends in trace.entries()]
+    for event in evidence.events(Function.NODE, "ack"):
+        offset = event.fields.get("offset")
+        if isinstance(offset, int):
+            found.append((event.node, event.time_ns, offset))
+    return found

@@ -1,0 +1,198 @@
+"""Was each recovery right? S13, S14 and S17 of chaos.md 2.7.
+
+A recovery tells where the log ended. The image tells what lay there before, the disk layer what had
+been written and was on disk; so what the node says of itself is held against both.
+"""
+
+from dataclasses import dataclass
+
+from chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
+from chaos.checkers.lineage import WIPE
+from chaos.checkers.logs import NodeLog
+from chaos.checkers.losses import Losses
+from chaos.checkers.result import (
+    CheckResult,
+    Example,
+    judged,
+    not_applicable,
+)
+from chaos.history import Event, Function, Outcome
+
+FATAL = ("eio-fsync", "eio-write", "full", "read-only")
+"""Disk faults after which nothing may be written or acknowledged."""
+ERROR_EVENTS = ("eio", "disk-error")
+"""NODE events by which a backend tells the very moment of an error."""
+GRACE_SYNC_NS = 2 * SECOND_NS
+GRACE_ASYNC_NS = 12 * SECOND_NS
+"""After a fault was laid on a disk: until the next flush at the latest has met it (10 s timer)."""
+
+
+@dataclass(slots=True)
+class _Restart:
+    """A recovery and what it found."""
+
+    event: Event
+    end: int
+    image: NodeLog
+
+
+def recovered_ends(evidence: Evidence, losses: Losses) -> CheckResult:
+    """S13: after a power cut `floor(F) <= R <= W`; after a kill R is the last whole record of W."""
+    title, unit = "S13 recovered end", "recoveries"
+    restarts = _restarts(evidence)
+    if not restarts:
+        reason = "no recovery from an image was told"
+        return not_applicable(title, unit, reason)
+    findings: list[Example] = []
+    allowed: list[Example] = []
+    for restart in restarts:
+        wrong = _wrong_end(evidence, losses, restart)
+        if wrong:
+            example = Example(
+                f"{restart.event.node} recovered to {restart.end}, {wrong}",
+                node=restart.event.node,
+                physical=restart.end,
+                time_ns=restart.event.time_ns,
+            )
+            foreign = restart.event.node in _damaged(evidence)
+            (allowed if foreign else findings).append(example)
+    return judged(title, len(restarts), unit, findings, allowed=allowed)
+
+
+def writes_after_error(evidence: Evidence, losses: Losses) -> CheckResult:
+    """S17, I25: after its disk failed a node appends nothing and acknowledges nothing.
+
+    The moment is the one that the backend tells; else when the fault was laid on the disk and the
+    next flush must have met it.
+    """
+    title, unit = "S17 write after fatal", "disk errors"
+    windows = _error_windows(evidence)
+    if not windows:
+        return not_applicable(title, unit, "no disk failed")
+    findings: list[Example] = []
+    for node, begin, end, exact in windows:
+        ends = losses.ends.get(node)
+        if ends is not None and ends.complete and end > begin:
+            before, after = ends.at(begin).written, ends.highest(begin, end).written
+            if after > before:
+                findings.append(
+                    Example(
+                        f"{node} appended {after - before} bytes after its disk had failed",
+                        node=node,
+                        physical=before,
+                        time_ns=begin,
+                        distance=after - before,
+                    )
+                )
+        findings += _late_acknowledgements(evidence, losses, node, begin, end, exact=exact)
+    return judged(title, len(windows), unit, findings)
+
+
+def _restarts(evidence: Evidence) -> list[_Restart]:
+    """Recoveries that follow an image of their node with nothing in between."""
+    found: list[_Restart] = []
+    open_images: dict[str, NodeLog] = {}
+    moments: list[tuple[int, int, Event | NodeLog]] = [
+        (image.image.time_ns, 0, image) for image in evidence.images if image.image is not None
+    ]
+    moments += [(event.time_ns, 1, event) for event in evidence.history.events]
+    for _, _, moment in sorted(moments, key=lambda item: (item[0], item[1])):
+        if isinstance(moment, NodeLog):
+            open_images[moment.name] = moment
+        elif moment.function == Function.NODE and moment.what == "recovered":
+            image = open_images.pop(moment.node, None)
+            end = str(moment.fields.get("end", ""))
+            if image is not None and end.isdigit():
+                found.append(_Restart(moment, int(end), image))
+        elif moment.what == WIPE or "bit-flip" in str(moment.fields.get("step", "")):
+            for node in targets_of(moment):
+                open_images.pop(node, None)
+    return found
+
+
+def _wrong_end(evidence: Evidence, losses: Losses, restart: _Restart) -> str:
+    image = restart.image
+    assert image.image is not None
+    ends = losses.ends.get(image.name)
+    written, durable = image.image.written, image.image.durable
+    if ends is not None and ends.complete:
+        before = ends.before(image.image.time_ns)
+        written = before.written if written is None else written
+        durable = before.durable if durable is None else durable
+    if written is not None and restart.end > written:
+        return f"beyond {written}, where its written bytes ended"
+    if image.image.cause == "powercut":
+        if durable is not None and restart.end < image.floor(durable):
+            return f"below {image.floor(durable)}, the last record that was on disk ({durable})"
+        return ""
+    if restart.end != image.log_end:
+        return f"but its last whole record ended at {image.log_end}, and a kill takes nothing"
+    return ""
+
+
+def _damaged(evidence: Evidence) -> set[str]:
+    foreign = evidence.disk_faults("lost-fsync", "bit-flip", "truncate")
+    return foreign | set(evidence.record.foreign_damage)
+
+
+def _error_windows(evidence: Evidence) -> list[tuple[str, int, int, bool]]:
+    """Node, begin and end of each time in which it must be silent, and whether begin is exact."""
+    grace = GRACE_SYNC_NS if evidence.record.promise.flush == "sync" else GRACE_ASYNC_NS
+    events = evidence.history.events
+    found: list[tuple[str, int, int, bool]] = []
+    for number, event in enumerate(events):
+        if event.function == Function.NODE and event.what in ERROR_EVENTS:
+            found.append((event.node, event.time_ns, _end(evidence, number, event.node), True))
+            continue
+        words = set(str(event.fields.get("step", "")).split())
+        if event.function != Function.NEMESIS or event.what != "disk":
+            continue
+        if "eio-fsync" not in words or "once" in words:
+            continue
+        for node in targets_of(event):
+            end = _end(evidence, number, node, healed=str(event.fields.get("step", "")))
+            if end > event.time_ns + grace:
+                found.append((node, event.time_ns + grace, end, False))
+    return found
+
+
+def _end(evidence: Evidence, number: int, node: str, *, healed: str | None = None) -> int:
+    """When the incarnation of a node that lived at an event ended, or the fault was taken away."""
+    for event in evidence.history.events[number + 1 :]:
+        if event.node == node and event.what in ("exit", "kill", "powercut", "start"):
+            return event.time_ns
+        over = event.what == "heal" and event.fields.get("step") in (healed, "everything")
+        if healed is not None and over:
+            return event.time_ns
+    return evidence.record.end_ns
+
+
+def _late_acknowledgements(
+    evidence: Evidence, losses: Losses, node: str, begin: int, end: int, *, exact: bool
+) -> list[Example]:
+    """Sends that began after the error and were acknowledged by that master all the same."""
+    findings: list[Example] = []
+    for lineage in losses.lineages:
+        if node not in lineage.nodes:
+            continue
+        sends = evidence.rows(SENDS, (Outcome.OK,))
+        for number in evidence.passes.above(sends.column("invoked_ns"), begin):
+            row = sends.row(number)
+            if row.returned_ns > end or lineage.era(row.invoked_ns).master != node:
+                continue
+            if evidence.group_of(row.node) not in (lineage.group, -1):
+                continue
+            when = "after" if exact else "long after"
+            findings.append(
+                Example(
+                    f"value {row.value} was acknowledged by {node} {when} its disk had failed",
+                    value=row.value,
+                    node=node,
+                    topic=evidence.history.topic(row),
+                    queue=row.queue,
+                    offset=row.queue_offset,
+                    time_ns=row.returned_ns,
+                    distance=row.returned_ns - begin,
+                )
+            )
+    return findings
