@@ -240,7 +240,8 @@ def gather(
                 reader.read(image.node, group, place, settings=chosen.get(image.node), image=image)
             )
         except (NotAStore, OSError) as error:
-            evidence.unread[f"{image.node} image {image.number}"] = str(error)
+            if image.written:
+                evidence.unread[f"{image.node} image {image.number}"] = str(error)
     return evidence
 
 

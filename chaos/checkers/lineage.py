@@ -17,7 +17,7 @@ from chaos.record import Image
 POWER_CUT = "powercut"
 WIPE = "wipe"
 PROMOTE = "promote"
-START = "start"
+RECOVERED = "recovered"
 
 
 @dataclass(slots=True)
@@ -92,6 +92,8 @@ class Turn:
     """Messages that end above it may be gone from the truth; None when that was not observed."""
     others: dict[str, int]
     """How far the other nodes still hold the truth as it was."""
+    effect_ns: int
+    """When it began to serve."""
 
 
 @dataclass(slots=True)
@@ -120,14 +122,27 @@ class Lineage:
         low = self.ends[node].lowest_fall(era.start_ns, time_ns)
         return written if low is not None and low <= base else base
 
+    def diverged(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether any node may have carried bytes in a time that were not the truth's."""
+        for number, era in enumerate(self.eras):
+            until = self.eras[number + 1].start_ns if number + 1 < len(self.eras) else ENDLESS
+            if begin_ns < until and era.start_ns <= end_ns:
+                for node, base in era.base.items():
+                    if base == ENDLESS:
+                        continue
+                    low = self.ends[node].lowest_fall(era.start_ns, begin_ns)
+                    if low is None or low > base:
+                        return True
+        return False
+
 
 def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:
     """The masterships of every group."""
     found: list[Lineage] = []
-    for group, (name, nodes) in enumerate(evidence.record.groups.items()):
+    for group, nodes in enumerate(evidence.record.groups.values()):
         lineage = Lineage(group, nodes, {node: ends[node] for node in nodes})
         lineage.changes = _changes(evidence, nodes)
-        _Walk(lineage, _first_master(evidence, nodes), evidence.record.leaders.get(name)).run()
+        _Walk(lineage, _first_master(evidence, nodes)).run()
         found.append(lineage)
     return found
 
@@ -200,14 +215,14 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
     for event in evidence.history.events:
         if event.function != Function.NODE or event.node not in nodes:
             continue
-        if event.what == PROMOTE or (event.what == START and _is_master(event)):
+        if event.what == PROMOTE or (event.what == "start" and _is_master(event)):
             if _is_doubled(evidence, event):
                 continue
             written = event.fields.get("written")
             known = written if isinstance(written, int) and written >= 0 else None
             changes.append(Change(event.time_ns, PROMOTE, event.node, written=known))
-        elif event.what == START and not event.fields.keys() & {"id", "role"}:
-            changes.append(Change(event.time_ns, START, event.node))
+        elif event.what == RECOVERED:
+            changes.append(Change(event.time_ns, RECOVERED, event.node))
     return sorted(changes, key=lambda change: change.time_ns)
 
 
@@ -230,79 +245,99 @@ def _first_master(evidence: Evidence, nodes: list[str]) -> str:
 
 
 class _Walk:
-    """Goes through one group's changes in order."""
+    """Goes through one group's changes in order.
 
-    def __init__(self, lineage: Lineage, master: str, last_master: str | None) -> None:
+    A log counts from its node's recovery on: until then slaves may still get what the master before
+    had sent.
+    """
+
+    def __init__(self, lineage: Lineage, master: str) -> None:
         self._lineage = lineage
         self._master = master
-        self._last_master = last_master
         self._epoch = 0
         self._truth = Layout()
         self._layouts = {node: Layout() for node in lineage.nodes}
+        self._cuts: list[Change] = []
+        """What the master has lost and not yet come back from."""
+        self._promotion: Change | None = None
+        """Of a node that does not serve yet."""
         self._begin_era(-1)
 
     def run(self) -> None:
         """Fill in eras and turns."""
-        changes = self._lineage.changes
-        for number, change in enumerate(changes):
+        for change in self._lineage.changes:
             if change.what in (POWER_CUT, WIPE):
-                self._destroy(change, changes[number + 1 :])
-            elif change.what == PROMOTE and change.node != self._master:
+                self._destroy(change)
+            elif change.what == PROMOTE:
                 self._promote(change)
+            elif change.what == RECOVERED:
+                self._recovered(change)
+        self._turn_due(ENDLESS)
 
-    def _destroy(self, change: Change, later: list[Change]) -> None:
+    def _destroy(self, change: Change) -> None:
         self._advance(change.time_ns - 1)
         ends = self._lineage.ends[change.node]
         if ends.observed:
             known = ends.before(change.time_ns)
             change.written = known.written if change.written is None else change.written
             change.durable = known.durable if change.durable is None else change.durable
-        floor = 0 if change.what == WIPE else change.durable
-        layout = self._layouts[change.node]
-        kept = floor or 0
-        if change.kept is not None:
-            kept = max(kept, change.kept)
-        elif change.what == POWER_CUT and ends.complete:
-            kept = ends.at(change.time_ns).written
-        layout.cut(kept)
-        if change.node == self._master and self._next_master(later) == self._master:
-            self._turn(change, floor)
-
-    def _next_master(self, later: list[Change]) -> str:
-        """Who is the next to serve after the master has lost something."""
-        for change in later:
-            if change.what == PROMOTE or (change.what == START and change.node == self._master):
-                return change.node
-        return self._last_master or self._master
+        self._layouts[change.node].cut(_kept(change))
+        if change.node == self._master:
+            self._cuts.append(change)
 
     def _promote(self, change: Change) -> None:
-        self._advance(change.time_ns)
-        ends = self._lineage.ends[change.node]
-        if change.written is None and ends.observed:
-            change.written = ends.at(change.time_ns).written
-        layout = self._layouts[change.node]
-        threshold = None
-        if change.written is not None:
-            layout.cut(change.written)
-            threshold = layout.common(self._truth)
-        self._master = change.node
-        self._turn(change, threshold)
+        if change.node == self._master:
+            self._promotion = None
+        elif self._promotion is None or self._promotion.node != change.node:
+            ends = self._lineage.ends[change.node]
+            if change.written is None and ends.observed:
+                change.written = ends.at(change.time_ns).written
+            self._promotion = change
 
-    def _turn(self, change: Change, threshold: int | None) -> None:
-        """From now on the master's log, as it is, is the truth."""
+    def _recovered(self, change: Change) -> None:
+        promoted = self._promotion.node if self._promotion is not None else None
+        if change.node == promoted or (change.node == self._master and self._cuts):
+            self._turn_due(change.time_ns)
+
+    def _turn_due(self, time_ns: int) -> None:
+        """Whoever is to serve serves from this moment."""
+        promotion, cuts = self._promotion, self._cuts
+        if promotion is None and not cuts:
+            return
+        self._advance(time_ns)
+        self._promotion, self._cuts = None, []
+        if promotion is not None:
+            self._master = promotion.node
+            layout = self._layouts[self._master]
+            if promotion.written is not None and not self._lineage.ends[self._master].complete:
+                layout.cut(promotion.written)
+            known = promotion.written is not None or self._lineage.ends[self._master].complete
+            threshold = layout.common(self._truth) if known else None
+            self._note(promotion, threshold, time_ns)
+        else:
+            for change in cuts:
+                if not self._lineage.ends[self._master].complete:
+                    self._layouts[self._master].cut(_kept(change))
+                self._note(change, 0 if change.what == WIPE else change.durable, time_ns)
+        self._begin_epoch(time_ns)
+
+    def _note(self, change: Change, threshold: int | None, time_ns: int) -> None:
         others = {
             node: layout.common(self._truth)
             for node, layout in self._layouts.items()
             if node != self._master
         }
-        self._lineage.turns.append(Turn(change, self._master, threshold, others))
+        self._lineage.turns.append(Turn(change, self._master, threshold, others, time_ns))
+
+    def _begin_epoch(self, time_ns: int) -> None:
+        """From now on the master's log, as it is, is the truth."""
         self._epoch += 1
         self._truth = self._layouts[self._master].copy()
         if self._truth.pieces[-1][0] == self._truth.end:
             self._truth.pieces.pop()
         self._truth.pieces.append((self._truth.end, self._epoch))
         self._layouts[self._master] = self._truth.copy()
-        self._begin_era(change.time_ns)
+        self._begin_era(time_ns)
 
     def _begin_era(self, time_ns: int) -> None:
         base = {}
@@ -327,3 +362,10 @@ class _Walk:
                 layout.cut(low)
             if base == ENDLESS or (low is not None and low <= base):
                 layout.follow(self._truth, written)
+
+
+def _kept(change: Change) -> int:
+    """How much of a log is left after a change, at least."""
+    if change.what == WIPE:
+        return 0
+    return max(change.durable or 0, change.kept or 0)

@@ -83,8 +83,13 @@ class Losses:
     def loss_between(self, group: int, begin_ns: int, end_ns: int) -> bool:
         """Whether the truth of a group may have lost something in a time."""
         return any(
-            group in (loss.lineage.group, -1) and begin_ns < loss.turn.change.time_ns <= end_ns
+            group in (loss.lineage.group, -1)
+            and loss.turn.change.time_ns <= end_ns
+            and begin_ns < loss.turn.effect_ns
             for loss in self.turns
+        ) or any(
+            group in (lineage.group, -1) and lineage.diverged(begin_ns, end_ns)
+            for lineage in self.lineages
         )
 
     @property

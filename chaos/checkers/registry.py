@@ -56,6 +56,11 @@ class Context:
         """Bound and loss of every event."""
         return loss.bound_rows(self.evidence, self.losses)
 
+    @property
+    def losses_if_whole(self) -> Losses | None:
+        """The same; None when the history is not whole."""
+        return self.losses if self.evidence.history.cut is None else None
+
     @cached_property
     def surroundings(self) -> Surroundings:
         """Steps, roles, neighbours."""
@@ -121,7 +126,11 @@ def checks() -> list[Check]:
         one("A24 offset regress", lambda c: groups.offset_regress(c.evidence, c.losses)),
         one("A25 offset overrun", lambda c: groups.offset_overrun(c.evidence, c.losses)),
         one("I13 queues dense", lambda c: messages.dense_queues(c.evidence)),
-        one("R1 logs byte-equal", lambda c: replicas.equal_logs(c.evidence), history=False),
+        one(
+            "R1 logs byte-equal",
+            lambda c: replicas.equal_logs(c.evidence, c.losses_if_whole),
+            history=False,
+        ),
         one("R1i images byte-equal", lambda c: replicas.equal_images(c.evidence, c.losses)),
         one("R2 zombie bytes", lambda c: links.zombie_bytes(c.evidence)),
         one("R3 dishonest ack", lambda c: links.honest_reports(c.evidence, c.losses)),

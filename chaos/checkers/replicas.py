@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+from chaos.checkers.ends import ENDLESS
 from chaos.checkers.evidence import Evidence
 from chaos.checkers.logs import NodeLog
 from chaos.checkers.losses import Losses
@@ -11,8 +12,13 @@ from chaos.checkers.result import CheckResult, Example, judged, not_applicable, 
 _CHUNK = 4 << 20
 
 
-def equal_logs(evidence: Evidence) -> CheckResult:
-    """R1: at the end every two logs of a group hold the same bytes over the range both have."""
+def equal_logs(evidence: Evidence, losses: Losses | None) -> CheckResult:
+    """R1: at the end every two logs of a group hold the same bytes over the range both have.
+
+    A node that was longer than an unclean master, and was not told to cut, keeps what the others
+    lost and refuses to follow: that is allowed, and shown. Without `losses` (half a history) no
+    difference is.
+    """
     title = "R1 logs byte-equal"
     groups = [
         [node for node in evidence.nodes if node.group == number]
@@ -24,6 +30,7 @@ def equal_logs(evidence: Evidence) -> CheckResult:
         name, reason = next(iter(evidence.unread.items()))
         return not_run(title, "bytes", f"the directory of {name} was not read: {reason}")
     findings: list[Example] = []
+    allowed: list[Example] = []
     compared = 0
     for one, other in (pair for nodes in groups for pair in combinations(nodes, 2)):
         start, end = common_range(one, other)
@@ -33,11 +40,12 @@ def equal_logs(evidence: Evidence) -> CheckResult:
         compared += end - start
         if difference is not None:
             text = f"{one.name} and {other.name} differ from log {difference} on"
-            findings.append(
-                Example(text, node=other.name, physical=difference, distance=end - difference)
-            )
+            example = Example(text, node=other.name, physical=difference)
+            example.distance = end - difference
+            refused = losses is not None and difference >= _agreed(losses, one, other)
+            (allowed if refused else findings).append(example)
     ends = ", ".join(f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
-    return judged(title, compared, "bytes", findings, ends)
+    return judged(title, compared, "bytes", findings, ends, allowed=allowed)
 
 
 def equal_images(evidence: Evidence, losses: Losses) -> CheckResult:
@@ -111,6 +119,14 @@ def _first_unequal(here: Sequence[int], there: Sequence[int], size: int) -> int:
     return low
 
 
+def _agreed(losses: Losses, one: NodeLog, other: NodeLog) -> int:
+    """Up to where both hold the truth of the end."""
+    for lineage in losses.lineages:
+        if lineage.group == one.group:
+            return min(lineage.held(node.name, ENDLESS - 1, node.log_end) for node in (one, other))
+    return ENDLESS
+
+
 def _safe_end(losses: Losses, image: NodeLog) -> int:
     """Up to where an image has to agree with the final log."""
     assert image.image is not None
@@ -123,6 +139,6 @@ def _safe_end(losses: Losses, image: NodeLog) -> int:
             continue
         limit = lineage.held(image.name, time_ns - 1, limit)
         for turn in lineage.turns:
-            if turn.change.time_ns >= time_ns:
+            if turn.effect_ns >= time_ns:
                 limit = min(limit, 0 if turn.threshold is None else turn.threshold)
     return limit
