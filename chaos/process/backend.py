@@ -84,6 +84,9 @@ class ProcessBackend:
         self._causes: dict[ManagedProcess, str] = {}
         """Why a process is going to end."""
         self._reasons: dict[str, str] = {}
+        self._end_counts: dict[str, int] = {}
+        self._armed: set[str] = set()
+        """Nodes that have a crash point."""
         self._noted: dict[ManagedProcess, trio.Event] = {}
         """Set once a process's end stands in the history."""
         self._clients: dict[str, trio.CancelScope] = {}
@@ -148,6 +151,10 @@ class ProcessBackend:
         if process is None or process.pid() is None:
             return "down"
         return "paused" if name in self._paused else "running"
+
+    def ends(self, name: str) -> int:
+        """How often it has ended."""
+        return self._end_counts.get(name, 0)
 
     def end_reason(self, name: str) -> str:
         """The last line of its log, if it ended by itself."""
@@ -237,14 +244,14 @@ class ProcessBackend:
         self._keep_image(name, "powercut")
 
     async def crash(self, name: str, point: CrashPoint) -> None:
-        """Arm a crash point of the disk layer."""
+        """Arm a crash point: of the disk layer, or a mark of the node."""
+        if point.power:
+            raise BackendError("real processes die at a point of their work by SIGKILL only")
         if point == CrashPoint():
-            self._machines[name].crash_at(None)
-            return
-        if point.mark is not None or point.power:
-            raise BackendError("real processes die at events of their disk only, by SIGKILL")
-        self._causes[self._processes[name]] = "crash-point"
-        self._machines[name].crash_at(point.event or 1)
+            self._armed.discard(name)
+        else:
+            self._armed.add(name)
+        self._machines[name].crash_at(point.event, point.mark)
 
     async def wipe(self, name: str) -> None:
         """Kill it and empty its disk."""
@@ -278,11 +285,12 @@ class ProcessBackend:
             await process.wait_ended()
         code = process.exit_code()
         cause = self._causes.pop(process, "crash")
-        if cause == "crash-point":
+        if cause == "crash" and name in self._armed and code == -signal.SIGKILL:
             cause = "kill"
-            self._machines[name].crash_at(None)
+            await self.crash(name, CrashPoint())
         elif cause == "crash" and self._processes[name] is process:
             self._reasons[name] = _reason(process, code)
+        self._end_counts[name] = self._end_counts.get(name, 0) + 1
         if name not in self._nameservers:
             fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}
             self.history.event(Function.NODE, name, "exit", fields)

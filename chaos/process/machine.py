@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
+from chaos.process.marks import Marks
 from chaos.trace import NodeTrace
 from chaos.trial.api import BackendError, DiskFault
 
@@ -20,6 +21,7 @@ class Machine:
     def __init__(self, directory: Path, seed: str) -> None:
         """`directory` will hold the store."""
         self.directory = directory
+        self.marks = Marks(directory)
         self._random = Random(seed)
 
     @property
@@ -29,13 +31,13 @@ class Machine:
 
     def lacks(self, capability: str) -> str | None:
         """Why it cannot do something; None when it can."""
-        if capability in ("", "proc.pause"):
+        if capability in ("", "proc.pause", "proc.crash.mark"):
             return None
         return f"this run's nodes stand on plain directories: {capability} needs more"
 
     def environment(self) -> Mapping[str, str]:
         """Variables of the node's process."""
-        return {}
+        return self.marks.environment()
 
     def started(self, pid: int) -> None:
         """Its process runs."""
@@ -47,10 +49,11 @@ class Machine:
     async def remount(self) -> None:
         """Bring the disk back after a cut; the process is gone."""
 
-    def crash_at(self, event: int | None) -> None:
-        """Let the process die at its n-th event of the disk from now; None: not any more."""
+    def crash_at(self, event: int | None, mark: str | None = None) -> None:
+        """Let the process die at its n-th event of the disk from now, or at a mark; or not."""
         if event is not None:
             raise BackendError("nothing sees the disk events of this node")
+        self.marks.crash_at(mark)
 
     def set_faults(self, faults: Sequence[DiskFault]) -> None:
         """These and no others."""

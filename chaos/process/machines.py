@@ -59,7 +59,7 @@ class RealMachine(Machine):
                 "disk.powercut", lambda: Volume.create(directory, run=run, commit_s=COMMIT_S)
             )
             machine.volume = made
-        if {"disk.powercut", "disk.faults", "proc.crash"}.intersection(wanted):
+        if {"disk.powercut", "disk.faults", "proc.crash.event"}.intersection(wanted):
             machine.faults = machine._try(
                 "disk.faults", lambda: DiskFaults(directory / "faults", root=machine.store.parent)
             )
@@ -81,20 +81,21 @@ class RealMachine(Machine):
             "": True,
             "proc.pause": True,
             "proc.cpu": True,
+            "proc.crash.mark": True,
             "disk.powercut": self.volume is not None,
             "disk.faults": self.faults is not None,
-            "proc.crash": self.faults is not None,
+            "proc.crash.event": self.faults is not None,
             "clock.jump": self.clock is not None,
         }
         if present.get(capability):
             return None
-        missing = "disk.faults" if capability == "proc.crash" else capability
+        missing = "disk.faults" if capability == "proc.crash.event" else capability
         return self._missing.get(missing, f"{capability} is not known on real processes")
 
     def environment(self) -> Mapping[str, str]:
         """For the next start."""
         parts = [part.environment() for part in (self.faults, self.clock) if part is not None]
-        return join_environments(self._run.environment(), *parts)
+        return join_environments(self._run.environment(), self.marks.environment(), *parts)
 
     def started(self, pid: int) -> None:
         """Its process runs."""
@@ -116,8 +117,9 @@ class RealMachine(Machine):
 
     # --- faults
 
-    def crash_at(self, event: int | None) -> None:
-        """Die at the n-th event of the disk from now."""
+    def crash_at(self, event: int | None, mark: str | None = None) -> None:
+        """Die at the n-th event of the disk from now, or at a mark."""
+        self.marks.crash_at(mark)
         self._crash = []
         if event is not None:
             self._crash = [DiskRule(operation="*", effect="crash", skip=event - 1, times=1)]

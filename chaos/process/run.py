@@ -33,7 +33,7 @@ async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> RunRec
     """The same within a trio program; cancelled, it ends what it started."""
     began_ns = time.monotonic_ns()
     shape = plan.shape
-    wanted = sorted({step.form.needs for step in plan.steps} - {""})
+    wanted = sorted({need for step in plan.steps for need in step.needs})
     with ExitStack() as stack:
         keeper = stack.enter_context(JanitorRun.begin())
         machines = {

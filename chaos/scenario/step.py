@@ -100,6 +100,14 @@ class Step:
         """The verb's row."""
         return VERBS[self.verb]
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Capabilities of the backend that it takes."""
+        if self.verb != "crash":
+            return (self.form.needs,) if self.form.needs else ()
+        point = "proc.crash.mark" if "mark" in self.words else "proc.crash.event"
+        return (point, "proc.crash.power") if "powercut" in self.words else (point,)
+
     def action(self) -> str:
         """The text without its trigger."""
         parts = [self.verb, self.target]

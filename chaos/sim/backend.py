@@ -15,6 +15,7 @@ import trio
 from chaos.history import Function, HistoryWriter
 from chaos.record import IMAGES, STORES, Image
 from chaos.sim.clock import SECOND
+from chaos.sim.disk import SimDisk
 from chaos.sim.diskfaults import DiskFaults
 from chaos.sim.image import DiskImage
 from chaos.sim.logwatch import LogWatch
@@ -82,6 +83,9 @@ class SimBackend:
         self._after_power_cut: dict[str, bool] = {}
         self._ended: dict[str, trio.Event] = {}
         self._reasons: dict[str, str] = {}
+        self._end_counts: dict[str, int] = {}
+        self._armed: dict[str, CrashPoint] = {}
+        """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
         simulation.on_end.append(self._process_ended)
         simulation.on_log.append(self._logged)
@@ -134,6 +138,10 @@ class SimBackend:
             is_following=node.replication.is_following,
         )
 
+    def ends(self, name: str) -> int:
+        """How often it has ended."""
+        return self._end_counts.get(name, 0)
+
     def end_reason(self, name: str) -> str:
         """The error that its main let out."""
         return self._reasons.get(name, "")
@@ -167,6 +175,7 @@ class SimBackend:
     def _launch(self, name: str, main: Program) -> None:
         process = self.simulation.start(name, main)
         self._disk(name).apply(process.disk)
+        _arm(process.disk, self._armed.pop(name, CrashPoint()))
 
     async def _run_nameserver(self, world: World, name: str, stale: bool) -> None:
         nameserver = Nameserver(world, NameserverConfig())
@@ -211,18 +220,12 @@ class SimBackend:
 
     async def crash(self, name: str, point: CrashPoint) -> None:
         """Arm a crash point."""
-        if self.state(name) == "down":
-            return
-        disk = self.simulation.process(name).disk
         kind = "power" if point.power else "kill"
-        if point.event is not None:
-            disk.crash_kind = kind
-            disk.crash_at = disk.events + point.event
-        elif point.mark is not None:
-            self.simulation.crash_at_pattern(name, point.mark, kind=kind)
+        self.simulation.crash_at_pattern(name, point.mark, kind=kind)
+        if self.state(name) == "down":
+            self._armed[name] = point
         else:
-            disk.crash_at = None
-            self.simulation.crash_at_pattern(name, None)
+            _arm(self.simulation.process(name).disk, point)
 
     async def wipe(self, name: str) -> None:
         """An empty disk."""
@@ -343,6 +346,7 @@ class SimBackend:
         if process.fate.cause == "closed":
             return
         ends = self._watches[name].ends()
+        self._end_counts[name] = self._end_counts.get(name, 0) + 1
         self.history.event(
             Function.NODE,
             name,
@@ -428,6 +432,11 @@ class SimBackend:
         if failure:
             raise failure[0]
         return result[0]
+
+
+def _arm(disk: SimDisk, point: CrashPoint) -> None:
+    disk.crash_kind = "power" if point.power else "kill"
+    disk.crash_at = None if point.event is None else disk.events + point.event
 
 
 def _innermost(error: BaseException) -> str:

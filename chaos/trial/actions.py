@@ -139,19 +139,19 @@ class Actions:
             mark=words.get("mark"),
             power="powercut" in words,
         )
-        alive = [name for name in names if self._state(name) != "down"]
-        for name in alive:
+        before = {name: self._backend.ends(name) for name in names}
+        for name in names:
             self.excused.add(name)
             self._armed[name] = None
             await self._backend.crash(name, point)
 
         async def wait() -> None:
-            for name in alive:
-                while self._state(name) != "down":
+            for name in names:
+                while self._backend.ends(name) == before[name]:
                     await trio.sleep(LOOK_S)
                 self._unwanted(name)
 
-        return Done(names=alive, undo=self._starter(alive), words=words, wait=wait)
+        return Done(names=names, undo=self._starter(names), words=words, wait=wait)
 
     async def _wipe(self, step: Step, names: list[str]) -> Done:
         for name in names:

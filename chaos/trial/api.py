@@ -121,6 +121,10 @@ class Backend(Protocol):
         """Of a node or nameserver."""
         ...
 
+    def ends(self, name: str) -> int:
+        """How often a node has ended, for whatever reason."""
+        ...
+
     def end_reason(self, name: str) -> str:
         """Why a node that is down ended by itself (`Error: text`); empty if a signal ended it."""
         ...
@@ -153,7 +157,7 @@ class Backend(Protocol):
         ...
 
     async def crash(self, name: str, point: CrashPoint) -> None:
-        """Let it die there; returns at once."""
+        """Let it die there, after its next start if it is down; returns at once."""
         ...
 
     async def wipe(self, name: str) -> None:

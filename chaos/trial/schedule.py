@@ -68,10 +68,9 @@ class Schedule:
         self._zero_s = trio.current_time()
         async with trio.open_nursery() as nursery:
             for step in self._plan.steps:
-                needs = step.form.needs
-                reason = self._backend.lacks(needs) if needs else None
-                if reason is not None:
-                    self.skipped.append(f"{step}: {reason}")
+                reasons = list(filter(None, map(self._backend.lacks, step.needs)))
+                if reasons:
+                    self.skipped.append(f"{step}: {reasons[0]}")
                 elif isinstance(step.trigger, After):
                     self._followers[step.trigger.label].append(step)
             for step in self._plan.steps:
