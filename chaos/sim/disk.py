@@ -4,7 +4,9 @@ The fault model. A write is in the page cache when it returns: SIGKILL loses non
 cut keeps each unsynced 512-byte sector or not, by mode (`chaos.sim.inode`), and each unsynced
 change of names or not (`chaos.sim.namespace`); so a file made without a sync of its directory
 vanishes, is empty, or is whole. A sync covers what was dirty when it was called, once it returns.
-`random` is the harsh model a store must survive; `prefix` is close to ext4 with data=ordered.
+`random` is the harsh model a store must survive; `prefix` is close to ext4 with data=ordered. What
+may be lost is spelled out by `chaos.sim.outcomes`, and real ext4 is held to it
+(tests/property/test_disk_against_ext4.py).
 
 Whatever changes the disk is an event and is counted, in synchronous code too. `crash_at` names the
 event before which the process dies: running a workload once to count the events, then once for

@@ -60,6 +60,7 @@ class SimFile:
         self._check_writable()
         disk, inode = self._disk, self._inode
         if size <= inode.length:
+            inode.allocate(size)
             return
         disk.event("allocate", self.path, 0, size)
         if disk.room(inode, size) < size:
