@@ -40,7 +40,7 @@ def recovery_idempotent(evidence: Evidence, count: int) -> CheckResult:
             assert image.image is not None
             text = f"{image.label}: {wrong}"
             example = Example(text, node=image.name, time_ns=image.image.time_ns)
-            if image.name not in evidence.record.foreign_damage:
+            if image.name not in evidence.damaged:
                 findings.append(example)
     return judged(TITLE, len(chosen), "images", findings)
 

@@ -164,10 +164,10 @@ def _role_changes(evidence: Evidence) -> dict[str, list[tuple[int, str]]]:
             changes[event.node].append((event.time_ns, "master" if is_master else "slave"))
         elif event.what in ("exit", "kill", "powercut"):
             changes[event.node].append((event.time_ns, "down"))
-        elif event.what in ("pause", "resume"):
-            role = next((role for _, role in reversed(changes[event.node])), "")
-            paused = f"{role.removesuffix(', paused')}"
-            changes[event.node].append(
-                (event.time_ns, f"{paused}, paused" if event.what == "pause" else paused)
-            )
+        elif event.what == "pause":
+            changes[event.node].append((event.time_ns, "paused"))
+        elif event.what == "heal" and changes[event.node][-1:]:
+            _, role = changes[event.node][-1]
+            if role == "paused" and len(changes[event.node]) > 1:
+                changes[event.node].append((event.time_ns, changes[event.node][-2][1]))
     return changes

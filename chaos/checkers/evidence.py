@@ -21,6 +21,8 @@ READS = (Function.GOT, Function.DELIVER)
 
 
 SECOND_NS = 1_000_000_000
+LYING = ("lost-fsync", "bit-flip", "truncate", "delete")
+"""Faults of a disk that no store can see in time."""
 SPLIT_AFTER_NS = 10 * SECOND_NS
 """So long a second master may still answer after it was told to be a slave again."""
 
@@ -180,6 +182,11 @@ class Evidence:
             if words.intersection(kinds):
                 found.update(targets_of(event))
         return found
+
+    @cached_property
+    def damaged(self) -> set[str]:
+        """Nodes whose disk the scenario let lie or corrupted: their own copy proves nothing."""
+        return self.disk_faults(*LYING) | set(self.record.foreign_damage)
 
     def _end_of(self, number: int, event: Event) -> int:
         """When a step that is told at a position of the events was over, with what followed."""

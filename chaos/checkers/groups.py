@@ -6,7 +6,7 @@ Groups are taken to begin at a queue's first message; a RESET_OFFSET row says ot
 from collections import defaultdict
 
 from chaos.checkers.evidence import READS, SENDS, Evidence, Rows
-from chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
+from chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from chaos.checkers.losses import Losses
 from chaos.checkers.reads import example_of, stored_messages
 from chaos.checkers.result import (
@@ -277,7 +277,10 @@ def _starts(evidence: Evidence) -> dict[Place, int]:
 def _given_again(
     evidence: Evidence, losses: Losses, group: int, queue: int, offset: int, value: int
 ) -> bool:
-    """Whether the group had passed this offset before a loss, and the message came after it."""
+    """Whether another message stood here, or the group passed this offset before a loss and the
+    message came after it."""
+    if pack(queue, offset) in losses.gone_keys:
+        return True
     passes = evidence.passes
     sends = evidence.sends
     places = passes.where(sends.column("value"), (value,))

@@ -71,7 +71,7 @@ def honest_reports(evidence: Evidence, losses: Losses) -> CheckResult:
             continue
         examined += 1
         highest = ends.highest(time_ns - IN_FLIGHT_NS, time_ns)
-        level = highest.durable if sync else highest.written
+        level = highest.durable if sync and node not in evidence.damaged else highest.written
         if reported > level:
             what = "on disk" if sync else "written"
             findings.append(
@@ -96,8 +96,11 @@ class _Progress:
     since_ns: int
 
 
-def catch_up(evidence: Evidence) -> CheckResult:
-    """R8: once the time-outs of the storm are over, a follower that is behind gets on."""
+def catch_up(evidence: Evidence, losses: Losses) -> CheckResult:
+    """R8: once the time-outs of the storm are over, a follower that is behind gets on.
+
+    One that refuses an unclean master is excused.
+    """
     title, unit = "R8 catch-up stall", "samples"
     begin = evidence.record.calm_ns + HALF_OPEN_NS
     samples = [
@@ -111,6 +114,7 @@ def catch_up(evidence: Evidence) -> CheckResult:
     masters: dict[int, int] = {}
     behind: dict[str, _Progress] = {}
     findings: list[Example] = []
+    allowed: list[Example] = []
     examined = 0
     for event in samples:
         if event.what != "sample":
@@ -124,7 +128,8 @@ def catch_up(evidence: Evidence) -> CheckResult:
             continue
         stalled = _stalls(behind, event, written, masters.get(group, 0))
         if stalled:
-            findings.append(
+            refuses = losses.loss_between(group, event.time_ns, event.time_ns)
+            (allowed if refuses else findings).append(
                 Example(
                     f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
                     f" at {masters[group]}",
@@ -134,7 +139,7 @@ def catch_up(evidence: Evidence) -> CheckResult:
                     distance=stalled,
                 )
             )
-    return judged(title, examined, unit, findings, severity=Severity.LIVENESS)
+    return judged(title, examined, unit, findings, severity=Severity.LIVENESS, allowed=allowed)
 
 
 def half_open(evidence: Evidence, losses: Losses) -> CheckResult:

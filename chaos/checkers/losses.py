@@ -7,15 +7,13 @@ promoted one, to be without them. Under synchronous flush a power cut takes noth
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from chaos.checkers.ends import ENDLESS, node_ends
 from chaos.checkers.evidence import Evidence
 from chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
 from chaos.history import Outcome
 from rocketbed.inspect.record import RECORD_SIZE_MIN
-
-_LOSSY = ("lost-fsync", "bit-flip", "truncate", "delete")
-"""What a scenario may do to a node's disk so that its own copy proves nothing."""
 
 
 @dataclass(slots=True)
@@ -77,7 +75,6 @@ class Losses:
         """Values that are in no final log, and may be so."""
         self.split = 0
         """Acknowledged messages that are gone because the scenario ran two masters."""
-        self._lossy = evidence.disk_faults(*_LOSSY) | set(evidence.record.foreign_damage)
         self._judge()
 
     def loss_between(self, group: int, begin_ns: int, end_ns: int) -> bool:
@@ -91,6 +88,18 @@ class Losses:
             group in (lineage.group, -1) and lineage.diverged(begin_ns, end_ns)
             for lineage in self.lineages
         )
+
+    @cached_property
+    def gone_keys(self) -> set[int]:
+        """Places at which values that are gone were acknowledged or read; they may be given again."""
+        evidence = self._evidence
+        gone = evidence.passes.column(sorted(self.gone))
+        keys: set[int] = set()
+        for rows in (evidence.acknowledged, evidence.reads):
+            places = evidence.keys(rows)
+            numbers = evidence.passes.found(rows.column("value"), gone)
+            keys.update(int(places[number]) for number in numbers)
+        return keys
 
     @property
     def unobserved(self) -> str:
@@ -155,7 +164,7 @@ class Losses:
         if change.what == WIPE:
             return True
         if change.what == POWER_CUT:
-            return promise.flush == "async" or change.node in self._lossy
+            return promise.flush == "async" or change.node in self._evidence.damaged
         if promise.replication == "async" or promise.copies <= 1:
             return True
         if self._holders(loss.lineage, message, without=change.node) >= promise.copies:
@@ -191,7 +200,7 @@ class Losses:
                 continue
             if change.what == WIPE:
                 return True
-            if change.what == POWER_CUT and (not sync or change.node in self._lossy):
+            if change.what == POWER_CUT and (not sync or change.node in self._evidence.damaged):
                 return change.durable is None or (message.end or 0) > change.durable
         return False
 
@@ -211,7 +220,14 @@ class Losses:
                 loss.allowed_bytes += message.size
 
     def _close_upwards(self, loss: Loss, absent: set[int]) -> None:
-        """A log loses its end: what is gone must be all that stood above the first that is gone."""
+        """A log loses its end: what is gone must be all that stood above the first that is gone.
+
+        Compared are messages that were in the truth until then: not those that a turn before may
+        have taken, which a later master may have brought back.
+        """
+        if loss.turn.change.node in self._evidence.damaged:
+            return
+        before = self.turns[: self.turns.index(loss)]
         lowest = min((message.end or ENDLESS for message in loss.lost), default=ENDLESS)
         if lowest == ENDLESS:
             return
@@ -223,6 +239,7 @@ class Losses:
                 and number not in absent
                 and message.group == loss.lineage.group
                 and message.returned_ns < loss.turn.change.time_ns
+                and not any(self._may_take(other, message) for other in before)
             ):
                 witness = max(witness, message.end or 0)
         loss.outside = [message for message in loss.lost if (message.end or witness) < witness]

@@ -49,7 +49,8 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage) -> tuple[int, l
     levels = []
     for node in lineage.nodes:
         trace = lineage.ends[node].trace
-        values = passes.column(trace.durable if sync else trace.written)
+        on_disk = sync and node not in evidence.damaged
+        values = passes.column(trace.durable if on_disk else trace.written)
         levels.append(passes.step(passes.column(trace.times), values, moments))
     masters = _master_levels(evidence, lineage, levels, moments)
     copies = max(evidence.record.promise.copies, 1)
@@ -96,7 +97,7 @@ def _judge(evidence: Evidence, lineage: Lineage, message: Sent, *, sync: bool) -
     holders = []
     for node in lineage.nodes:
         highest = lineage.ends[node].highest(begin, end)
-        level = highest.durable if sync else highest.written
+        level = highest.durable if sync and node not in evidence.damaged else highest.written
         reach = max(lineage.held(node, moment, level) for moment in (begin, end))
         if reach >= message.end:
             holders.append(node)

@@ -54,7 +54,7 @@ def recovered_ends(evidence: Evidence, losses: Losses) -> CheckResult:
                 physical=restart.end,
                 time_ns=restart.event.time_ns,
             )
-            foreign = restart.event.node in _damaged(evidence)
+            foreign = restart.event.node in evidence.damaged
             (allowed if foreign else findings).append(example)
     return judged(title, len(restarts), unit, findings, allowed=allowed)
 
@@ -119,7 +119,7 @@ def _wrong_end(evidence: Evidence, losses: Losses, restart: _Restart) -> str:
         before = ends.before(image.image.time_ns)
         written = before.written if written is None else written
         durable = before.durable if durable is None else durable
-    if written is not None and restart.end > written:
+    if written is not None and restart.end > max(written, image.log_end):
         return f"beyond {written}, where its written bytes ended"
     if image.image.cause == "powercut":
         if durable is not None and restart.end < image.floor(durable):
@@ -128,11 +128,6 @@ def _wrong_end(evidence: Evidence, losses: Losses, restart: _Restart) -> str:
     if restart.end != image.log_end:
         return f"but its last whole record ended at {image.log_end}, and a kill takes nothing"
     return ""
-
-
-def _damaged(evidence: Evidence) -> set[str]:
-    foreign = evidence.disk_faults("lost-fsync", "bit-flip", "truncate")
-    return foreign | set(evidence.record.foreign_damage)
 
 
 def _error_windows(evidence: Evidence) -> list[tuple[str, int, int, bool]]:

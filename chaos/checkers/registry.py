@@ -134,7 +134,7 @@ def checks() -> list[Check]:
         one("R1i images byte-equal", lambda c: replicas.equal_images(c.evidence, c.losses)),
         one("R2 zombie bytes", lambda c: links.zombie_bytes(c.evidence)),
         one("R3 dishonest ack", lambda c: links.honest_reports(c.evidence, c.losses)),
-        one("R8 catch-up stall", lambda c: links.catch_up(c.evidence)),
+        one("R8 catch-up stall", lambda c: links.catch_up(c.evidence, c.losses)),
         one("R9 half-open blindness", lambda c: links.half_open(c.evidence, c.losses)),
         Check(
             tuple(title for title, _, _ in stores.STORE_CHECKS),

@@ -43,6 +43,7 @@ def equal_logs(evidence: Evidence, losses: Losses | None) -> CheckResult:
             example = Example(text, node=other.name, physical=difference)
             example.distance = end - difference
             refused = losses is not None and difference >= _agreed(losses, one, other)
+            refused |= bool(evidence.damaged & {one.name, other.name})
             (allowed if refused else findings).append(example)
     ends = ", ".join(f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
     return judged(title, compared, "bytes", findings, ends, allowed=allowed)
@@ -59,6 +60,7 @@ def equal_images(evidence: Evidence, losses: Losses) -> CheckResult:
     if missing := evidence.no_final():
         return not_run(title, unit, missing)
     findings: list[Example] = []
+    allowed: list[Example] = []
     compared = 0
     for image in evidence.images:
         final = evidence.final(image.group)
@@ -75,7 +77,8 @@ def equal_images(evidence: Evidence, losses: Losses) -> CheckResult:
             text = (
                 f"{image.label} and the final log of {final.name} differ from log {difference} on"
             )
-            findings.append(
+            target = allowed if evidence.damaged & {image.name, final.name} else findings
+            target.append(
                 Example(
                     text,
                     node=image.name,
@@ -86,7 +89,7 @@ def equal_images(evidence: Evidence, losses: Losses) -> CheckResult:
             )
     if not compared:
         return not_applicable(title, unit, "no image holds a part that had to stay as it was")
-    return judged(title, compared, unit, findings)
+    return judged(title, compared, unit, findings, allowed=allowed)
 
 
 def common_range(one: NodeLog, other: NodeLog) -> tuple[int, int]:

@@ -33,8 +33,11 @@ STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
     ("S16 queue bounds", frozenset({"S16"}), "queues"),
 )
 """Name, rules of the reader that it stands for, and what it counts."""
-IMAGE_RULES = frozenset({"S1", "S2", "S4", "S6", "S7", "S8", "S9", "S11", "S12", "S15", "sizes"})
-"""What the reader may find in an image as damage: the rest is unfinished work there."""
+KILL_RULES = frozenset({"S1", "S2", "S4", "S6", "S7", "S9", "S11", "S12", "S15", "sizes"})
+"""What an image of a kill keeps: the page cache lives; the rest is unfinished work."""
+CUT_RULES = frozenset({"S11", "S12", "S15"})
+"""What a power cut must not break; and of the log what was on disk (`LOG_RULES`)."""
+LOG_RULES = frozenset({"S1", "S2", "S9"})
 
 
 def store_checks(evidence: Evidence) -> list[CheckResult]:
@@ -53,9 +56,9 @@ def image_checks(evidence: Evidence) -> CheckResult:
     excused: list[Example] = []
     for image in evidence.images:
         for finding in image.report.findings:
-            if finding.severity < Grade.DAMAGE or finding.rule not in IMAGE_RULES:
+            if finding.severity < Grade.DAMAGE or not _binds(image, finding):
                 continue
-            foreign = image.name in evidence.record.foreign_damage
+            foreign = image.name in evidence.damaged
             (excused if foreign else findings).append(_example(image, finding))
     return judged(title, len(evidence.images), unit, findings, allowed=excused)
 
@@ -138,7 +141,7 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
         for finding in node.report.findings:
             if finding.rule not in rules or finding.severity < floor:
                 continue
-            foreign = node.name in evidence.record.foreign_damage
+            foreign = node.name in evidence.damaged
             (excused if foreign else findings).append(_example(node, finding))
     counts = {node.name: _count(node.report, unit) for node in evidence.nodes}
     empty = [node for node, count in counts.items() if not count]
@@ -146,6 +149,16 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
         return not_run(title, unit, f"{', '.join(empty)}: there are none")
     note = f"none in {', '.join(empty)}" if empty else ""
     return judged(title, sum(counts.values()), unit, findings, note, allowed=excused)
+
+
+def _binds(image: NodeLog, finding: Finding) -> bool:
+    """Whether a rule holds for an image of this cause, at this place."""
+    assert image.image is not None
+    if image.image.cause != "powercut":
+        return finding.rule in KILL_RULES
+    durable = image.image.durable
+    on_disk = finding.offset is not None and durable is not None and finding.offset < durable
+    return finding.rule in CUT_RULES or (finding.rule in LOG_RULES and on_disk)
 
 
 def _example(node: NodeLog, finding: Finding) -> Example:
