@@ -81,15 +81,15 @@ def duplicates(evidence: Evidence) -> CheckResult:
 
 def retried_duplicates(evidence: Evidence) -> CheckResult:
     """A6: messages that are stored more than once because their operation was attempted again."""
-    stored: dict[tuple[int, int], set[int]] = defaultdict(set)
+    triples: set[tuple[int, int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     examined = 0
     for node in evidence.finals():
         messages = node.messages
         examined += len(messages)
-        triples = zip(messages.operations, messages.sequences, messages.values, strict=True)
-        for operation, sequence, value in triples:
-            stored[operation, sequence].add(value)
-    again = sum(len(values) - 1 for values in stored.values())
+        triples.update(zip(messages.operations, messages.sequences, messages.values, strict=True))
+        pairs.update(zip(messages.operations, messages.sequences, strict=True))
+    again = len(triples) - len(pairs)
     note = f"{again} messages stored again by a retry" if again else ""
     return judged(
         "A6 retry duplicate",
