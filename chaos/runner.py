@@ -5,6 +5,7 @@ state of a module passes from one seed to the next and a run that hangs or eats 
 What comes back is an `Outcome`; the run's directory is kept if it is wanted.
 """
 
+import errno
 import gc
 import json
 import os
@@ -17,16 +18,23 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NoReturn
 
 from chaos.checkers.judgement import Judgement, judge_run
+from chaos.process.tied import tie_to
 from chaos.record import RunRecord
 from chaos.scenario.plan import Plan
+from chaos.sim.fate import SimulationError
+from chaos.trial.api import BackendError
+from rocketbed.wire.errors import RocketbedError
 
 VERDICT_FILE: Final = "verdict.json"
+END_S: Final = 20.0
+"""What an interrupted run may take to clean up before it is killed."""
 TIMEOUT_S: Final = 900.0
 """Real seconds that one run may take."""
 
@@ -71,27 +79,37 @@ class Outcome:
     @property
     def finding_ids(self) -> list[str]:
         """Ids of the checks that found something, sorted."""
-        if self.judgement is None:
-            return []
-        return sorted({result.id for result in self.judgement.findings})
+        return [] if self.judgement is None else self.judgement.finding_ids
 
 
-def run_here(
-    plan: Plan, directory: Path, *, backend: str = "sim", say: Say | None = None
-) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How plans are run."""
+
+    backend: Literal["sim", "process"] = "sim"
+    net: Literal["auto", "plain", "proxy", "switch"] = "auto"
+    """What lies between the machines of a process cluster."""
+    timeout_s: float = TIMEOUT_S
+    say: Say | None = None
+    """Told of what happens, line by line."""
+    before: Callable[[], None] | None = None
+    """Called in each run's process before it begins; for planted bugs."""
+
+
+def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     """Run and judge a plan in this very process. The directory exists and is empty."""
-    outcome = Outcome(plan=plan, backend=backend, directory=directory)
+    outcome = Outcome(plan=plan, backend=options.backend, directory=directory)
     began, began_cpu = time.monotonic(), time.process_time()
-    tell = say or _say_nothing
-    if backend == "sim":
+    say = options.say or _say_nothing
+    if options.backend == "sim":
         from chaos.sim.run import run_in_simulation
 
-        record, simulation = run_in_simulation(plan, directory, say=tell)
+        record, simulation = run_in_simulation(plan, directory, say=say)
         outcome.simulated_s = simulation.timeline.now / 1e9
     else:
         from chaos.process.run import run_in_processes
 
-        record = run_in_processes(plan, directory, say=tell)
+        record = run_in_processes(plan, directory, net=options.net, say=say)
     outcome.facts["run_cpu_s"] = time.process_time() - began_cpu
     outcome.record = record
     outcome.judgement = judge_run(directory)
@@ -103,41 +121,32 @@ def run_here(
 
 
 def run_plan(
-    plan: Plan,
-    *,
-    backend: str = "sim",
-    directory: Path | None = None,
-    say: Say | None = None,
-    before: Callable[[], None] | None = None,
+    plan: Plan, options: Options | None = None, *, directory: Path | None = None
 ) -> Outcome:
     """Run and judge a plan in a process of its own; without `directory` its files are removed."""
-    return next(
-        run_many([plan], backend=backend, jobs=1, keep=lambda _: directory, say=say, before=before)
-    )
+    with closing(run_many([plan], options, jobs=1, keep=lambda _: directory)) as outcomes:
+        return next(outcomes)
 
 
 def run_many(
     plans: Iterable[Plan],
+    options: Options | None = None,
     *,
-    backend: str = "sim",
     jobs: int = 2,
     keep: Callable[[Plan], Path | None] = lambda plan: None,
-    timeout_s: float = TIMEOUT_S,
-    say: Say | None = None,
-    before: Callable[[], None] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Run plans side by side; outcomes as they come, in no particular order.
 
-    `keep` says where a run's files go (None: nowhere); `before` is called in each new process, for
-    planted bugs. Closing the iterator kills what still runs.
+    `keep` says where a run's files go (None: nowhere). Closing the generator ends what still runs.
     """
+    options = options or Options()
     _prepare_to_fork()
     waiting = iter(plans)
     children: dict[int, _Child] = {}
     try:
         while True:
             while len(children) < jobs and (plan := next(waiting, None)) is not None:
-                child = _Child(plan, backend, keep(plan), timeout_s, say, before)
+                child = _Child(plan, options, keep(plan))
                 children[child.pipe] = child
             if not children:
                 return
@@ -158,31 +167,23 @@ def run_many(
 class _Child:
     """One forked run."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        backend: str,
-        kept: Path | None,
-        timeout_s: float,
-        say: Say | None,
-        before: Callable[[], None] | None,
-    ) -> None:
+    def __init__(self, plan: Plan, options: Options, kept: Path | None) -> None:
         self.plan = plan
-        self.deadline = time.monotonic() + timeout_s
-        self._backend = backend
+        self.deadline = time.monotonic() + options.timeout_s
+        self._options = options
         self._kept = kept
-        self._timeout_s = timeout_s
         self._data = bytearray()
         self.directory = kept or Path(tempfile.mkdtemp(prefix="rocketbed-run-", dir=scratch()))
         if kept is not None:
             kept.mkdir(parents=True, exist_ok=True)
         self.pipe, theirs = os.pipe()
+        parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
-            _child_main(theirs, plan, backend, self.directory, say, before)
+            _child_main(parent, theirs, plan, options, self.directory)
         os.close(theirs)
 
     def read(self) -> bool:
@@ -206,16 +207,25 @@ class _Child:
     def time_out(self) -> Outcome:
         """Kill it."""
         self.end()
-        return self._failed(f"the run took longer than {self._timeout_s:g} s and was killed")
+        limit_s = self._options.timeout_s
+        return self._failed(f"the run took longer than {limit_s:g} s and was ended")
 
     def end(self) -> None:
-        """SIGKILL, and wait."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        """Interrupt it, so that it ends what it started; then SIGKILL."""
+        os.kill(self.pid, signal.SIGINT)
+        until = time.monotonic() + END_S
+        ended = 0
+        while not ended and time.monotonic() < until:
+            ended, _ = os.waitpid(self.pid, os.WNOHANG)
+            time.sleep(0 if ended else 0.01)
+        if not ended:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
         self._close()
 
     def _failed(self, error: str) -> Outcome:
-        return Outcome(plan=self.plan, backend=self._backend, error=error, directory=self._kept)
+        backend = self._options.backend
+        return Outcome(plan=self.plan, backend=backend, error=error, directory=self._kept)
 
     def _close(self) -> None:
         os.close(self.pipe)
@@ -223,23 +233,21 @@ class _Child:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _child_main(
-    pipe: int,
-    plan: Plan,
-    backend: str,
-    directory: Path,
-    say: Say | None,
-    before: Callable[[], None] | None,
-) -> None:
-    """All of a child's life; never returns."""
+def _child_main(parent: int, pipe: int, plan: Plan, options: Options, directory: Path) -> NoReturn:
+    """All of a child's life."""
+    outcome = Outcome(plan=plan, backend=options.backend)
     try:
-        if backend == "sim":
+        if not tie_to(parent):
+            os._exit(1)
+        if options.backend == "sim":
             gc.disable()
-        if before is not None:
-            before()
-        outcome = run_here(plan, directory, backend=backend, say=say)
-    except BaseException:
-        outcome = Outcome(plan=plan, backend=backend, error=traceback.format_exc())
+        if options.before is not None:
+            options.before()
+        outcome = run_here(plan, directory, options)
+    except KeyboardInterrupt:
+        os._exit(130)
+    except BaseException as error:
+        outcome.error = explain(error)
     outcome.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     try:
         with os.fdopen(pipe, "wb") as file:
@@ -248,6 +256,17 @@ def _child_main(
         sys.stderr.flush()
     finally:
         os._exit(0)
+
+
+def explain(error: BaseException) -> str:
+    """Why a run failed: a sentence for what the harness foresees, else where it happened."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left where the harness writes ({error.filename or 'its scratch place'})"
+    if isinstance(error, BackendError | RocketbedError | SimulationError):
+        return str(error)
+    return "".join(traceback.format_exception(error))
 
 
 def scratch() -> str | None:

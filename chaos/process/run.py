@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import trio
 
@@ -18,18 +18,23 @@ from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
 from chaos.trial.conductor import Conductor
 
+Net = Literal["auto", "plain", "proxy", "switch"]
 NODES: Final = "nodes"
 """Folder of the run's directory with configurations, logs and, where plain, stores."""
 
 
 def run_in_processes(
-    plan: Plan, directory: Path, *, say: Callable[[str], None] = lambda line: None
+    plan: Plan,
+    directory: Path,
+    *,
+    net: Net = "auto",
+    say: Callable[[str], None] = lambda line: None,
 ) -> RunRecord:
     """Run a plan. The directory has to exist and be empty. Raises `BackendError`."""
-    return trio.run(run, plan, directory, say)
+    return trio.run(run, plan, directory, net, say)
 
 
-async def run(plan: Plan, directory: Path, say: Callable[[str], None]) -> RunRecord:
+async def run(plan: Plan, directory: Path, net: Net, say: Callable[[str], None]) -> RunRecord:
     """The same within a trio program; cancelled, it ends what it started."""
     began_ns = time.monotonic_ns()
     shape = plan.shape
