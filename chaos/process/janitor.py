@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -68,7 +69,7 @@ class Run:
         self._records = os.open(
             directory / RECORDS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        self._last = 0
+        self._numbers = count(1)
         self._guardian = -1
 
     @classmethod
@@ -94,9 +95,9 @@ class Run:
         """
         if kind not in REMOVERS:
             raise ValueError(f"no kind of record is called {kind}; there are {', '.join(REMOVERS)}")
-        self._last += 1
-        self._write({"number": self._last, "kind": kind, "value": str(value)})
-        return self._last
+        number = next(self._numbers)
+        self._write({"number": number, "kind": kind, "value": str(value)})
+        return number
 
     def note_process(self, pid: int) -> int:
         """Put a child on record that does not have the mark in its environment."""

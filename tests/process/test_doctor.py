@@ -1,0 +1,93 @@
+"""The doctor: prepared for `make test-all`, everything works; elsewhere it says why not."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from chaos.process import doctor, doctor_probes
+from chaos.process.capability import Capability, ProbeResult, broken, works
+from chaos.process.doctor import PROBES, Probe, doctor_rows, render_json, render_table
+from chaos.process.janitor import Run
+
+
+@pytest.mark.slow
+def test_everything_works_here_in_about_a_second_each() -> None:
+    names = [probe.name for probe in PROBES if not probe.name.startswith("net.")]
+    rows = doctor_rows(names)
+    print(render_table(rows))
+    assert [row.name for row in rows] == names
+    assert {row.name: row.reason for row in rows if not row.works} == {}
+    assert max(row.seconds for row in rows) < 10
+
+
+def three_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_run: Run) -> ProbeResult:
+        raise OSError("the device\nis on fire")
+
+    def missing(_run: Run) -> ProbeResult:
+        raise doctor_probes.Missing("needs root")
+
+    probes = (
+        Probe("a.good", lambda _run: works("well")),
+        Probe("a.bad", lambda _run: broken("badly")),
+        Probe("a.crash", fails),
+        Probe("a.missing", missing),
+        Probe("net.none", lambda run: doctor.elsewhere("chaos.nowhere", "probe", run)),
+    )
+    monkeypatch.setattr(doctor, "PROBES", probes)
+
+
+def test_rows_say_what_is_broken_and_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    three_probes(monkeypatch)
+    rows = doctor_rows()
+    assert [(row.name, row.state, row.reason) for row in rows[:4]] == [
+        ("a.good", "works", "well"),
+        ("a.bad", "broken", "badly"),
+        ("a.crash", "broken", "the device is on fire"),
+        ("a.missing", "absent", "needs root"),
+    ]
+    assert rows[4].state == "absent"
+    assert "chaos.nowhere cannot be used" in rows[4].reason
+    assert [row.name for row in doctor_rows(["a.bad"])] == ["a.bad"]
+    with pytest.raises(ValueError, match=r"no capability is called a\.ugly"):
+        doctor_rows(["a.ugly"])
+    assert os.listdir(tmp_path / "rocketbed-runs") == []
+
+
+def test_table_and_json() -> None:
+    rows = [
+        Capability(name="disk.full", state="works", reason="fine", seconds=0.1234),
+        Capability(name="net.switch", state="absent", reason="no TUN", seconds=1.0),
+    ]
+    assert render_table(rows).splitlines() == [
+        "disk.full   works    0.12 s  fine",
+        "net.switch  absent   1.00 s  no TUN",
+    ]
+    assert json.loads(render_json(rows))[0] == {
+        "name": "disk.full",
+        "state": "works",
+        "reason": "fine",
+        "seconds": 0.123,
+    }
+
+
+def test_without_root_nothing_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with Run.begin(tmp_path, guard=False) as run:
+        for probe in (
+            doctor_probes.probe_power_cut,
+            doctor_probes.probe_slow,
+            doctor_probes.probe_memory,
+        ):
+            with pytest.raises(doctor_probes.Missing, match="needs root"):
+                probe(run)
+
+
+def test_pausing_needs_nothing(tmp_path: Path) -> None:
+    with Run.begin(tmp_path, guard=False) as run:
+        assert doctor_probes.probe_pause(run).state == "works"
