@@ -4,7 +4,9 @@ import re
 from typing import Final
 
 _NUMBER: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-zµ%]*)")
-SECONDS: Final = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+PARTS: Final = {"us": 1e6, "µs": 1e6, "ms": 1e3, "s": 1.0}
+"""How many of a unit make a second: dividing by it rounds right, multiplying by 1e-6 does not."""
+SECONDS: Final = {"m": 60.0, "min": 60.0, "h": 3600.0}
 BYTES: Final = {
     "": 1,
     "B": 1,
@@ -20,9 +22,9 @@ BYTES: Final = {
 def parse_duration(text: str) -> float:
     """Seconds. Raises `ValueError` for anything but a number with a unit of time (or plain 0)."""
     number, unit = _split(text, "a duration such as 200ms or 3s")
-    if unit not in SECONDS and not (number == 0 and not unit):
-        raise ValueError(f"{text!r} needs a unit of time: {', '.join(SECONDS)}")
-    return number * SECONDS.get(unit, 1.0)
+    if unit not in SECONDS and unit not in PARTS and not (number == 0 and not unit):
+        raise ValueError(f"{text!r} needs a unit of time: {', '.join([*PARTS, *SECONDS])}")
+    return round(number / PARTS.get(unit, 1.0) * SECONDS.get(unit, 1.0), 6)
 
 
 def parse_size(text: str) -> int:

@@ -271,6 +271,7 @@ class Conductor:
             for node in self.members.nodes:
                 sample = await self.backend.observe(node)
                 if sample is not None:
+                    self.members.note(node, sample)
                     fields = {
                         "written": sample.written,
                         "flushed": sample.flushed,

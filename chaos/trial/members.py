@@ -29,6 +29,9 @@ class Member:
     """Whether it is meant to run."""
     cut: bool = False
     """Whether it may cut its own log to its master's: set once another was promoted."""
+    joined: bool = True
+    """Whether its log was seen to be one with its master's since that one became master. A log that
+    was not may be long for what others never had, so its length says nothing."""
     incarnation: int = 0
     doubled: bool = False
     """Whether it is started as a second master, by an operator's error."""
@@ -115,16 +118,26 @@ class Members:
             return True
         return False
 
-    async def longest(self, group: str) -> str | None:
-        """The running follower whose log reaches furthest."""
-        best: tuple[int, str] | None = None
-        for node in self.followers(group):
+    def note(self, node: str, sample: Sample) -> None:
+        """Take in where a node stands."""
+        if sample.is_following:
+            self.members[node].joined = True
+
+    async def longest(self, group: str, *, leader_too: bool = False) -> str | None:
+        """The running follower whose log reaches furthest, of those that had joined the master."""
+        leader = self.leader(group)
+        best: tuple[int, bool, str] | None = None
+        for node in [leader, *self.followers(group)] if leader_too else self.followers(group):
             sample: Sample | None = None
             if self.backend.state(node) == "running":
                 sample = await self.backend.observe(node)
-            if sample is not None and (best is None or sample.written > best[0]):
-                best = sample.written, node
-        return None if best is None else best[1]
+            if sample is None:
+                continue
+            self.note(node, sample)
+            if self.members[node].joined:
+                rank = sample.written, node == leader, node
+                best = rank if best is None or rank[:2] > best[:2] else best
+        return None if best is None else best[2]
 
     async def promote(self, node: str, *, unfenced: bool = False) -> None:
         """Make a slave the master of its group.
@@ -145,7 +158,9 @@ class Members:
         old.broker_id, member.broker_id = member.broker_id, 0
         for name in self.followers(member.group):
             self.members[name].cut = True
+            self.members[name].joined = False
         member.cut = False
+        member.joined = True
         self.backend.history.event(
             Function.NODE,
             node,

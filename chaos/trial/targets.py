@@ -1,74 +1,19 @@
 """From a description such as `follower:insync` to names, at the moment a step is due."""
 
-import re
 from collections.abc import Callable
 from random import Random
-from typing import Final
 
-from chaos.scenario.errors import ScenarioError
 from chaos.scenario.plan import Plan
-from chaos.scenario.step import unknown
+from chaos.scenario.targets import (
+    NUMBERED,
+    client_names,
+    consumer_names,
+    machine_names,
+    producer_names,
+)
 from chaos.trial.members import Members
 
-SELECTORS: Final = (
-    "leader",
-    "follower:any",
-    "follower:all",
-    "follower:insync",
-    "follower:lagging",
-    "follower:longest",
-    "ns:all",
-    "ns:any",
-    "rand:minority",
-    "rand:majority",
-    "others",
-    "all",
-    "clients:all",
-    "clients:producers",
-    "clients:consumers",
-)
-_NUMBERED: Final = re.compile(r"(rand|ns):(\d+)")
-
-
-def client_names(plan: Plan) -> list[str]:
-    """Machines of the clients."""
-    return producer_names(plan) + consumer_names(plan)
-
-
-def producer_names(plan: Plan) -> list[str]:
-    """Machines of the producers."""
-    return [f"producer-{number + 1}" for number in range(plan.producers.count)]
-
-
-def consumer_names(plan: Plan) -> list[str]:
-    """Machines of the consumers."""
-    return [f"consumer-{number + 1}" for number in range(plan.consumers.count)]
-
-
-def machine_names(plan: Plan) -> list[str]:
-    """Every machine of a run but the harness."""
-    return plan.shape.nodes + plan.shape.nameserver_names + client_names(plan)
-
-
-def check_target(text: str, plan: Plan, labels: list[str]) -> None:
-    """Raises `ScenarioError` for a target that no moment of this plan can have."""
-    names = machine_names(plan)
-    for part in text.split(","):
-        if part.startswith("@"):
-            if part[1:] not in labels:
-                raise ScenarioError(unknown("label", part[1:], labels))
-            continue
-        if part.startswith("controller"):
-            raise ScenarioError(f"target {part!r} needs automatic failover, which is not there yet")
-        bare, _, group = part.rpartition(":")
-        is_selector = part in SELECTORS or (
-            bare in ("leader", *SELECTORS) and group in plan.shape.group_nodes()
-        )
-        numbered = _NUMBERED.fullmatch(part)
-        if numbered and numbered[1] == "ns" and f"ns{numbered[2]}" not in names:
-            raise ScenarioError(f"target {part!r}: there are {plan.shape.nameservers} nameservers")
-        if not (is_selector or numbered or part.removeprefix("node:") in names):
-            raise ScenarioError(unknown("target", part, [*SELECTORS, *names]))
+__all__ = ["Resolver", "client_names", "consumer_names", "machine_names", "producer_names"]
 
 
 class Resolver:
@@ -96,7 +41,7 @@ class Resolver:
         name = part.removeprefix("node:")
         if name in machine_names(plan):
             return [name]
-        if numbered := _NUMBERED.fullmatch(part):
+        if numbered := NUMBERED.fullmatch(part):
             return self._numbered(numbered[1], int(numbered[2]))
         simple: dict[str, Callable[[], list[str]]] = {
             "all": lambda: members.nodes,
@@ -130,6 +75,9 @@ class Resolver:
         if part == "leader":
             return [self._members.leader(group)]
         followers = self._members.followers(group)
+        if part == "longest":
+            longest = await self._members.longest(group, leader_too=True)
+            return [] if longest is None else [longest]
         if part == "follower:all":
             return followers
         if part == "follower:longest":
