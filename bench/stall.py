@@ -4,20 +4,19 @@
 is throttled, and a memory control group. Needs root and control groups version 1; says so if not.
 """
 
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 from bench.processes import Bench, wait_serving
+from chaos.process.janitor import Run
+from chaos.process.limits import DiskLimit, LimitError, MemoryLimit
+from chaos.process.volume import Volume, VolumeError
 
 Row = tuple[str, float, str]
-MEMORY = Path("/sys/fs/cgroup/memory")
-BLKIO = Path("/sys/fs/cgroup/blkio")
+DISK_BYTES = 3 << 30
 DISK_BYTES_PER_S = 4_000_000
 LIMIT_BYTES = 256 << 20
 SECONDS = 20.0
@@ -25,36 +24,24 @@ SECONDS = 20.0
 
 def longest_stall(bench: Bench) -> Iterator[Row]:
     """Rows, or one line on standard error that says why there are none."""
-    throttle = BLKIO / "blkio.throttle.write_bps_device"
-    if os.geteuid() != 0 or not throttle.exists() or not MEMORY.is_dir():
-        print("stall: left out, needs root and control groups version 1", file=sys.stderr)
-        return
     with ExitStack() as stack:
-        image = bench.directory / "slow.img"
-        with image.open("wb") as file:
-            file.truncate(3 << 30)
-        subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
-        device = subprocess.run(
-            ["losetup", "--find", "--show", str(image)], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        stack.callback(subprocess.run, ["losetup", "-d", device], check=False)
-        mount = Path(tempfile.mkdtemp(dir=bench.directory))
-        subprocess.run(["mount", device, str(mount)], check=True)
-        stack.callback(subprocess.run, ["umount", "-l", str(mount)], check=False)
-        numbers = os.stat(device).st_rdev
-        major_minor = f"{os.major(numbers)}:{os.minor(numbers)}"
-        group = MEMORY / f"rocketbed-bench-{os.getpid()}"
-        group.mkdir()
-        stack.callback(group.rmdir)
-        (group / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
+        run = stack.enter_context(Run.begin())
+        try:
+            volume = Volume.create(run.directory / "slow", run=run, size=DISK_BYTES)
+            stack.callback(volume.destroy)
+            memory = stack.enter_context(MemoryLimit("stall", run=run, limit=LIMIT_BYTES))
+        except (LimitError, VolumeError) as exc:
+            print(f"stall: left out, {exc}", file=sys.stderr)
+            return
         broker = bench.node(
-            "mappedFileSizeCommitLog=268435456", "diskMaxUsedSpaceRatio=95", root=mount / "store"
+            "mappedFileSizeCommitLog=268435456",
+            "diskMaxUsedSpaceRatio=95",
+            root=volume.path / "store",
         )
         stack.callback(broker.kill)
-        (group / "cgroup.procs").write_text(str(broker.process.pid))
+        memory.add(broker.process.pid)
         wait_serving(broker)
-        throttle.write_text(f"{major_minor} {DISK_BYTES_PER_S}")
-        stack.callback(throttle.write_text, f"{major_minor} 0")
+        stack.enter_context(DiskLimit(volume, run=run, write_bytes_per_s=DISK_BYTES_PER_S))
         pauses, refused, accepted = _probe(broker.port)
         yield "longest stall, slow disk and 256 MiB", 1000 * max(pauses), "ms"
         ordered = sorted(pauses)

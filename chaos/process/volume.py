@@ -28,6 +28,7 @@ DEFAULT_SIZE: Final = 256 << 20
 """Bytes. The image is sparse: it takes what the node has written."""
 SIZE_MIN: Final = 8 << 20
 """Below this ext4 leaves little room beside its journal."""
+MKFS: Final = "mkfs.ext4"
 FILLER: Final = ".filler"
 LET_GO_S: Final = 5.0
 """How long a killed process may take to let go of its files."""
@@ -70,14 +71,15 @@ class Volume:
         volume = cls(run, directory.absolute(), commit_s)
         try:
             volume._create(size)
-        except FileNotFoundError as exc:
-            raise VolumeError(f"{exc.filename} is missing; install e2fsprogs") from exc
         except subprocess.CalledProcessError as exc:
             raise VolumeError(f"mkfs.ext4 failed on {volume.image}: {exc.stderr.strip()}") from exc
         except OSError as exc:
             volume.destroy()
+            needs = "root and a loop device"
+            if exc.filename == MKFS:
+                needs = f"{MKFS}: install e2fsprogs"
             raise VolumeError(
-                f"no loop-mounted ext4 in {directory}: {exc}; it needs root and a loop device"
+                f"no loop-mounted ext4 in {directory}: {exc}; it needs {needs}"
             ) from exc
         return volume
 
@@ -85,7 +87,7 @@ class Volume:
         self.path.mkdir(parents=True, exist_ok=True)
         with self.image.open("wb") as file:
             file.truncate(size)
-        command = ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,root_owner", "-m", "0"]
+        command = [MKFS, "-q", "-F", "-E", "nodiscard,root_owner", "-m", "0"]
         subprocess.run([*command, str(self.image)], check=True, capture_output=True, text=True)
         self._records.append(self._run.note("file", self.image))
         self._records.append(self._run.note("loop", self.image))

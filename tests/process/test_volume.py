@@ -184,3 +184,18 @@ def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
 def test_too_small_a_volume_is_refused(run: Run) -> None:
     with pytest.raises(VolumeError, match="needs 8388608 bytes"):
         Volume.create(run.directory / "b3", run=run, size=1)
+
+
+def test_what_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.process.volume.MKFS", "mkfs.nothing")
+    with pytest.raises(VolumeError, match=r"mkfs\.nothing: install e2fsprogs"):
+        Volume.create(run.directory / "b4", run=run)
+
+    def refuse(_image: Path) -> tuple[str, int]:
+        raise PermissionError(errno.EPERM, "Operation not permitted", "/dev/loop-control")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(volume_loop, "attach", refuse)
+    with pytest.raises(VolumeError, match="needs root and a loop device"):
+        Volume.create(run.directory / "b5", run=run)
+    assert not (run.directory / "b5" / "volume.img").exists()
