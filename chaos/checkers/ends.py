@@ -26,10 +26,9 @@ class NodeEnds:
         """Moments at which the written end fell, and to what."""
         self._fall_times = [time_ns for time_ns, _ in self.falls]
 
-    @property
-    def observed(self) -> bool:
-        """Whether anything is known."""
-        return bool(self.trace.times)
+    def observed(self, time_ns: int) -> bool:
+        """Whether anything was known at that moment."""
+        return bool(self.trace.times) and self.trace.times[0] <= time_ns
 
     def at(self, time_ns: int) -> Ends:
         """The ends as last seen at that moment."""
@@ -96,6 +95,7 @@ def _from_events(events: list[Event], name: str) -> NodeTrace | None:
             # An event tells of what was before it, so it stands just before its moment.
             trace.add(event.time_ns - 1, written, durable)
         recovered = event.fields.get("end")
-        if event.what == "recovered" and str(recovered).isdigit():
-            trace.add(event.time_ns, int(str(recovered)), 0)
+        if event.what == "recovered" and str(recovered).isdigit() and trace.times:
+            end = int(str(recovered))
+            trace.add(event.time_ns, end, min(end, trace.durable[-1]))
     return trace if trace.times else None

@@ -277,7 +277,7 @@ class _Walk:
     def _destroy(self, change: Change) -> None:
         self._advance(change.time_ns - 1)
         ends = self._lineage.ends[change.node]
-        if ends.observed:
+        if ends.complete or ends.observed(change.time_ns - 1):
             known = ends.before(change.time_ns)
             change.written = known.written if change.written is None else change.written
             change.durable = known.durable if change.durable is None else change.durable
@@ -290,7 +290,8 @@ class _Walk:
             self._promotion = None
         elif self._promotion is None or self._promotion.node != change.node:
             ends = self._lineage.ends[change.node]
-            if change.written is None and ends.observed:
+            seen = ends.complete or ends.observed(change.time_ns)
+            if change.written is None and seen:
                 change.written = ends.at(change.time_ns).written
             self._promotion = change
 

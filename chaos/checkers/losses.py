@@ -91,7 +91,7 @@ class Losses:
 
     @cached_property
     def gone_keys(self) -> set[int]:
-        """Places at which values that are gone were acknowledged or read; others may stand there."""
+        """Places where values that are gone were acknowledged or read; others may stand there."""
         evidence = self._evidence
         gone = evidence.passes.column(sorted(self.gone))
         keys: set[int] = set()

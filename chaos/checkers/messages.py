@@ -7,7 +7,14 @@ from chaos.checkers.keys import pack
 from chaos.checkers.logs import UNNAMED, NodeLog
 from chaos.checkers.losses import Losses
 from chaos.checkers.passes import Column
-from chaos.checkers.result import CheckResult, Example, Severity, judged, not_run
+from chaos.checkers.result import (
+    CheckResult,
+    Example,
+    Severity,
+    judged,
+    not_applicable,
+    not_run,
+)
 from chaos.history import Outcome
 
 
@@ -189,6 +196,8 @@ def moved_writes(evidence: Evidence) -> CheckResult:
                 distance=abs(found[0][1] - wanted[1]),
             )
         )
+    if len(sends) and not len(there):
+        return not_applicable(title, unit, "nothing that was acknowledged is there")
     return judged(title, len(there), unit, findings)
 
 

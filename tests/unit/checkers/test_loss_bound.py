@@ -1,0 +1,348 @@
+"""The bound of chaos.md 2.3 and I7, case by case.
+
+The log of these runs is made, and its ends are told by traces: what each node had written and what
+was on disk at each moment. Message `v` ends at `ends[v]`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.checkers import Judgement
+from chaos.record import Promise
+from chaos.trace import Trace
+from tests.unit.checkers.run_maker import (
+    COUNT,
+    MS,
+    SECOND,
+    RunMaker,
+    Sent,
+    found,
+    results,
+    spec_of,
+)
+from tests.unit.inspect_support import build, encode
+
+CUT_NS = 400 * MS
+"""After all of the messages."""
+BACK_NS = 500 * MS
+
+
+class Bound:
+    """A run in which the first messages survive, and those from `kept` on are gone."""
+
+    def __init__(self, path: Path, *, nodes: Sequence[str] = ("b1", "b2", "b3")) -> None:
+        self.run = RunMaker(path / "run", nodes=tuple(nodes))
+        self.offsets = build(path / "whole", self.run.specs)
+        self.ends = [
+            offset + len(encode(spec, offset=0, queue_offset=0, store_ms=0))
+            for spec, offset in zip(self.run.specs, self.offsets, strict=True)
+        ]
+        self.run.trace = Trace()
+        for send in self.run.sends:
+            place = send.value % 2, send.value // 2, self.offsets[send.value]
+            send.queue, send.queue_offset, send.physical = place
+
+    def promise(self, **fields: object) -> None:
+        self.run.record.promise = Promise(**fields)  # type: ignore[arg-type]
+
+    def writes(self, node: str, *, lag: int = 0, durable: int | None = None) -> None:
+        """The node gets each message within its send, `lag` messages late; `durable` messages
+        reach the disk (None: each at once)."""
+        assert self.run.trace is not None
+        trace = self.run.trace.node(node)
+        for value in range(COUNT):
+            reached = value - lag
+            if reached < 0:
+                continue
+            flushed = reached + 1 if durable is None else min(reached + 1, durable)
+            on_disk = self.ends[flushed - 1] if flushed else 0
+            trace.add(value * 10 * MS + 2 * MS, self.ends[reached], on_disk)
+
+    def holds(self, node: str, time_ns: int, *, messages: int) -> None:
+        """From a moment on the node's log ends behind so many messages, all on disk."""
+        assert self.run.trace is not None
+        end = self.ends[messages - 1] if messages else 0
+        self.run.trace.node(node).add(time_ns, end, end)
+
+    def survive(self, messages: int) -> None:
+        """The final logs hold so many."""
+        self.run.specs = self.run.specs[:messages]
+
+    def back(self, node: str, *, messages: int) -> None:
+        """The node has recovered with so many."""
+        end = self.ends[messages - 1] if messages else 0
+        self.run.event(BACK_NS, node, "recovered", end=end)
+
+    def judge(self) -> Judgement:
+        return self.run.judge()
+
+
+@pytest.fixture
+def bound(tmp_path: Path) -> Bound:
+    made = Bound(tmp_path)
+    made.promise()
+    return made
+
+
+def cut_master(bound: Bound, *, durable: int, kept: int, others: int = COUNT) -> None:
+    """A power cut of the master after all messages; it comes back with `kept` of them."""
+    bound.writes("b1", durable=durable)
+    for node in ("b2", "b3"):
+        bound.writes(node)
+        bound.holds(node, CUT_NS - 1, messages=others)
+    bound.run.event(CUT_NS, "b1", "exit", cause="powercut")
+    bound.holds("b1", CUT_NS, messages=min(durable, kept))
+    bound.holds("b1", BACK_NS, messages=kept)
+    bound.back("b1", messages=kept)
+    for node in ("b2", "b3"):
+        bound.holds(node, BACK_NS + 1, messages=kept)
+    bound.survive(kept)
+
+
+def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
+    cut_master(bound, durable=20, kept=22)
+    judgement = bound.judge()
+    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    (row,) = judgement.bounds
+    assert (row["allowed_messages"], row["lost"], row["outside"]) == (4, 2, 0)
+    assert (row["above_offset"], row["unclean_loss"]) == (bound.ends[19], 2)
+    assert "allowed 4 messages" in row["text"]
+    result = results(judgement)["A1"]
+    assert (result.found, result.allowed_found) == (0, 2)
+
+
+def test_nothing_on_disk_may_be_lost(bound: Bound) -> None:
+    cut_master(bound, durable=20, kept=18)
+    judgement = bound.judge()
+    assert {"A1", "2.3"} <= found(judgement)
+    lost = {example.value for example in results(judgement)["A1"].examples}
+    assert lost == {18, 19}
+    assert judgement.exit_code == 1
+
+
+def test_sync_flush_loses_nothing_by_a_power_cut(bound: Bound) -> None:
+    """Not even what the disk did not have: then it was acknowledged too soon, which I7 finds."""
+    bound.promise(flush="sync")
+    cut_master(bound, durable=20, kept=20)
+    judgement = bound.judge()
+    assert {"A1", "2.3", "I7"} <= found(judgement)
+    assert results(judgement)["I7"].found == 4
+
+
+def test_a_disk_that_lied_excuses_its_node(bound: Bound) -> None:
+    bound.promise(flush="sync")
+    bound.run.events.append((390 * MS, *_disk_step("b1", "lost-fsync")))
+    cut_master(bound, durable=20, kept=20)
+    assert found(bound.judge()) == set()
+
+
+def _disk_step(node: str, fault: str) -> tuple[Function, str, str, dict[str, Any]]:
+    from chaos.history import Function
+
+    return Function.NEMESIS, node, "disk", {"step": f"at 1s disk {node} {fault}"}
+
+
+def test_the_lost_are_all_above_one_offset(bound: Bound) -> None:
+    """An older message gone while a newer one is there is no torn tail, legal as the newer were."""
+    cut_master(bound, durable=10, kept=22)
+    bound.survive(22)
+    del bound.run.specs[15]
+    for node in ("b1", "b2", "b3"):
+        bound.run.logs[node] = bound.run.specs
+    judgement = bound.judge()
+    assert {"A1", "2.3"} <= found(judgement)
+    assert [example.value for example in results(judgement)["A1"].examples] == [15]
+    assert judgement.bounds[0]["outside"] == 1
+
+
+def test_a_kill_takes_nothing(bound: Bound) -> None:
+    for node in ("b1", "b2", "b3"):
+        bound.writes(node)
+    bound.run.event(CUT_NS, "b1", "exit", cause="kill")
+    bound.back("b1", messages=COUNT)
+    bound.survive(COUNT - 1)
+    judgement = bound.judge()
+    assert {"A1", "2.3"} <= found(judgement)
+    assert judgement.bounds == []
+
+
+def test_a_slaves_power_cut_takes_nothing(bound: Bound) -> None:
+    bound.writes("b1")
+    bound.writes("b2", durable=3)
+    bound.writes("b3")
+    bound.run.event(CUT_NS, "b2", "exit", cause="powercut")
+    bound.survive(COUNT - 1)
+    assert {"A1", "2.3"} <= found(bound.judge())
+
+
+def test_a_new_disk_loses_all_and_the_slaves_hold_it(bound: Bound) -> None:
+    bound.promise(flush="sync", replication="sync", copies=2)
+    for node in ("b1", "b2", "b3"):
+        bound.writes(node)
+    bound.run.strike(CUT_NS, "b1", "wipe")
+    bound.holds("b1", CUT_NS, messages=0)
+    bound.back("b1", messages=0)
+    bound.survive(0)
+    bound.run.specs = [spec_of(COUNT)]
+    bound.run.sends.append(Sent(COUNT, invoked_ns=SECOND, queue=0, queue_offset=0, physical=0))
+    bound.run.read_values = bound.run.delivered = [COUNT]
+    end = bound.ends[-1] - bound.offsets[-1]
+    for node in ("b1", "b2", "b3"):
+        assert bound.run.trace is not None
+        bound.holds(node, BACK_NS + MS, messages=0)
+        bound.run.trace.node(node).add(SECOND + MS, end, end)
+    judgement = bound.judge()
+    (row,) = judgement.bounds
+    assert (row["lost"], row["unclean_loss"], row["outside"]) == (COUNT, COUNT, 0)
+    assert found(judgement) <= {"A24"}
+
+
+def promote(bound: Bound, node: str, *, messages: int) -> None:
+    bound.run.event(CUT_NS, "b1", "exit", cause="kill")
+    bound.run.event(CUT_NS + 1, node, "promote", former="b1", written=bound.ends[messages - 1])
+    bound.run.record.leaders = {"b": node}
+    bound.run.event(BACK_NS, node, "recovered", end=bound.ends[messages - 1])
+    bound.survive(messages)
+
+
+def test_async_replication_loses_what_the_promoted_did_not_have(bound: Bound) -> None:
+    bound.writes("b1")
+    bound.writes("b2", lag=3)
+    bound.writes("b3", lag=5)
+    promote(bound, "b2", messages=COUNT - 3)
+    judgement = bound.judge()
+    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    assert [row["lost"] for row in judgement.bounds] == [3]
+
+
+def test_the_promoted_loses_nothing_that_it_had(bound: Bound) -> None:
+    bound.writes("b1")
+    bound.writes("b2", lag=3)
+    bound.writes("b3", lag=5)
+    promote(bound, "b2", messages=COUNT - 3)
+    bound.survive(COUNT - 5)
+    judgement = bound.judge()
+    assert {"A1", "2.3"} <= found(judgement)
+    assert {example.value for example in results(judgement)["A1"].examples} == {19, 20}
+
+
+def test_sync_replication_promises_a_copy(bound: Bound) -> None:
+    """Two copies, and the promoted is the longest: an acknowledged message it lacks was
+    acknowledged by the master alone."""
+    bound.promise(replication="sync", copies=2)
+    bound.writes("b1")
+    bound.writes("b2", lag=3)
+    bound.writes("b3", lag=5)
+    promote(bound, "b2", messages=COUNT - 3)
+    judgement = bound.judge()
+    assert {"A1", "2.3", "I7"} <= found(judgement)
+    assert results(judgement)["A1"].found == 3
+
+
+def test_promoting_the_shorter_slave_is_unclean_and_allowed(bound: Bound) -> None:
+    bound.promise(replication="sync", copies=2)
+    bound.writes("b1")
+    bound.writes("b2", lag=4)
+    bound.writes("b3")
+    promote(bound, "b2", messages=COUNT - 4)
+    bound.holds("b3", BACK_NS + 1, messages=COUNT - 4)
+    judgement = bound.judge()
+    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    assert (judgement.bounds[0]["lost"], judgement.bounds[0]["unclean_loss"]) == (4, 4)
+
+
+def test_a_bound_that_was_not_observed_is_not_guessed(bound: Bound) -> None:
+    bound.run.trace = None
+    bound.run.strike(CUT_NS, "b1", "powercut")
+    bound.back("b1", messages=COUNT)
+    judgement = bound.judge()
+    assert str(judgement.verdict) == "unknown"
+    assert "nothing tells" in results(judgement)["2.3"].note
+
+
+def test_an_event_tells_what_no_trace_does(bound: Bound) -> None:
+    bound.run.trace = None
+    bound.run.strike(CUT_NS, "b1", "powercut", written=bound.ends[-1], durable=bound.ends[19])
+    bound.back("b1", messages=22)
+    bound.survive(22)
+    judgement = bound.judge()
+    assert found(judgement) == set(), [(r.id, r.findings) for r in judgement.findings]
+    assert judgement.bounds[0]["allowed_messages"] == 4
+
+
+# --- I7
+
+
+def test_acknowledged_before_the_flush(bound: Bound) -> None:
+    bound.promise(flush="sync")
+    bound.writes("b1", durable=10)
+    for node in ("b2", "b3"):
+        bound.writes(node)
+    judgement = bound.judge()
+    assert found(judgement) == {"I7"}
+    result = results(judgement)["I7"]
+    assert result.found == COUNT - 10
+    assert "not on disk at b1" in result.findings[0]
+
+
+def test_acknowledged_before_the_replica(bound: Bound) -> None:
+    bound.promise(replication="sync", copies=3)
+    bound.writes("b1")
+    bound.writes("b2")
+    bound.writes("b3", lag=1)
+    judgement = bound.judge()
+    assert found(judgement) == {"I7"}
+    assert "only at b1, b2" in results(judgement)["I7"].findings[0]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_acknowledged_in_time(bound: Bound, copies: int) -> None:
+    bound.promise(flush="sync", replication="sync", copies=copies)
+    bound.writes("b1")
+    bound.writes("b2")
+    bound.writes("b3", lag=8, durable=2)
+    judgement = bound.judge()
+    assert found(judgement) == set()
+    assert results(judgement)["I7"].examined == COUNT
+
+
+def test_a_change_of_that_very_moment_counts(bound: Bound) -> None:
+    bound.promise(flush="sync")
+    for node in ("b1", "b2", "b3"):
+        bound.writes(node)
+    for send in bound.run.sends:
+        send.returned_ns = send.value * 10 * MS + 2 * MS
+    assert found(bound.judge()) == set()
+
+
+def test_a_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
+    """After an unclean turn a slave that refused holds as many bytes, and other ones."""
+    bound.promise(replication="sync", copies=3)
+    for node in ("b1", "b2", "b3"):
+        bound.writes(node)
+    bound.run.event(CUT_NS, "b1", "exit", cause="powercut", durable=bound.ends[19])
+    bound.holds("b1", CUT_NS, messages=20)
+    bound.back("b1", messages=20)
+    bound.run.specs = [*bound.run.specs[:20], spec_of(30), spec_of(31)]
+    bound.run.logs["b3"] = [spec_of(value) for value in range(COUNT)]
+    for rank, value in enumerate((30, 31)):
+        place = 20 + rank
+        bound.run.sends.append(
+            Sent(
+                value,
+                invoked_ns=SECOND + value * MS,
+                queue=rank,
+                queue_offset=10,
+                physical=bound.offsets[place],
+            )
+        )
+        for node in ("b1", "b2"):
+            bound.holds(node, SECOND + value * MS + MS, messages=place + 1)
+    bound.holds("b2", BACK_NS + 1, messages=20)
+    judgement = bound.judge()
+    late = [example.value for example in results(judgement)["I7"].examples]
+    assert late == [30, 31]
+    assert results(judgement)["R1"].allowed_found == 2

@@ -1,0 +1,293 @@
+"""Each check of messages: a case that it must find, and the closest one that is innocent."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from chaos.checkers import RunVerdict
+from chaos.history import Outcome, Row
+from tests.unit.checkers.run_maker import (
+    COUNT,
+    MS,
+    SECOND,
+    Ids,
+    Made,
+    RunMaker,
+    Sent,
+    body_of,
+    found,
+    results,
+    spec_of,
+)
+
+Change = Callable[[RunMaker], None]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    return RunMaker(tmp_path / "run")
+
+
+def add(run: RunMaker, *rows: Callable[[Ids, Made], list[Row]]) -> None:
+    run.rows += [partial(_make, make) for make in rows]
+
+
+def _make(
+    make: Callable[[Ids, Made], list[Row]], _run: RunMaker, made: Made, ids: Ids
+) -> list[Row]:
+    return make(ids, made)
+
+
+def lost(run: RunMaker) -> None:
+    run.sends.append(Sent(99, queue_offset=12, physical=9000))
+
+
+def unknown_fate(run: RunMaker) -> None:
+    run.sends += [Sent(99, Outcome.INFO), Sent(98, Outcome.WEAK), Sent(97, Outcome.FAIL)]
+    run.sends[3] = Sent(3, Outcome.INFO, queue_offset=-1, physical=-1)
+
+
+def unread(run: RunMaker) -> None:
+    run.read_values = [value for value in range(COUNT) if value != COUNT - 1]
+
+
+def unread_unknown(run: RunMaker) -> None:
+    """Nobody was promised it."""
+    unread(run)
+    run.sends[COUNT - 1] = Sent(COUNT - 1, Outcome.INFO, queue_offset=-1, physical=-1)
+
+
+def phantom(run: RunMaker) -> None:
+    run.sends[7] = Sent(7, Outcome.FAIL, queue_offset=-1, physical=-1)
+
+
+def not_sent(run: RunMaker) -> None:
+    del run.sends[11]
+
+
+def other_body(run: RunMaker) -> None:
+    run.sends[3] = Sent(3, body=body_of(3) + b"more")
+
+
+def delivered_unknown(run: RunMaker) -> None:
+    add(run, lambda ids, made: [ids.deliver(555, 0, 0, 85 * SECOND)])
+
+
+def doubled(run: RunMaker) -> None:
+    run.specs.append(spec_of(4))
+    run.read_values = run.delivered = list(range(COUNT))
+
+
+def retried(run: RunMaker) -> None:
+    """Another attempt of one operation has a value of its own; both may be stored."""
+    body = body_of(COUNT, operation=4)
+    run.specs.append(spec_of(COUNT, body=body))
+    run.sends.append(Sent(COUNT, operation=4, body=body))
+    run.delivered = list(range(COUNT))
+    run.read_values = list(range(COUNT))
+    run.committed = {0: COUNT // 2}
+    run.sends[-1].outcome = Outcome.INFO
+
+
+def two_at_one_offset(run: RunMaker) -> None:
+    run.logs["b3"] = [*run.specs[:-1], spec_of(777, queue_id=1)]
+    run.sends.append(Sent(777, Outcome.INFO, queue_offset=-1, physical=-1))
+
+
+def shorter_slave(run: RunMaker) -> None:
+    run.logs["b3"] = run.specs[:15]
+
+
+def moved(run: RunMaker) -> None:
+    run.sends[6] = Sent(6, physical=17)
+
+
+def place_not_told(run: RunMaker) -> None:
+    run.sends[6] = Sent(6, queue_offset=-1, physical=-1)
+
+
+def overtaken(run: RunMaker) -> None:
+    """Message 6 began when 8 had been answered, and stands before it."""
+    run.sends[6].invoked_ns = 200 * MS
+
+
+def side_by_side(run: RunMaker) -> None:
+    run.sends[6].invoked_ns = 60 * MS
+    run.sends[6].returned_ns = 300 * MS
+
+
+def pull_goes_back_within(run: RunMaker) -> None:
+    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (4, 2), (2, 1)], 60 * SECOND))
+
+
+def pull_rises(run: RunMaker) -> None:
+    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (2, 1), (4, 2)], 60 * SECOND))
+
+
+def pull_skips_within(run: RunMaker) -> None:
+    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (4, 2)], 60 * SECOND))
+
+
+def pull_begins_late(run: RunMaker) -> None:
+    add(run, lambda ids, made: ids.pull(9, 0, 0, [(4, 2)], 60 * SECOND))
+
+
+def pull_begins_early(run: RunMaker) -> None:
+    add(run, lambda ids, made: ids.pull(9, 0, 2, [(2, 1)], 60 * SECOND))
+
+
+def pull_where_asked(run: RunMaker) -> None:
+    add(run, lambda ids, made: ids.pull(9, 0, 2, [(4, 2)], 60 * SECOND))
+
+
+def led_back(run: RunMaker) -> None:
+    add(
+        run,
+        lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND, told=1),
+        lambda ids, made: ids.pull(9, 0, 1, [(2, 1)], 61 * SECOND),
+    )
+
+
+def sought_back(run: RunMaker) -> None:
+    add(
+        run,
+        lambda ids, made: ids.pull(9, 0, 0, [(0, 0), (2, 1)], 60 * SECOND),
+        lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 61 * SECOND),
+    )
+
+
+def led_beyond(run: RunMaker) -> None:
+    add(
+        run,
+        lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND, told=3),
+        lambda ids, made: ids.pull(9, 0, 3, [(6, 3)], 61 * SECOND),
+    )
+
+
+def sought_beyond(run: RunMaker) -> None:
+    add(
+        run,
+        lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND),
+        lambda ids, made: ids.pull(9, 0, 3, [(6, 3)], 61 * SECOND),
+    )
+
+
+def vanished(run: RunMaker) -> None:
+    run.sends.append(Sent(99, Outcome.INFO, queue_offset=-1, physical=-1))
+    add(run, lambda ids, made: [ids.deliver(99, 1, 12, 85 * SECOND)])
+
+
+def read_too_soon(run: RunMaker) -> None:
+    add(run, lambda ids, made: [ids.deliver(20, *made.places[20][:2], 100 * MS)])
+
+
+def read_while_sent(run: RunMaker) -> None:
+    """A reader may have it before its producer has the answer."""
+    add(run, lambda ids, made: [ids.deliver(20, *made.places[20][:2], 201 * MS)])
+
+
+def in_order_twice(run: RunMaker) -> None:
+    """First deliveries count: a repetition of the old is no disorder."""
+    run.record.ordered_topics = ["Trial"]
+    add(run, lambda ids, made: [ids.deliver(0, 0, 0, 88 * SECOND)])
+
+
+CASES: list[tuple[Change, set[str]]] = [
+    (lost, {"A1", "2.3"}),
+    (unknown_fate, set()),
+    (unread, {"A2"}),
+    (unread_unknown, set()),
+    (phantom, {"A3"}),
+    (not_sent, {"A4"}),
+    (other_body, {"A4"}),
+    (delivered_unknown, {"A4", "A7", "A13"}),
+    (doubled, {"A5"}),
+    (retried, set()),
+    (two_at_one_offset, {"A7", "R1"}),
+    (shorter_slave, set()),
+    (moved, {"A8"}),
+    (place_not_told, set()),
+    (overtaken, {"A9"}),
+    (side_by_side, set()),
+    (pull_goes_back_within, {"A10", "A11"}),
+    (pull_rises, set()),
+    (pull_skips_within, {"A11"}),
+    (pull_begins_late, {"A12"}),
+    (pull_begins_early, {"A12"}),
+    (pull_where_asked, set()),
+    (led_back, {"A10e"}),
+    (sought_back, set()),
+    (led_beyond, {"A11e"}),
+    (sought_beyond, set()),
+    (vanished, {"A13"}),
+    (read_too_soon, {"A14"}),
+    (read_while_sent, set()),
+    (in_order_twice, set()),
+]
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["numpy", "plain"])
+@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str], plain: bool) -> None:
+    change(run)
+    judgement = run.judge(plain=plain)
+    assert found(judgement) == wanted, [
+        (result.id, result.findings) for result in judgement.findings
+    ]
+
+
+def test_a_clean_run_passes(run: RunMaker) -> None:
+    judgement = run.judge()
+    assert judgement.verdict is RunVerdict.PASS, [
+        (result.title, result.note) for result in judgement.results if not result.harmless
+    ]
+    assert judgement.exit_code == 0
+    by_id = results(judgement)
+    assert by_id["A1"].examined == COUNT
+    assert by_id["A4"].examined == 5 * COUNT
+    assert by_id["A22"].examined == COUNT
+
+
+def test_ordered_messages_in_another_order(run: RunMaker) -> None:
+    run.record.ordered_topics = ["Trial"]
+    run.delivered = []
+    add(
+        run,
+        lambda ids, made: [
+            ids.deliver(value, *made.places[value][:2], 80 * SECOND + rank * MS)
+            for rank, value in enumerate([2, 0, 1, *range(3, COUNT)])
+        ],
+    )
+    judgement = run.judge()
+    assert found(judgement) == {"A15"}
+    assert "operation 0" in results(judgement)["A15"].findings[0]
+
+
+def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
+    run.strike(100 * MS, "b2", "pause", for_s=1.0)
+    run.sends[12] = Sent(12, physical=17)
+    (example,) = results(run.judge())["A8"].examples
+    assert (example.value, example.topic, example.queue, example.offset) == (12, "Trial", 0, 6)
+    assert example.roles == {"b1": "master", "b2": "paused", "b3": "slave"}
+    assert example.faults == ["pause b2"]
+    assert len(example.around) == 7
+    assert example.around[3].startswith("offset 6: value 12")
+
+
+def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:
+    run.specs = [spec_of(value) for value in range(60)]
+    run.sends = [Sent(value, physical=100_000 * value + 1) for value in range(60)]
+    result = results(run.judge())["A8"]
+    assert result.found == 60
+    shown = [example.value for example in result.examples]
+    assert len(shown) == 32
+    assert shown[:16] == list(range(16))
+    assert set(shown[16:]) == set(range(44, 60))
+
+
+def test_a_long_lag_is_a_figure(run: RunMaker) -> None:
+    add(run, lambda ids, made: ids.pull(9, 0, 0, [(0, 0)], 60 * SECOND))
+    result = results(run.judge())["A16"]
+    assert result.figures["lag_max_ms"] == pytest.approx(60_000 - 25)
