@@ -153,7 +153,7 @@ class RealMachine(Machine):
         """A share of one processor."""
         try:
             if self._limit is None:
-                name = f"rocketbed-{self._run.id}-{self.directory.name}"
+                name = self.directory.name
                 self._limit = CpuLimit(name, run=self._run, share=1.0 / slowness)
             self._limit.limit(None if slowness == 1.0 else 1.0 / slowness)
             self._limit.add(pid)
