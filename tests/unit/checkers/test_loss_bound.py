@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from chaos.checkers import Judgement
+from chaos.history import Function
 from chaos.record import Promise
 from chaos.trace import Trace
 from tests.unit.checkers.run_maker import (
@@ -140,8 +141,6 @@ def test_a_disk_that_lied_excuses_its_node(bound: Bound) -> None:
 
 
 def _disk_step(node: str, fault: str) -> tuple[Function, str, str, dict[str, Any]]:
-    from chaos.history import Function
-
     return Function.NEMESIS, node, "disk", {"step": f"at 1s disk {node} {fault}"}
 
 

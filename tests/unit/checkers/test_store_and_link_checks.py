@@ -1,0 +1,365 @@
+"""Checks of directories, images, recoveries and links: a case each, and its innocent twin."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaos.checkers.judgement import Judgement
+from chaos.record import Promise
+from chaos.trace import Trace
+from tests.unit.checkers.run_maker import (
+    COUNT,
+    MS,
+    SECOND,
+    ImageMaker,
+    RunMaker,
+    found,
+    results,
+    spec_of,
+)
+from tests.unit.inspect_support import build, flip, overwrite, segment_of
+
+Change = Callable[[RunMaker], None]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    return RunMaker(tmp_path / "run")
+
+
+def harm(run: RunMaker, change: Callable[[Path], object], node: str = "b2") -> None:
+    def spoil(path: Path) -> None:
+        change(path / "stores" / node)
+
+    run.after.append(spoil)
+
+
+def queue_of(root: Path, queue: int = 0) -> Path:
+    return root / "consumequeue" / "Trial" / str(queue) / f"{0:020d}"
+
+
+def log_end(root: Path) -> tuple[Path, int]:
+    log = sorted((root / "commitlog").iterdir())[-1]
+    return log, len(log.read_bytes().rstrip(b"\0"))
+
+
+# --- final directories
+
+
+def short_segment(run: RunMaker) -> None:
+    harm(run, lambda root: os.truncate(segment_of(root, 0)[0], 4000))
+
+
+def broken_body(run: RunMaker) -> None:
+    harm(run, lambda root: flip(segment_of(root, 0)[0], 100))
+
+
+def hole_in_log(run: RunMaker) -> None:
+    harm(run, lambda root: overwrite(segment_of(root, 0)[0], 300, bytes(60)))
+
+
+def entry_beyond(run: RunMaker) -> None:
+    def change(root: Path) -> None:
+        unit = (1 << 20).to_bytes(8, "big") + (200).to_bytes(4, "big") + bytes(8)
+        segment = sorted(queue_of(root).parent.iterdir())[-1]
+        data = segment.read_bytes().rstrip(b"\0")
+        overwrite(segment, -(-len(data) // 20) * 20, unit)
+
+    harm(run, change)
+
+
+def entry_size(run: RunMaker) -> None:
+    harm(run, lambda root: flip(queue_of(root), 11))
+
+
+def entry_missing(run: RunMaker) -> None:
+    def change(root: Path) -> None:
+        segment = sorted(queue_of(root).parent.iterdir())[-1]
+        overwrite(segment, 0, bytes(segment.stat().st_size))
+
+    harm(run, change)
+
+
+def entry_elsewhere(run: RunMaker) -> None:
+    harm(run, lambda root: flip(queue_of(root), 47))
+
+
+def tag_code(run: RunMaker) -> None:
+    harm(run, lambda root: flip(queue_of(root), 19))
+
+
+def index_slot(run: RunMaker) -> None:
+    harm(run, lambda root: flip(next((root / "index").iterdir()), 43))
+
+
+def checkpoint_ahead(run: RunMaker) -> None:
+    harm(run, lambda root: overwrite(root / "checkpoint", 0, b"\x7f"))
+
+
+def abort_missing(run: RunMaker) -> None:
+    def change(root: Path) -> None:
+        log, end = log_end(root)
+        overwrite(log, end + 50, b"remains")
+
+    harm(run, change)
+
+
+def torn_config(run: RunMaker) -> None:
+    def change(root: Path) -> None:
+        (root / "config").mkdir()
+        (root / "config" / "topics.json").write_text('{"topicConfigTable": {')
+
+    harm(run, change)
+
+
+def abort_after_clean_stop(run: RunMaker) -> None:
+    harm(run, lambda root: (root / "abort").touch())
+
+
+def abort_after_kill(run: RunMaker) -> None:
+    """Killed at the end: the file is what it has to leave."""
+    abort_after_clean_stop(run)
+    run.record.stopped_cleanly = ["b1", "b3"]
+
+
+def two_starts(run: RunMaker) -> None:
+    run.event(5 * SECOND, "b2", "start", role="slave", id=1)
+
+
+def start_after_exit(run: RunMaker) -> None:
+    run.event(4 * SECOND, "b2", "exit", cause="stop", code=0)
+    two_starts(run)
+
+
+CASES: list[tuple[Change, set[str]]] = [
+    (short_segment, {"S1", "S9", "R1"}),
+    (broken_body, {"S2", "S4", "R1"}),
+    (hole_in_log, {"S9", "S4", "S8", "R1"}),
+    (entry_beyond, {"S3"}),
+    (entry_size, {"S4"}),
+    (entry_missing, {"S5", "S6", "S12"}),
+    (entry_elsewhere, {"S6"}),
+    (tag_code, {"S7"}),
+    (index_slot, {"S8"}),
+    (checkpoint_ahead, {"S11"}),
+    (abort_missing, {"S1", "S12"}),
+    (torn_config, {"S15"}),
+    (abort_after_clean_stop, {"S12a"}),
+    (abort_after_kill, set()),
+    (two_starts, {"S18"}),
+    (start_after_exit, set()),
+]
+
+
+@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_is_found_by_its_rule(run: RunMaker, change: Change, wanted: set[str]) -> None:
+    change(run)
+    assert found(run.judge()) == wanted
+
+
+def test_damage_by_the_scenario_is_shown_and_allowed(run: RunMaker) -> None:
+    broken_body(run)
+    run.record.foreign_damage = ["b2"]
+    judgement = run.judge()
+    assert found(judgement) == set()
+    assert results(judgement)["S2"].allowed_found == 1
+
+
+# --- images
+
+
+def image(run: RunMaker, cause: str, *, count: int = COUNT, **fields: object) -> None:
+    """Node b2's store as it was at 1 s; it had recovered, and does so again."""
+    run.event(1, "b2", "recovered", end=0)
+    run.event(SECOND, "b2", "exit", cause=cause)
+    run.images.append(
+        ImageMaker("b2", cause, SECOND, run.specs[:count], **fields)  # type: ignore[arg-type]
+    )
+    run.event(2 * SECOND, "b2", "start", role="slave", id=1)
+
+
+def ends(tmp_path: Path) -> list[int]:
+    offsets = build(tmp_path / "measured", [spec_of(value) for value in range(COUNT)])
+    segment, position = log_end(tmp_path / "measured")
+    return [*offsets[1:], int(segment.name) + position]
+
+
+@pytest.mark.parametrize("cause", ["kill", "powercut"])
+def test_an_image_may_be_torn(run: RunMaker, cause: str) -> None:
+    def tear(root: Path) -> None:
+        log, end = log_end(root)
+        overwrite(log, end - 110, bytes(110))
+        overwrite(root / "checkpoint", 0, bytes(48))
+
+    image(run, cause, harm=tear)
+    assert found(run.judge()) == set()
+
+
+@pytest.mark.parametrize("cause", ["kill", "powercut"])
+def test_an_image_of_a_living_process_has_an_abort_file(run: RunMaker, cause: str) -> None:
+    image(run, cause, clean=True)
+    assert found(run.judge()) == {"S12a"}
+
+
+def test_a_checkpoint_ahead_of_a_cut(run: RunMaker) -> None:
+    image(run, "powercut", harm=lambda root: overwrite(root / "checkpoint", 0, b"\x7f"))
+    assert found(run.judge()) == {"SI"}
+
+
+@pytest.mark.parametrize(("durable", "wanted"), [(9999, {"SI", "S14"}), (200, {"S14"})])
+def test_damage_below_what_was_on_disk(run: RunMaker, durable: int, wanted: set[str]) -> None:
+    image(
+        run,
+        "powercut",
+        durable=durable,
+        harm=lambda root: overwrite(segment_of(root, 0)[0], 300, bytes(60)),
+    )
+    names = found(run.judge(only=["SI"]))
+    assert names == wanted - {"S14"}
+
+
+# --- recoveries
+
+
+@pytest.mark.parametrize(
+    ("cause", "recovered", "wanted"),
+    [
+        ("kill", COUNT, set()),
+        ("kill", COUNT - 1, {"S13"}),
+        ("powercut", COUNT, set()),
+        ("powercut", 20, set()),
+        ("powercut", 19, {"S13"}),
+    ],
+)
+def test_where_a_recovery_ends(
+    run: RunMaker, tmp_path: Path, cause: str, recovered: int, wanted: set[str]
+) -> None:
+    """On disk were 20 messages and a part of the next."""
+    behind = ends(tmp_path)
+    image(run, cause, written=behind[-1], durable=behind[19] + 10)
+    run.event(3 * SECOND, "b2", "recovered", end=behind[recovered - 1])
+    assert found(run.judge(only=["S13"])) == wanted
+
+
+def test_a_recovery_beyond_what_was_written(run: RunMaker, tmp_path: Path) -> None:
+    behind = ends(tmp_path)
+    image(run, "powercut", count=20, written=behind[19], durable=behind[10])
+    run.event(3 * SECOND, "b2", "recovered", end=behind[21])
+    assert found(run.judge(only=["S13"])) == {"S13"}
+
+
+def test_a_recovery_is_the_same_twice(run: RunMaker) -> None:
+    image(run, "kill")
+    result = results(run.judge(only=["S14"]))["S14"]
+    assert result.passed, result
+    assert result.examined == 1
+
+
+def test_a_store_that_does_not_boot_is_found(run: RunMaker) -> None:
+    image(run, "kill", harm=lambda root: os.truncate(segment_of(root, 0)[0], 100))
+    assert found(run.judge(only=["S14"])) == {"S14"}
+
+
+@pytest.mark.parametrize(("grows", "wanted"), [(True, {"S17"}), (False, set())])
+def test_nothing_is_written_after_an_error(run: RunMaker, grows: bool, wanted: set[str]) -> None:
+    run.trace = Trace()
+    for node in run.nodes:
+        run.trace.node(node).add(1, 100_000, 100_000)
+    run.event(10 * SECOND, "b2", "eio")
+    if grows:
+        run.trace.node("b2").add(11 * SECOND, 100_200, 100_000)
+    assert found(run.judge(only=["S17"])) == wanted
+
+
+def test_nothing_is_acknowledged_after_an_error(run: RunMaker) -> None:
+    run.event(100 * MS, "b1", "disk-error")
+    result = results(run.judge(only=["S17"]))["S17"]
+    assert result.found == COUNT - 11
+    assert "b1 after its disk had failed" in result.findings[0]
+
+
+# --- links and samples
+
+
+def cut(run: RunMaker) -> None:
+    """Node b2 cut off message 99, of which it keeps a copy."""
+    run.event(20 * SECOND, "b2", "cut", start=0)
+    run.sends[-1].value = COUNT - 1
+
+    def keep(path: Path) -> None:
+        build(path / "cut", [spec_of(99)])
+        data = segment_of(path / "cut", 0)[0].read_bytes().rstrip(b"\0")
+        directory = path / "stores" / "b2" / "rocketbed.cut"
+        directory.mkdir()
+        (directory / f"{0:020d}").write_bytes(data)
+
+    run.after.append(keep)
+
+
+def test_what_was_cut_stays_away(run: RunMaker) -> None:
+    cut(run)
+    result = results(run.judge(only=["R2"]))["R2"]
+    assert result.passed
+    assert result.examined == 1
+
+
+def test_what_was_cut_comes_back(run: RunMaker) -> None:
+    cut(run)
+    run.logs["b2"] = [*run.specs, spec_of(99)]
+    assert found(run.judge(only=["R2"])) == {"R2"}
+
+
+@pytest.mark.parametrize(
+    ("flush", "reported", "wanted"),
+    [("async", 900, set()), ("async", 1001, {"R3"}), ("sync", 500, set()), ("sync", 501, {"R3"})],
+)
+def test_reports_against_the_disk(
+    run: RunMaker, flush: str, reported: int, wanted: set[str]
+) -> None:
+    run.record.promise = Promise(flush=flush, replication="sync", copies=2)  # type: ignore[arg-type]
+    run.trace, run.acks = Trace(), Trace()
+    run.trace.node("b2").add(SECOND, 1000, 500)
+    run.acks.node("b2").add(2 * SECOND, reported, reported)
+    assert found(run.judge(only=["R3"])) == wanted
+
+
+def samples(run: RunMaker, node: str, ends: list[int], **fields: object) -> None:
+    for number, end in enumerate(ends):
+        run.event((80 + number) * SECOND, node, "sample", written=end, **fields)
+
+
+@pytest.mark.parametrize(
+    ("follower", "wanted"), [([5] * 10, {"R8"}), (list(range(10)), set()), ([50] * 10, set())]
+)
+def test_a_follower_gets_on(run: RunMaker, follower: list[int], wanted: set[str]) -> None:
+    samples(run, "b1", [50] * 10, master=True)
+    samples(run, "b2", follower, master=False)
+    judgement = run.judge(only=["R8"])
+    assert found(judgement) == wanted
+    assert str(judgement.verdict) == ("stalled" if wanted else "pass")
+
+
+@pytest.mark.parametrize(("counted", "wanted"), [(3, {"R9"}), (2, set())])
+def test_a_silent_slave_is_given_up(run: RunMaker, counted: int, wanted: set[str]) -> None:
+    run.event(10 * SECOND, "b3", "exit", cause="powercut", written=0, durable=0)
+    run.event(20 * SECOND, "b1", "sample", master=True, in_sync=3)
+    run.event(40 * SECOND, "b1", "sample", master=True, in_sync=counted)
+    judgement: Judgement = run.judge(only=["R9"])
+    assert found(judgement) == wanted
+    assert results(judgement)["R9"].examined == 1
+
+
+@pytest.mark.parametrize("time_ns", [SECOND, 60 * SECOND])
+def test_images_agree_with_the_final_log(run: RunMaker, time_ns: int) -> None:
+    run.images.append(ImageMaker("b3", "kill", time_ns, run.specs[:10]))
+    judgement = run.judge(only=["R1i", "R1"])
+    assert found(judgement) == set()
+    assert all(results(judgement)[name].passed for name in ("R1i", "R1"))
+
+
+def test_an_image_with_other_bytes(run: RunMaker) -> None:
+    specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
+    run.images.append(ImageMaker("b3", "kill", SECOND, specs))
+    assert found(run.judge(only=["R1i"])) == {"R1i"}
