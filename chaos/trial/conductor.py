@@ -257,6 +257,7 @@ class Conductor:
         record.skipped = self.schedule.skipped
         record.facts |= {
             **collected.facts,
+            "missed": self.schedule.missed,
             "counts": dict(counts),
             "outages": [list(outage) for outage in self.control.outages],
         }

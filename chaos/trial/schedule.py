@@ -51,7 +51,9 @@ class Schedule:
         self.done: list[Step] = []
         """What was carried out, concrete."""
         self.skipped: list[str] = []
-        """Steps that this backend cannot do, or that found nobody."""
+        """Steps that this backend cannot do, each with the reason."""
+        self.missed: list[str] = []
+        """Steps that found nobody to do it to."""
         self._plan = plan
         self._backend = backend
         self._members = members
@@ -147,7 +149,7 @@ class Schedule:
         with trio.move_on_after(ACTION_S, shield=True):
             done = await self._actions.do(step)
         if not done.names:
-            self.skipped.append(f"{step}: nobody to do it to at {moment:.3f} s")
+            self.missed.append(f"{step}: nobody to do it to at {moment:.3f} s")
             return
         concrete = self._note(step, done, moment)
         if done.wait is not None:

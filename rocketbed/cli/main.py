@@ -6,6 +6,7 @@ defines between.
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 import click
@@ -15,6 +16,7 @@ EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
 
 COMMANDS: Final[dict[str, str]] = {
+    "chaos": "rocketbed.cli.chaos:chaos",
     "demo": "rocketbed.cli.demo:demo",
     "cluster": "rocketbed.cli.cluster:cluster",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
@@ -31,13 +33,15 @@ COMMANDS: Final[dict[str, str]] = {
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, or when the help lists it."""
 
+    commands_by_name: Mapping[str, str] = COMMANDS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, sorted."""
-        return sorted(COMMANDS)
+        return sorted(self.commands_by_name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now."""
-        target = COMMANDS.get(cmd_name)
+        target = self.commands_by_name.get(cmd_name)
         if target is None:
             return None
         module, _, name = target.partition(":")

@@ -1,0 +1,43 @@
+"""`rocketbed chaos list`: what can be run."""
+
+import json
+
+import click
+
+from chaos.scenario.library import all_scenarios
+from chaos.scenario.verbs import VERBS
+
+
+@click.command("list")
+@click.option("--faults", is_flag=True, help="The faults a step can name, not the scenarios.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_(faults: bool, as_json: bool) -> int:
+    """List the scenarios that ship, or the faults."""
+    if faults:
+        rows = [
+            {
+                "name": name,
+                "what": verb.help,
+                "words": sorted(verb.takes),
+                "lasts": verb.lasts,
+                "needs": verb.needs,
+            }
+            for name, verb in VERBS.items()
+        ]
+    else:
+        rows = [
+            {
+                "name": family.name,
+                "what": family.description,
+                "backends": list(family.backends),
+                "needs": list(family.needs),
+            }
+            for family in all_scenarios()
+        ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return 0
+    width = max(len(str(row["name"])) for row in rows)
+    for row in rows:
+        click.echo(f"{row['name']:{width}}  {row['what']}")
+    return 0
