@@ -1,0 +1,448 @@
+"""Both forms of the passes say the same, and planted anomalies are found in random histories.
+
+The histories are made in memory: what a random run of producers, readers and a group would have
+left, all true; then one thing is made wrong. No file is written, so that thousands are looked at.
+"""
+
+from array import array
+from collections.abc import Callable
+from random import Random
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.checkers import numeric, plain
+from chaos.checkers.evidence import Evidence
+from chaos.checkers.keys import OFFSET_BITS, Queues
+from chaos.checkers.logs import Messages, NodeLog
+from chaos.checkers.passes import Passes, choose
+from chaos.checkers.reads import FINAL_READER
+from chaos.checkers.registry import Context, checks
+from chaos.checkers.result import CheckResult, Verdict
+from chaos.history import Function, History, Outcome, Row
+from chaos.record import Promise, RunRecord
+from rocketbed.inspect import StoreDirectory
+
+MS = 1_000_000
+SIZE = 300
+IN_MEMORY = {
+    *("A1", "2.3", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "A10", "A11", "A10e", "A11e"),
+    *("A12", "A13", "A14", "A15", "A16", "A17", "A18", "A19", "A22", "A23", "A24", "A25", "I13"),
+}
+small = st.integers(-1, 6)
+columns = st.lists(small, max_size=12)
+
+
+# --- the passes one by one
+
+
+def both(name: str, *arguments: Any) -> tuple[Any, Any]:
+    """What both forms give, as lists."""
+    outcomes = []
+    for form in (plain, numeric):
+        passes = cast("Passes", form)
+        taken = [
+            passes.column(array("q", value)) if isinstance(value, list) else value
+            for value in arguments
+        ]
+        outcome = getattr(passes, name)(*taken)
+        outcomes.append(outcome.tolist() if hasattr(outcome, "tolist") else outcome)
+    return outcomes[0], outcomes[1]
+
+
+def same(name: str, *arguments: Any) -> None:
+    one, other = both(name, *arguments)
+    assert one == other, name
+
+
+@given(columns, columns)
+def test_sets_agree(one: list[int], other: list[int]) -> None:
+    for name in ("missing", "found"):
+        same(name, one, other)
+    same("repeated", one)
+    same("neighbours", one)
+    same("edges", one)
+    same("known", one)
+    same("where", one, (1, 3))
+    same("above", one, 2)
+
+
+@given(st.lists(st.tuples(small, small, small, small), max_size=12), columns)
+def test_pairs_agree(rows: list[tuple[int, ...]], asked: list[int]) -> None:
+    one, two, three, four = ([row[part] for row in rows] for part in range(4))
+    for name in ("unequal", "below", "conflicts", "pack"):
+        same(name, one, two)
+    same("combine", one, two, three)
+    same("lookup", asked, one, two, -7)
+    same("overtaken", one, two, three, four)
+    same("record_ends", one, two, three, four)
+    same("between", one, two, asked)
+    same("step", sorted(one), two, asked)
+    same("staleness", one, two, three, four)
+    keys = [queue << OFFSET_BITS | abs(offset) for queue, offset in zip(one, two, strict=True)]
+    same("staleness", keys, three, keys, four)
+
+
+@given(st.lists(st.tuples(small, small, st.integers(0, 1)), min_size=1, max_size=12))
+def test_levels_agree(rows: list[tuple[int, ...]]) -> None:
+    one, two, which = ([row[part] for row in rows] for part in range(3))
+    for passes in (cast("Passes", plain), cast("Passes", numeric)):
+        levels = [passes.column(one), passes.column(two)]
+        reached = passes.reached(levels, passes.column(one))
+        assert list(reached) == [
+            1 + (second >= first) for first, second in zip(one, two, strict=True)
+        ]
+        chosen = passes.choose(passes.column(which), levels)
+        pairs = zip(one, two, which, strict=True)
+        assert list(chosen) == [second if number else first for first, second, number in pairs]
+
+
+# --- whole histories
+
+
+class _NoDirectory:
+    """Stands for a directory of which only the log matters."""
+
+    def config(self, name: str) -> None:
+        return None
+
+
+class Made:
+    """A random history in which everything is right."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.rows: list[Row] = []
+        self.stored: list[tuple[int, int, int]] = []
+        """Value, queue and queue offset, in the order of the log."""
+        self.count = self.random.randint(4, 12)
+        self.queues = self.random.randint(1, 3)
+        self.ordered = self.random.random() < 0.5
+        self._next = 0
+        self._sends()
+        self._reads()
+
+    def row(self, function: Function, **fields: int) -> Row:
+        self._next += 1
+        values: dict[str, int] = dict.fromkeys(Row._fields, -1)
+        values |= {"number": self._next, "function": function, "topic": 1, "node": 2}
+        values |= {"outcome": Outcome.OK, "attempt": 0, "length": SIZE - 91}
+        return Row(**(values | fields))
+
+    def place(self, value: int) -> tuple[int, int, int]:
+        for position, (known, queue, offset) in enumerate(self.stored):
+            if known == value:
+                return queue, offset, position * SIZE
+        raise KeyError(value)
+
+    def _sends(self) -> None:
+        following = [0] * self.queues
+        for value in range(self.count):
+            begun = value * 10 * MS
+            self.row_of_send = len(self.rows)
+            outcome = Outcome.OK
+            if self.random.random() < 0.15:
+                outcome = self.random.choice([Outcome.INFO, Outcome.WEAK, Outcome.FAIL])
+            is_stored = outcome in (Outcome.OK, Outcome.WEAK) or (
+                outcome is Outcome.INFO and self.random.random() < 0.5
+            )
+            queue = self.random.randrange(self.queues)
+            place = {"queue": queue}
+            if is_stored:
+                physical = len(self.stored) * SIZE
+                self.stored.append((value, queue, following[queue]))
+                if outcome is not Outcome.INFO:
+                    place |= {"queue_offset": following[queue], "physical_offset": physical}
+                following[queue] += 1
+            self.rows.append(
+                self.row(
+                    Function.SEND,
+                    process=1,
+                    value=value,
+                    operation=value,
+                    invoked_ns=begun,
+                    returned_ns=begun + 5 * MS,
+                    outcome=outcome,
+                    body_crc=value + 1000,
+                    **place,
+                )
+            )
+
+    def _reads(self) -> None:
+        time_ns = 1000 * MS
+        for queue in range(self.queues):
+            values = [value for value, at, _ in self.stored if at == queue]
+            step = self.random.randint(1, 3)
+            for process in (7, FINAL_READER):
+                for first in range(0, len(values), step):
+                    part = values[first : first + step]
+                    self.rows += self.pull(process, queue, first, part, time_ns)
+                    time_ns += MS
+            for value in values:
+                self.rows.append(self.got(Function.DELIVER, value, 4, time_ns))
+            self.rows.append(
+                self.row(
+                    Function.COMMIT_OFFSET,
+                    process=8,
+                    operation=4,
+                    queue=queue,
+                    queue_offset=len(values),
+                    invoked_ns=time_ns,
+                    returned_ns=time_ns,
+                )
+            )
+
+    def pull(
+        self, process: int, queue: int, asked: int, values: list[int], time_ns: int
+    ) -> list[Row]:
+        pull = self.row(
+            Function.PULL,
+            process=process,
+            queue=queue,
+            queue_offset=asked,
+            physical_offset=asked + len(values),
+            invoked_ns=time_ns,
+            returned_ns=time_ns,
+        )
+        return [pull] + [
+            self.got(Function.GOT, value, pull.number, time_ns)._replace(
+                process=process, physical_offset=asked
+            )
+            for value in values
+        ]
+
+    def got(self, function: Function, value: int, operation: int, time_ns: int) -> Row:
+        queue, offset, _ = self.place(value)
+        return self.row(
+            function,
+            process=8,
+            queue=queue,
+            value=value,
+            operation=operation,
+            queue_offset=offset,
+            invoked_ns=time_ns,
+            returned_ns=time_ns,
+            body_crc=value + 1000,
+        )
+
+    def evidence(self, passes: Passes) -> Evidence:
+        history = History(topics={1: "T"}, nodes={2: "b"})
+        history.columns.extend(self.rows)
+        record = RunRecord(
+            scenario="random",
+            backend="sim",
+            seed=0,
+            promise=Promise(),
+            groups={"b": ["b1"]},
+            leaders={"b": "b1"},
+            ordered_topics=["T"] if self.ordered else [],
+        )
+        queues = Queues()
+        messages = Messages()
+        for position, (value, queue, offset) in enumerate(self.stored):
+            messages.values.append(value)
+            messages.operations.append(value)
+            messages.sequences.append(value)
+            messages.queues.append(queues.number(0, "T", queue))
+            messages.offsets.append(offset)
+            messages.physicals.append(position * SIZE)
+            messages.sizes.append(SIZE)
+            messages.crcs.append(value + 1000)
+            messages.store_ms.append(position)
+        directory = cast("StoreDirectory", _NoDirectory())
+        node = NodeLog("b1", 0, directory, messages, array("q"), 0, len(self.stored) * SIZE)
+        return Evidence(record, history, passes, queues, [node])
+
+    def check(self, passes: Passes) -> list[CheckResult]:
+        context = Context(self.evidence(passes))
+        found: list[CheckResult] = []
+        for check in checks():
+            if check.ids & IN_MEMORY:
+                found += check.run(context)
+        return found
+
+
+def violated(results: list[CheckResult]) -> set[str]:
+    return {result.id for result in results if result.verdict is Verdict.VIOLATED}
+
+
+def shift_field(made: Made, function: Function, field: str, shift: int, limit: int) -> None:
+    rows = [number for number, row in enumerate(made.rows) if row.function == function]
+    if rows:
+        number = made.random.choice(rows)
+        row = made.rows[number]
+        made.rows[number] = row._replace(**{field: min(max(getattr(row, field) + shift, 0), limit)})
+
+
+def damage(made: Made) -> None:
+    """Anything may be wrong; both forms have to see the same of it."""
+    for _ in range(made.random.randint(1, 4)):
+        kind = made.random.randrange(5)
+        if kind == 0 and made.stored:
+            made.stored.pop(made.random.randrange(len(made.stored)))
+        elif kind == 1 and made.stored:
+            made.stored.append(made.random.choice(made.stored))
+        elif kind == 2 and made.rows:
+            made.rows.pop(made.random.randrange(len(made.rows)))
+        else:
+            function = made.random.choice(
+                [
+                    Function.SEND,
+                    Function.GOT,
+                    Function.DELIVER,
+                    Function.PULL,
+                    Function.COMMIT_OFFSET,
+                ]
+            )
+            field = made.random.choice(
+                [
+                    "value",
+                    "queue_offset",
+                    "physical_offset",
+                    "queue",
+                    "returned_ns",
+                    "body_crc",
+                    "outcome",
+                    "operation",
+                    "process",
+                ]
+            )
+            shift = made.random.choice([-1, 1, 2])
+            limit = 3 if field == "outcome" else 1 << 60
+            shift_field(made, function, field, shift, limit)
+
+
+def agree(seed: int) -> None:
+    made = Made(seed)
+    assert violated(made.check(choose())) == set(), seed
+    damage(made)
+    rows = [
+        [result.as_row() for result in made.check(choose(plain=form))] for form in (False, True)
+    ]
+    assert rows[0] == rows[1], seed
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_both_forms_agree_on_random_histories(seed: int) -> None:
+    agree(seed)
+
+
+@pytest.mark.slow
+def test_both_forms_agree_on_ten_thousand() -> None:
+    for seed in range(10_000):
+        agree(seed)
+
+
+def _ok(made: Made) -> int | None:
+    rows = [
+        number
+        for number, row in enumerate(made.rows)
+        if row.function == Function.SEND and row.outcome == Outcome.OK
+    ]
+    return made.random.choice(rows) if rows else None
+
+
+def plant_loss(made: Made, number: int) -> str:
+    value = made.rows[number].value
+    made.stored = [entry for entry in made.stored if entry[0] != value]
+    return "A1"
+
+
+def plant_unseen(made: Made, number: int) -> str:
+    value = made.rows[number].value
+    made.rows = [
+        row
+        for row in made.rows
+        if not (row.function == Function.GOT and row.value == value and row.process == FINAL_READER)
+    ]
+    return "A2"
+
+
+def plant_phantom(made: Made, number: int) -> str:
+    made.rows[number] = made.rows[number]._replace(outcome=Outcome.FAIL)
+    return "A3"
+
+
+def plant_unknown(made: Made, number: int) -> str:
+    made.rows[number] = made.rows[number]._replace(body_crc=1)
+    return "A4"
+
+
+def plant_duplicate(made: Made, number: int) -> str:
+    value = made.rows[number].value
+    queue = made.place(value)[0]
+    end = sum(1 for entry in made.stored if entry[1] == queue)
+    made.stored.append((value, queue, end))
+    return "A5"
+
+
+def plant_conflict(made: Made, number: int) -> str:
+    row = made.rows[number]
+    made.rows.append(row._replace(function=Function.GOT, value=900, physical_offset=0))
+    return "A7"
+
+
+def plant_move(made: Made, number: int) -> str:
+    row = made.rows[number]
+    made.rows[number] = row._replace(physical_offset=row.physical_offset + 7)
+    return "A8"
+
+
+def plant_vanished(made: Made, number: int) -> str:
+    row = made.rows[number]
+    made.rows.append(row._replace(function=Function.DELIVER, value=901, operation=4))
+    return "A13"
+
+
+def plant_future(made: Made, number: int) -> str:
+    row = made.rows[number]
+    early = row.invoked_ns - 1
+    made.rows.append(row._replace(function=Function.DELIVER, operation=4, returned_ns=early))
+    return "A14"
+
+
+def plant_group_skip(made: Made, number: int) -> str:
+    value = made.rows[number].value
+    made.rows = [
+        row for row in made.rows if not (row.function == Function.DELIVER and row.value == value)
+    ]
+    return "A22"
+
+
+def plant_overrun(made: Made, number: int) -> str:
+    row = made.rows[number]
+    beyond = row._replace(function=Function.COMMIT_OFFSET, operation=4, queue_offset=1000)
+    made.rows.append(beyond)
+    return "A25"
+
+
+PLANTS = [
+    plant_loss,
+    plant_unseen,
+    plant_phantom,
+    plant_unknown,
+    plant_duplicate,
+    plant_conflict,
+    plant_move,
+    plant_vanished,
+    plant_future,
+    plant_group_skip,
+    plant_overrun,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1 << 40), form=st.booleans())
+def test_a_planted_anomaly_is_found(
+    plant: Callable[[Made, int], str], seed: int, form: bool
+) -> None:
+    made = Made(seed)
+    number = _ok(made)
+    if number is None:
+        return
+    wanted = plant(made, number)
+    assert wanted in violated(made.check(choose(plain=form)))

@@ -1,0 +1,178 @@
+"""One word for a run: which result makes which, and that nothing passes by default."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.checkers import RunVerdict, Severity, Verdict, judge_run
+from chaos.checkers.judgement import decide
+from chaos.checkers.result import judged, not_applicable, not_run
+from chaos.history import HistoryWriter, read_history
+from chaos.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
+from tests.unit.checkers.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
+
+GOOD = judged("A1 lost write", 1, "messages", [])
+ANOMALY = judged("A3 phantom", 1, "messages", ["wrong"])
+WARNING = judged("A19 time search", 1, "searches", ["wrong"], severity=Severity.WARNING)
+STALL = judged("L5 replicas equal", 1, "waits", ["wrong"], severity=Severity.LIVENESS)
+CRASH = judged("C1 no node ended by itself", 1, "nodes", ["wrong"], severity=Severity.CRASH)
+MISSING = not_run("A8 moved write", "places", "no log")
+BESIDE = not_applicable("A22 group skip", "messages", "no group")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    return RunMaker(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("parts", "wanted"),
+    [
+        ([GOOD], RunVerdict.PASS),
+        ([GOOD, WARNING, BESIDE], RunVerdict.PASS),
+        ([GOOD, MISSING], RunVerdict.UNKNOWN),
+        ([], RunVerdict.UNKNOWN),
+        ([BESIDE], RunVerdict.UNKNOWN),
+        ([GOOD, MISSING, STALL], RunVerdict.STALLED),
+        ([GOOD, MISSING, STALL, CRASH], RunVerdict.CRASHED),
+        ([MISSING, STALL, CRASH, ANOMALY], RunVerdict.ANOMALY),
+    ],
+)
+def test_the_worst_counts(parts: list[Any], wanted: RunVerdict) -> None:
+    assert decide(parts) is wanted
+
+
+def test_the_row_says_all_of_it(run: RunMaker) -> None:
+    run.sends.append(Sent(99, queue_offset=12, physical=9000))
+    run.record.digest = "abc"
+    run.strike(SECOND, "b2", "pause", for_s=1.0)
+    row = json.loads(json.dumps(run.judge().as_row()))
+    assert (row["verdict"], row["exit_code"], row["digest"]) == ("anomaly", 1, "abc")
+    assert row["finding_ids"] == ["2.3", "A1"]
+    first = row["findings"][0]
+    assert (first["id"], first["name"], first["severity"]) == ("A1", "lost write", "S")
+    assert first["examples"][0]["value"] == 99
+    assert {entry["id"] for entry in row["waiting"]} >= {"A20", "A26", "A29"}
+    assert row["faults"][0]["step"] == "pause b2"
+    assert row["rto"][0]["rto_s"] is None
+
+
+def test_time_to_the_next_acknowledgement(run: RunMaker) -> None:
+    run.strike(51_000_000, "b1", "kill", for_s=0.1)
+    assert run.judge().rto[0]["rto_s"] == pytest.approx(0.014)
+
+
+def test_crashes_and_stalls_of_the_record(run: RunMaker) -> None:
+    run.record.stalls = [Stall(what="replicas-equal", subject="b", reason="b2 is behind")]
+    assert str(run.judge().verdict) == "stalled"
+
+
+def test_a_crash_is_worse_than_a_stall(run: RunMaker) -> None:
+    run.record.crashes = [Crash(node="b2", time_ns=SECOND, reason="boom")]
+    run.record.stalls = [Stall(what="leader", subject="b", reason="nobody")]
+    judgement = run.judge()
+    assert (str(judgement.verdict), judgement.exit_code) == ("crashed", 3)
+    assert judgement.finding_ids == ["C1", "L1"]
+
+
+def test_a_cut_history_proves_nothing(run: RunMaker) -> None:
+    run.write()
+    path = run.path / HISTORY_FILE
+    os.truncate(path, os.path.getsize(path) - 1)
+    judgement = judge_run(run.path)
+    assert (str(judgement.verdict), judgement.exit_code) == ("unknown", 6)
+    by_id = results(judgement)
+    assert by_id["A1"].verdict is Verdict.DID_NOT_RUN
+    assert "the last one returned at" in by_id["H1"].note
+    assert by_id["R1"].passed
+
+
+def test_a_cut_history_does_not_hide_a_broken_store(run: RunMaker) -> None:
+    run.after.append(lambda path: os.truncate(path / "stores" / "b2" / "checkpoint", 10))
+    run.write()
+    os.truncate(run.path / HISTORY_FILE, 20)
+    assert str(judge_run(run.path).verdict) == "anomaly"
+
+
+def test_no_record_no_judgement(tmp_path: Path) -> None:
+    judgement = judge_run(tmp_path)
+    assert (str(judgement.verdict), judgement.exit_code) == ("harness-error", 4)
+    assert "run.json" in judgement.error
+    assert judgement.as_row()["verdict"] == "harness-error"
+
+
+def test_a_missing_store_is_not_a_pass(run: RunMaker) -> None:
+    run.write()
+    run.record.stores["b3"] = "stores/elsewhere"
+    run.record.save(run.path)
+    judgement = judge_run(run.path)
+    assert str(judgement.verdict) == "unknown"
+    assert "elsewhere" in results(judgement)["E1"].note
+
+
+def test_a_master_nobody_knows_is_not_a_pass(run: RunMaker) -> None:
+    run.record.leaders = {}
+    judgement = run.judge()
+    assert str(judgement.verdict) == "unknown"
+    assert "had no master" in results(judgement)["A1"].note
+
+
+def test_a_trace_that_is_none_is_not_a_pass(run: RunMaker) -> None:
+    run.write()
+    (run.path / TRACE_FILE).write_bytes(b"nonsense")
+    assert str(judge_run(run.path).verdict) == "unknown"
+
+
+def test_a_check_that_crashes_is_not_a_pass(run: RunMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_evidence: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("chaos.checkers.messages.phantom_writes", crash)
+    judgement = run.judge()
+    assert str(judgement.verdict) == "unknown"
+    assert "RuntimeError('boom') at test_judgement.py:" in results(judgement)["A3"].note
+
+
+def test_only_some_checks(run: RunMaker) -> None:
+    run.sends.append(Sent(99, queue_offset=12, physical=9000))
+    judgement = run.judge(only=["A3", "A8"])
+    assert str(judgement.verdict) == "pass"
+    assert {result.id for result in judgement.results} == {"H1", "E1", "A3", "A8"}
+
+
+def test_an_empty_run_is_not_a_pass(run: RunMaker) -> None:
+    run.sends.clear()
+    run.delivered = run.read_values = []
+    run.specs = run.specs[:1]
+    judgement = run.judge()
+    assert str(judgement.verdict) in ("unknown", "anomaly")
+
+
+def test_a_run_with_nothing_done_is_skipped(tmp_path: Path) -> None:
+    run = RunMaker(tmp_path / "run", nodes=())
+    run.record.skipped = ["powercut leader: no loop devices"]
+    run.sends.clear()
+    run.specs = []
+    judgement = run.judge()
+    assert (str(judgement.verdict), judgement.exit_code) == ("skipped", 5)
+
+
+def test_both_forms_say_the_same(run: RunMaker) -> None:
+    run.sends[3] = Sent(3, physical=17)
+    run.sends.append(Sent(99, queue_offset=4, physical=9000))
+    run.read_values = list(range(1, COUNT))
+    run.write()
+    rows = [judge_run(run.path, plain=plain).as_row() for plain in (False, True)]
+    assert rows[0] == rows[1]
+    assert found(judge_run(run.path)) >= {"A1", "A2", "A7", "A8"}
+
+
+def test_a_history_of_foreign_rows_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    with HistoryWriter(path, lambda: 0) as writer:
+        writer._add([1, 2, 3])
+    with pytest.raises(ValueError, match="zip"):
+        read_history(path)
