@@ -70,9 +70,16 @@ VERBS: Final[Mapping[str, Verb]] = {
     "crash": Verb(
         needs="proc.crash",
         lasts=True,
-        takes={"at": _word, "powercut": None, "store-event": _count, "mark": _word},
+        takes={
+            "at": _word,
+            "powercut": None,
+            "store-event": _count,
+            "mark": _word,
+            "within": parse_duration,
+        },
         one_of=("store-event", "mark"),
-        help="die within an operation: at the n-th event of the disk, or at a named point",
+        help="die within an operation: at the n-th event of the disk, or at a named point; with"
+        " `within`, taken back after that time",
     ),
     "partition": Verb(
         needs="net.cut", has_second=True, lasts=True, takes={"one-way": None}, help="cut links"

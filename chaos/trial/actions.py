@@ -4,6 +4,7 @@ An action returns whom it hit and how it is undone; the conductor decides when. 
 step ended are started again by its undoing, unless somebody did so before.
 """
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -32,8 +33,9 @@ class Done:
     undo: Undo | None = None
     words: dict[str, Any] = field(default_factory=dict)
     """Arguments with what was drawn for them."""
-    wait: Undo | None = None
-    """When the fault strikes later than it was set up (`crash`): returns once it has struck."""
+    wait: Callable[[], Awaitable[bool]] | None = None
+    """When the fault strikes later than it was set up (`crash`): returns once it has struck, or
+    once it never will; whether it did."""
 
 
 class Actions:
@@ -145,11 +147,18 @@ class Actions:
             self._armed[name] = None
             await self._backend.crash(name, point)
 
-        async def wait() -> None:
+        async def wait() -> bool:
+            struck = False
+            with trio.move_on_after(words.get("within", math.inf)):
+                for name in names:
+                    while self._backend.ends(name) == before[name]:
+                        await trio.sleep(LOOK_S)
+                    self._unwanted(name)
+                    struck = True
+                return True
             for name in names:
-                while self._backend.ends(name) == before[name]:
-                    await trio.sleep(LOOK_S)
-                self._unwanted(name)
+                await self._backend.crash(name, CrashPoint())
+            return struck
 
         return Done(names=names, undo=self._starter(names), words=words, wait=wait)
 

@@ -16,6 +16,7 @@ from chaos.trial.api import Backend, Sample
 
 SERVING_S: Final = 30.0
 LOOK_S: Final = 0.05
+ANSWER_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -124,8 +125,14 @@ class Members:
             self.members[node].joined = True
 
     async def longest(self, group: str, *, leader_too: bool = False) -> str | None:
-        """The running follower whose log reaches furthest, of those that had joined the master."""
+        """The running follower whose log reaches furthest, of those that had joined the master.
+
+        Waits a while for those that do not answer yet: an operator would not pass them over.
+        """
         leader = self.leader(group)
+        for node in self.followers(group):
+            if self.backend.state(node) == "running":
+                await self.wait_serving(node, ANSWER_S)
         best: tuple[int, bool, str] | None = None
         for node in [leader, *self.followers(group)] if leader_too else self.followers(group):
             sample: Sample | None = None

@@ -153,7 +153,9 @@ class Schedule:
             return
         concrete = self._note(step, done, moment)
         if done.wait is not None:
-            await done.wait()
+            if not await done.wait():
+                self._event(step, done, "missed", concrete)
+                return
             self._event(step, done, "struck", concrete)
         if step.label:
             self._resolver.hit[step.label] = done.names
