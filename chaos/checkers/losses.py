@@ -12,6 +12,7 @@ from functools import cached_property
 from chaos.checkers.ends import ENDLESS, node_ends
 from chaos.checkers.evidence import Evidence
 from chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
+from chaos.checkers.logs import NodeLog
 from chaos.history import Outcome
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
@@ -88,6 +89,26 @@ class Losses:
             group in (lineage.group, -1) and lineage.diverged(begin_ns, end_ns)
             for lineage in self.lineages
         )
+
+    def written_before(self, image: NodeLog, limit: int) -> int:
+        """The furthest end, not above a limit, of a message that the image's node as master had
+        acknowledged before, since it began to serve; 0 for none.
+
+        An image that lost its files knows no ends of records; the acknowledgements do.
+        """
+        assert image.image is not None
+        time_ns = image.image.time_ns
+        lineage = self.lineages[image.group]
+        era = lineage.era(time_ns - 1)
+        if era.master != image.name:
+            return 0
+        best = 0
+        for number in self._evidence.passes.above(self.sent.ends, 0):
+            message = self.sent[number]
+            inside = era.start_ns <= message.invoked_ns and message.returned_ns < time_ns
+            if message.acknowledged and inside and message.end and message.end <= limit:
+                best = max(best, message.end)
+        return best
 
     @cached_property
     def gone_keys(self) -> set[int]:

@@ -122,8 +122,11 @@ def _wrong_end(evidence: Evidence, losses: Losses, restart: _Restart) -> str:
     if written is not None and restart.end > max(written, image.log_end):
         return f"beyond {written}, where its written bytes ended"
     if image.image.cause == "powercut":
-        if durable is not None and restart.end < image.floor(durable):
-            return f"below {image.floor(durable)}, the last record that was on disk ({durable})"
+        if durable is None:
+            return ""
+        floor = max(image.floor(durable), losses.written_before(restart.image, durable))
+        if restart.end < floor:
+            return f"below {floor}, the last record known to be on disk ({durable})"
         return ""
     if restart.end != image.log_end:
         return f"but its last whole record ended at {image.log_end}, and a kill takes nothing"

@@ -83,79 +83,96 @@ class Check:
 
 def checks() -> list[Check]:
     """All of them."""
+    return [*_messages(), *_readers(), *_replicas_and_stores()]
 
-    def one(title: str, run: Callable[[Context], CheckResult], *, history: bool = True) -> Check:
-        return Check((title,), lambda context: [run(context)], history)
 
+def _one(title: str, run: Callable[[Context], CheckResult], *, history: bool = True) -> Check:
+    return Check((title,), lambda context: [run(context)], history)
+
+
+def _messages() -> list[Check]:
+    """Loss, and what was sent against what is there."""
     return [
-        one("A1 lost write", lambda c: loss.lost_writes(c.evidence, c.losses)),
-        one("2.3 allowed loss", lambda c: loss.allowed_loss(c.evidence, c.losses)),
-        one(
+        _one("A1 lost write", lambda c: loss.lost_writes(c.evidence, c.losses)),
+        _one("2.3 allowed loss", lambda c: loss.allowed_loss(c.evidence, c.losses)),
+        _one(
             "I7 acknowledged before its promise",
             lambda c: promises.early_acknowledgements(c.evidence, c.losses),
         ),
-        one("A2 unseen", lambda c: reads.unseen(c.evidence)),
-        one("A3 phantom", lambda c: messages.phantom_writes(c.evidence)),
-        one("A4 unknown value", lambda c: messages.unknown_values(c.evidence)),
-        one("A5 duplicate", lambda c: messages.duplicates(c.evidence)),
-        one("A6 retry duplicate", lambda c: messages.retried_duplicates(c.evidence)),
-        one(
+        _one("A2 unseen", lambda c: reads.unseen(c.evidence)),
+        _one("A3 phantom", lambda c: messages.phantom_writes(c.evidence)),
+        _one("A4 unknown value", lambda c: messages.unknown_values(c.evidence)),
+        _one("A5 duplicate", lambda c: messages.duplicates(c.evidence)),
+        _one("A6 retry duplicate", lambda c: messages.retried_duplicates(c.evidence)),
+        _one(
             "A7 inconsistent offset", lambda c: messages.inconsistent_offsets(c.evidence, c.losses)
         ),
-        one("A8 moved write", lambda c: messages.moved_writes(c.evidence)),
-        one("A9 nonmonotonic send", lambda c: messages.nonmonotonic_sends(c.evidence, c.losses)),
-        one("A10 nonmonotonic poll", lambda c: reads.polls_rise(c.evidence)),
-        one("A11 poll skip", lambda c: reads.polls_skip(c.evidence)),
+        _one("A8 moved write", lambda c: messages.moved_writes(c.evidence)),
+        _one("A9 nonmonotonic send", lambda c: messages.nonmonotonic_sends(c.evidence, c.losses)),
+    ]
+
+
+def _readers() -> list[Check]:
+    """What readers and groups saw, and answers to questions."""
+    return [
+        _one("A10 nonmonotonic poll", lambda c: reads.polls_rise(c.evidence)),
+        _one("A11 poll skip", lambda c: reads.polls_skip(c.evidence)),
         Check(
             ("A10e nonmonotonic polls", "A11e skip between polls"),
             lambda c: followers.polls_over_time(c.evidence, c.losses),
         ),
-        one("A12 wrong position", lambda c: reads.poll_positions(c.evidence)),
-        one("A13 vanished read", lambda c: reads.vanished_reads(c.evidence, c.losses)),
-        one("A14 future read", lambda c: reads.future_reads(c.evidence)),
-        one("A15 order violation", lambda c: groups.order_violations(c.evidence)),
-        one("A16 real-time lag", lambda c: reads.lag(c.evidence)),
+        _one("A12 wrong position", lambda c: reads.poll_positions(c.evidence)),
+        _one("A13 vanished read", lambda c: reads.vanished_reads(c.evidence, c.losses)),
+        _one("A14 future read", lambda c: reads.future_reads(c.evidence)),
+        _one("A15 order violation", lambda c: groups.order_violations(c.evidence)),
+        _one("A16 real-time lag", lambda c: reads.lag(c.evidence)),
         Check(
             ("A17 query mismatch", "A17w query misses in storm"),
             lambda c: queries.key_queries(c.evidence),
         ),
-        one("A18 bound error", lambda c: queries.bounds(c.evidence, c.losses)),
-        one("A19 time search", lambda c: queries.time_searches(c.evidence)),
-        one("A22 group skip", lambda c: groups.group_skips(c.evidence, c.losses)),
-        one("A23 redelivery", lambda c: groups.redeliveries(c.evidence)),
-        one("A24 offset regress", lambda c: groups.offset_regress(c.evidence, c.losses)),
-        one("A25 offset overrun", lambda c: groups.offset_overrun(c.evidence, c.losses)),
-        one("I13 queues dense", lambda c: messages.dense_queues(c.evidence)),
-        one(
+        _one("A18 bound error", lambda c: queries.bounds(c.evidence, c.losses)),
+        _one("A19 time search", lambda c: queries.time_searches(c.evidence)),
+        _one("A22 group skip", lambda c: groups.group_skips(c.evidence, c.losses)),
+        _one("A23 redelivery", lambda c: groups.redeliveries(c.evidence)),
+        _one("A24 offset regress", lambda c: groups.offset_regress(c.evidence, c.losses)),
+        _one("A25 offset overrun", lambda c: groups.offset_overrun(c.evidence, c.losses)),
+    ]
+
+
+def _replicas_and_stores() -> list[Check]:
+    """Logs against each other, directories, recoveries, and liveness."""
+    return [
+        _one("I13 queues dense", lambda c: messages.dense_queues(c.evidence)),
+        _one(
             "R1 logs byte-equal",
             lambda c: replicas.equal_logs(c.evidence, c.losses_if_whole),
             history=False,
         ),
-        one("R1i images byte-equal", lambda c: replicas.equal_images(c.evidence, c.losses)),
-        one("R2 zombie bytes", lambda c: links.zombie_bytes(c.evidence)),
-        one("R3 dishonest ack", lambda c: links.honest_reports(c.evidence, c.losses)),
-        one("R8 catch-up stall", lambda c: links.catch_up(c.evidence, c.losses)),
-        one("R9 half-open blindness", lambda c: links.half_open(c.evidence, c.losses)),
+        _one("R1i images byte-equal", lambda c: replicas.equal_images(c.evidence, c.losses)),
+        _one("R2 zombie bytes", lambda c: links.zombie_bytes(c.evidence)),
+        _one("R3 dishonest ack", lambda c: links.honest_reports(c.evidence, c.losses)),
+        _one("R8 catch-up stall", lambda c: links.catch_up(c.evidence, c.losses)),
+        _one("R9 half-open blindness", lambda c: links.half_open(c.evidence, c.losses)),
         Check(
             tuple(title for title, _, _ in stores.STORE_CHECKS),
             lambda c: stores.store_checks(c.evidence),
             needs_history=False,
         ),
-        one("SI images", lambda c: stores.image_checks(c.evidence), history=False),
-        one("S12a abort law", lambda c: stores.abort_law(c.evidence), history=False),
-        one("S13 recovered end", lambda c: recovery.recovered_ends(c.evidence, c.losses)),
-        one(
+        _one("SI images", lambda c: stores.image_checks(c.evidence), history=False),
+        _one("S12a abort law", lambda c: stores.abort_law(c.evidence), history=False),
+        _one("S13 recovered end", lambda c: recovery.recovered_ends(c.evidence, c.losses)),
+        _one(
             again.TITLE,
             lambda c: again.recovery_idempotent(c.evidence, c.recoveries),
             history=False,
         ),
-        one("S17 write after fatal", lambda c: recovery.writes_after_error(c.evidence, c.losses)),
-        one("S18 one owner", lambda c: stores.two_owners(c.evidence)),
-        one("C1 no node ended by itself", lambda c: liveness.crashes(c.evidence), history=False),
+        _one("S17 write after fatal", lambda c: recovery.writes_after_error(c.evidence, c.losses)),
+        _one("S18 one owner", lambda c: stores.two_owners(c.evidence)),
+        _one("C1 no node ended by itself", lambda c: liveness.crashes(c.evidence), history=False),
         Check(
             tuple(title for title, _ in liveness.LIVENESS),
             lambda c: liveness.liveness(c.evidence),
             needs_history=False,
         ),
-        one("L7 sends succeed in calm", lambda c: liveness.producers_succeed(c.evidence)),
+        _one("L7 sends succeed in calm", lambda c: liveness.producers_succeed(c.evidence)),
     ]
