@@ -44,7 +44,8 @@ class NodeConfig:
     ip2: str = ""
     """Address that slaves are told (`brokerIP2`); empty: `ip1`."""
     bind_address: str = "0.0.0.0"
-    """Address the ports listen on (`bindAddress`)."""
+    """Address the ports listen on (`bindAddress`); `rocketbed node` also dials from it, if it is
+    one specific address."""
     listen_port: int = 10911
     """Main port (`listenPort`); the port two below serves all but pulls."""
     ha_listen_port: int = 0

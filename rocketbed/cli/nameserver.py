@@ -17,6 +17,7 @@ from rocketbed.wire.properties_text import parse_properties
 def nameserver(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) -> int:
     """Run a nameserver: brokers register, clients ask for routes."""
     from rocketbed.world.real import run_real
+    from rocketbed.world.sockets import usable_source
     from routing.config import read_settings
     from routing.nameserver import Nameserver
 
@@ -33,5 +34,6 @@ def nameserver(config_path: Path | None, overrides: tuple[str, ...], verbose: bo
     except (RocketbedError, ValueError) as exc:
         raise click.UsageError(str(exc)) from exc
     start_logging(warnings, verbose=verbose)
-    run_real(lambda world: Nameserver(world, config).run(), "nameserver")
+    source = usable_source(config.host)
+    run_real(lambda world: Nameserver(world, config).run(), "nameserver", source)
     return 0

@@ -15,10 +15,15 @@ from rocketbed.wire.errors import RocketbedError
     "One setting by RocketMQ's name, over the file's; may be repeated.",
 )
 def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) -> int:
-    """Run a broker: clients on listenPort, until it is told to stop."""
+    """Run a broker: clients on listenPort, until it is told to stop.
+
+    With bindAddress set to one address it listens there, and its own connections to nameservers
+    and to its master go out from there.
+    """
     from node.config import make_config, settings_from_options, settings_from_text
     from node.node import run_node
     from rocketbed.world.real import run_real
+    from rocketbed.world.sockets import usable_source
 
     settings = []
     try:
@@ -29,7 +34,8 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) ->
     except RocketbedError as exc:
         raise click.UsageError(str(exc)) from exc
     start_logging(warnings, verbose=verbose)
-    run_real(lambda world: run_node(world, config), config.broker_name)
+    source = usable_source(config.bind_address)
+    run_real(lambda world: run_node(world, config), config.broker_name, source)
     return 0
 
 

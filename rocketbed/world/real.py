@@ -14,6 +14,7 @@ import gc
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -25,7 +26,7 @@ import trio
 
 from rocketbed.world.api import DiskUsage, Lock, World
 from rocketbed.world.logs import StandardLog
-from rocketbed.world.sockets import RealNetwork
+from rocketbed.world.sockets import RealNetwork, new_socket
 
 T = TypeVar("T")
 
@@ -44,14 +45,19 @@ FALLOCATE_PUNCH_HOLE = 0x02 | 0x01
 """Punch a hole, keep the size: Linux allows the first only with the second."""
 
 
-def real_world(name: str) -> World:
-    """The world of one node in a process of its own. `name` is the node's, for its logs."""
+def real_world(
+    name: str, source: str = "", new_socket: Callable[[int], socket.socket] = new_socket
+) -> World:
+    """The world of one node in a process of its own. `name` is the node's, for its logs.
+
+    Connections go out from the address `source`, if that is set; `new_socket` makes sockets.
+    """
     offloader = ThreadOffloader(OFFLOAD_THREADS)
     return World(
         name=name,
         clock=RealClock(),
         disk=RealDisk(),
-        network=RealNetwork(offloader),
+        network=RealNetwork(offloader, source=source, new_socket=new_socket),
         random=Random(),
         log=StandardLog(name),
         process=RealProcess(),
@@ -67,9 +73,10 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def run_real(main: Callable[[World], Awaitable[T]], name: str) -> T:
+def run_real(main: Callable[[World], Awaitable[T]], name: str, source: str = "") -> T:
     """Run `main` with a real world until it returns; its errors come out as they are.
 
+    Connections go out from the address `source`, if that is set.
     SIGTERM and SIGINT set `world.process.stop_requested` and do nothing else.
     """
     _raise_file_limit()
@@ -78,7 +85,7 @@ def run_real(main: Callable[[World], Awaitable[T]], name: str) -> T:
     sys.setswitchinterval(SWITCH_INTERVAL)
 
     async def with_signals() -> T:
-        world = real_world(name)
+        world = real_world(name, source)
         token = trio.lowlevel.current_trio_token()
 
         def request_stop(_number: int, _frame: object) -> None:

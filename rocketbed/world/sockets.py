@@ -6,8 +6,10 @@ because `sendfile` would make the whole loop wait for the device.
 """
 
 import errno
+import ipaddress
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
@@ -24,18 +26,46 @@ UNSENT_MAX = 256 * 1024
 ACCEPT_PAUSE = 0.1
 """Seconds to wait when the process is out of descriptors or the kernel out of memory."""
 OUT_OF_RESOURCES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+IP_BIND_ADDRESS_NO_PORT = 24
+"""Linux: bind an address and leave the port to `connect`, which may share it between peers."""
+
+
+def new_socket(family: int) -> socket.socket:
+    """A TCP socket of this process's network."""
+    return socket.socket(family, socket.SOCK_STREAM)
+
+
+def usable_source(host: str) -> str:
+    """The address that connections go out from when a server listens on `host`; empty: any."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    return "" if address.is_unspecified else host
 
 
 class RealNetwork:
     """The machine's network. What blocks on the disk goes through `offloader`."""
 
-    def __init__(self, offloader: Offloader) -> None:
+    def __init__(
+        self,
+        offloader: Offloader,
+        *,
+        source: str = "",
+        new_socket: Callable[[int], socket.socket] = new_socket,
+    ) -> None:
+        """Connections go out from the address `source`, if it is set and can reach the peer.
+
+        `new_socket` makes the sockets, given the address family: in another network, say.
+        """
         self._offloader = offloader
+        self._source = source
+        self._new_socket = new_socket
 
     async def listen(self, host: str, port: int) -> Listener:
         """Listen on an address; an empty host is every IPv4 one. Raises `OSError`."""
         address = (await self.resolve(host))[0] if host else "0.0.0.0"
-        server = trio.socket.socket(_family(address), socket.SOCK_STREAM)
+        server = trio.socket.from_stdlib_socket(self._new_socket(_family(address)))
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             await server.bind((address, port))
@@ -51,8 +81,11 @@ class RealNetwork:
         """Dial each address of `host` in turn; raises the last one's `OSError`."""
         failure: OSError = OSError(errno.EHOSTUNREACH, f"{host} has no address")
         for address in await self.resolve(host):
-            client = trio.socket.socket(_family(address), socket.SOCK_STREAM)
+            client = trio.socket.from_stdlib_socket(self._new_socket(_family(address)))
             try:
+                if _can_reach(self._source, address):
+                    client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+                    await client.bind((self._source, 0))
                 await client.connect((address, port))
             except OSError as error:
                 client.close()
@@ -189,6 +222,14 @@ def _stream(connection: trio.socket.SocketType) -> trio.SocketStream:
     with suppress(OSError):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX)
     return stream
+
+
+def _can_reach(source: str, address: str) -> bool:
+    """Whether a connection to `address` may go out from `source`: loopback stays on loopback."""
+    if not source or _family(source) != _family(address):
+        return False
+    loopback = ipaddress.ip_address(source).is_loopback
+    return loopback == ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _family(address: str) -> int:

@@ -14,7 +14,7 @@ import trio
 from rocketbed.world.api import File, Stream, World
 from rocketbed.world.logs import render
 from rocketbed.world.real import RealDisk, real_world
-from rocketbed.world.sockets import SEND_STEP, RealListener
+from rocketbed.world.sockets import SEND_STEP, RealListener, usable_source
 
 
 @pytest.fixture
@@ -217,3 +217,44 @@ def test_log_lines_name_the_event_and_its_fields(
     ]
     assert caplog.records[0].__dict__["node"] == "real"
     assert render("a.b", {"text": "one\ntwo"}) == r'a.b text="one\ntwo"'
+
+
+async def peer_of(source: str, listens_on: str) -> tuple[str, int]:
+    """The address that a server on `listens_on` sees a client of this source have."""
+    server = await real_world("server").network.listen(listens_on, 0)
+    client = await real_world("client", source).network.connect(listens_on, server.address[1])
+    accepted = await server.accept()
+    async with client, accepted:
+        seen = real_world("server").network.peer_address(accepted)
+    await server.aclose()
+    return seen
+
+
+async def test_connections_go_out_from_the_source() -> None:
+    assert (await peer_of("127.200.3.4", "127.200.5.6"))[0] == "127.200.3.4"
+    assert (await peer_of("", "127.0.0.1"))[0] == "127.0.0.1"
+
+
+async def test_a_source_that_cannot_reach_the_peer_is_left_out() -> None:
+    assert (await peer_of("192.0.2.1", "127.0.0.1"))[0] == "127.0.0.1"
+    assert (await peer_of("::1", "127.0.0.1"))[0] == "127.0.0.1"
+
+
+def test_only_one_specific_address_is_a_source() -> None:
+    assert [usable_source(host) for host in ("", "0.0.0.0", "::", "broker.example")] == [""] * 4
+    assert [usable_source(host) for host in ("127.1.2.3", "::1")] == ["127.1.2.3", "::1"]
+
+
+async def test_sockets_may_be_made_elsewhere() -> None:
+    made: list[socket.socket] = []
+
+    def make(family: int) -> socket.socket:
+        made.append(socket.socket(family, socket.SOCK_STREAM))
+        return made[-1]
+
+    network = real_world("elsewhere", new_socket=make).network
+    server = await network.listen("127.0.0.1", 0)
+    client = await network.connect(*server.address)
+    assert len(made) == 2
+    await client.aclose()
+    await server.aclose()
