@@ -1,0 +1,159 @@
+"""What can be known to be wrong with a plan before it runs.
+
+A scenario that names a node that cannot exist, or a step that can never be due, would run and pass
+without having tried anything; so it is refused, with a sentence that says which step and why.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.plan import GROUPS, Plan
+from chaos.scenario.step import After, At, Every, Step, unknown
+from chaos.scenario.targets import check_target, labels_in
+from chaos.scenario.units import show_duration
+from chaos.scenario.verbs import VERBS
+from node.config import ConfigError, Setting, make_config
+
+CAPABILITIES: Final = tuple(dict.fromkeys(verb.needs for verb in VERBS.values() if verb.needs))
+"""What a step may need of a backend."""
+SEGMENT_MIN: Final = 4096
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises `ScenarioError` that names the step or the key."""
+    _check_shape(plan)
+    _check_load(plan)
+    _check_weather(plan)
+    labels = _labels(plan.steps)
+    times = _Times(plan.steps, labels)
+    for step in plan.steps:
+        try:
+            _check_step(step, plan, labels, times)
+        except ScenarioError as error:
+            raise ScenarioError(f"step {str(step)!r}: {error}") from None
+
+
+def check_capability(name: str) -> None:
+    """Raises `ScenarioError` for a capability that does not exist."""
+    if name not in CAPABILITIES:
+        raise ScenarioError(unknown("capability", name, list(CAPABILITIES)))
+
+
+def _check_shape(plan: Plan) -> None:
+    shape = plan.shape
+    _within("brokers", shape.brokers, 1, 9)
+    _within("groups", shape.groups, 1, len(GROUPS))
+    _within("nameservers", shape.nameservers, 1, 9)
+    _within("min_isr", shape.min_isr, 1, 9)
+    if shape.segment < SEGMENT_MIN:
+        raise ScenarioError(f"segment: {shape.segment} bytes are too few, {SEGMENT_MIN} at least")
+    try:
+        make_config([Setting(key, value, "settings") for key, value in shape.settings.items()])
+    except ConfigError as error:
+        raise ScenarioError(str(error)) from None
+
+
+def _check_load(plan: Plan) -> None:
+    load = plan.producers
+    _within("producers", load.count, 1, 99)
+    _within("consumers", plan.consumers.count, 0, 99)
+    _within("in_flight", load.in_flight, 1, 1000)
+    _within("topics", load.topics, 1, 99)
+    _within("queues", load.queues, 1, 99)
+    _within("keys", load.keys, 1, 1_000_000)
+    if load.rate <= 0:
+        raise ScenarioError(f"rate: {load.rate:g} messages a second are none")
+    if not 0 <= load.batch <= 1:
+        raise ScenarioError(f"batch: {load.batch:g} is no share between 0 and 1")
+    if not 0 < load.body[0] <= load.body[1]:
+        raise ScenarioError(f"body: {load.body[0]} to {load.body[1]} bytes is no range of sizes")
+    if load.timeout_s <= 0:
+        raise ScenarioError("timeout: it has to be above 0")
+    if plan.storm_s <= 0 or plan.calm_s <= 0:
+        raise ScenarioError("calm: 'at' and 'drain' have to be above 0")
+
+
+def _check_weather(plan: Plan) -> None:
+    nodes = plan.shape.nodes
+    for node in [*plan.weather.disk_ms, *plan.weather.slowness]:
+        if node not in nodes:
+            raise ScenarioError(f"weather: {unknown('node', node, nodes)}")
+
+
+def _check_step(step: Step, plan: Plan, labels: Mapping[str, Step], times: "_Times") -> None:
+    for target in (step.target, step.second):
+        if target:
+            check_target(target, plan, list(labels))
+    earliest = times.earliest(step)
+    if earliest < 0:
+        raise ScenarioError(
+            "it is due before the cluster is up: times count from the moment the load begins"
+        )
+    if isinstance(step.trigger, At | Every) and earliest > plan.storm_s:
+        raise ScenarioError(
+            f"it is due at {show_duration(earliest)}, after the faults end"
+            f" ([calm] at = {show_duration(plan.storm_s)})"
+        )
+    if step.for_s is not None and step.for_s < 0:
+        raise ScenarioError("'for' is below 0")
+    latest = step.trigger.seconds if isinstance(step.trigger, At) else None
+    for label in labels_in(step.target) + labels_in(step.second):
+        begin = times.earliest(labels[label])
+        if labels[label] is step:
+            raise ScenarioError(f"@{label} is the step itself")
+        if latest is not None and begin > latest:
+            raise ScenarioError(
+                f"@{label} is used at {show_duration(latest)}, before its step, which is due at"
+                f" {show_duration(begin)} at the earliest"
+            )
+
+
+def _labels(steps: tuple[Step, ...]) -> dict[str, Step]:
+    labels: dict[str, Step] = {}
+    for step in steps:
+        if step.label in labels:
+            raise ScenarioError(
+                f"two steps are called {step.label!r}: '{labels[step.label]}' and '{step}'"
+            )
+        if step.label:
+            labels[step.label] = step
+    return labels
+
+
+class _Times:
+    """When each step can be due at the earliest, following what comes after what."""
+
+    def __init__(self, steps: tuple[Step, ...], labels: Mapping[str, Step]) -> None:
+        self._labels = labels
+        for step in steps:
+            self._follow(step)
+
+    def earliest(self, step: Step) -> float:
+        """Seconds; steps that wait for something observed may be due at once."""
+        return self._follow(step)
+
+    def _follow(self, step: Step) -> float:
+        seconds, seen, first = 0.0, [step], step
+        while isinstance(trigger := step.trigger, After):
+            if trigger.seconds < 0:
+                raise ScenarioError(f"step {str(first)!r}: the time behind '+' is below 0")
+            if trigger.label not in self._labels:
+                reason = unknown("label", trigger.label, dict(self._labels))
+                raise ScenarioError(f"step {str(first)!r}: {reason}")
+            seconds += trigger.seconds
+            step = self._labels[trigger.label]
+            if any(one is step for one in seen):
+                names = " after ".join(one.label for one in [*seen[-1:], step])
+                raise ScenarioError(f"step {str(first)!r}: labels go in a circle: {names}")
+            seen.append(step)
+        if isinstance(step.trigger, At):
+            return seconds + step.trigger.seconds
+        if isinstance(step.trigger, Every):
+            return seconds + max(0.0, step.trigger.seconds - step.trigger.jitter)
+        return seconds
+
+
+def _within(key: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ScenarioError(f"{key}: {value} is not between {low} and {high}")

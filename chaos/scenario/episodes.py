@@ -1,0 +1,370 @@
+"""What happens to a cluster, one episode at a time: a fault and what an operator does about it.
+
+An episode is a few steps with times of their own, begun at any time. Those of `FIRST` end or stop
+a machine of the cluster and have it all to themselves; those of `SECOND` may happen at any time.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from chaos.scenario.plan import Shape
+from chaos.scenario.units import show_duration
+
+SETTLE_S: Final = 2.0
+"""After a change of the master, until the next fault of a machine."""
+WITHIN_S: Final = 4.0
+"""How long a crash point waits for its event."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """Steps from a beginning on."""
+
+    length_s: float = 0.0
+    steps: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds from the beginning, and the step's text without its trigger; a step that follows
+    another has its trigger in its text (`after ...`)."""
+
+    def at(self, moment: float) -> list[str]:
+        """Texts of the steps when it begins at this moment."""
+        lines = []
+        for seconds, text in self.steps:
+            if text.startswith("after "):
+                lines.append(text)
+            else:
+                lines.append(f"at {show_duration(round(moment + seconds, 3))} {text}")
+        return lines
+
+
+class Maker:
+    """Draws episodes for one cluster."""
+
+    def __init__(self, random: Random, shape: Shape) -> None:
+        self.random = random
+        self.shape = shape
+        self._labels = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether a group is a single node."""
+        return self.shape.brokers == 1
+
+    def label(self) -> str:
+        """A new one."""
+        self._labels += 1
+        return f"e{self._labels}"
+
+    def group(self) -> str:
+        """What is added to a role's name: nothing where there is one group."""
+        groups = list(self.shape.group_nodes())
+        return f":{self.random.choice(groups)}" if len(groups) > 1 else ""
+
+    def member(self, group: str) -> str:
+        """The leader as often as not, or a follower."""
+        if self.alone or self.random.random() < 0.5:
+            return f"leader{group}"
+        return f"follower:any{group}"
+
+    def seconds(self, low: float, high: float) -> float:
+        """A time, more often short than long."""
+        return round(low * math.pow(high / low, self.random.random()), 3)
+
+    def text(self, low: float, high: float) -> str:
+        """The same as a text."""
+        return show_duration(self.seconds(low, high))
+
+    def recover(self, episode: Episode, label: str, who: str, group: str, *, lost: bool) -> None:
+        """Bring back what the step with this label ended; `lost`: its log may be shorter now."""
+        down = self.seconds(0.1, 3.0)
+        is_leader = who.startswith("leader")
+        promote = is_leader and not self.alone and (lost or self.random.random() < 0.4)
+        if promote:
+            episode.steps.append(
+                (0, f"after {label}+{show_duration(down)} promote follower:longest{group}")
+            )
+            episode.length_s += down + SETTLE_S
+            down = round(down + self.seconds(0.2, 3.0), 3)
+        episode.steps.append((0, f"after {label}+{show_duration(down)} restart @{label}"))
+        episode.length_s += down + (SETTLE_S if promote else 0.5)
+
+
+def kill(maker: Maker) -> Episode:
+    """SIGKILL; once more while it recovers, in one case of three."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    who = maker.member(group)
+    episode.steps.append((0, f"kill {who} as {label}"))
+    if maker.random.random() < 0.33:
+        first = maker.seconds(0.05, 1.0)
+        again = round(first + maker.seconds(0.002, 0.3), 3)
+        episode.steps.append((0, f"after {label}+{show_duration(first)} restart @{label}"))
+        episode.steps.append((0, f"after {label}+{show_duration(again)} kill @{label}"))
+        back = round(again + maker.seconds(0.05, 1.0), 3)
+        episode.steps.append((0, f"after {label}+{show_duration(back)} restart @{label}"))
+        episode.length_s = back + 0.5
+    else:
+        maker.recover(episode, label, who, group, lost=False)
+    return episode
+
+
+def stop(maker: Maker) -> Episode:
+    """SIGTERM; in half of the cases its power is cut, or it is killed, while it shuts down."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    who = maker.member(group)
+    if who.startswith("follower") and maker.shape.brokers > 2:
+        who = f"leader{group}"
+    if maker.random.random() < 0.5:
+        power = " powercut" if maker.random.random() < 0.7 else ""
+        event = maker.random.randint(1, 30)
+        episode.steps.append((0, f"crash {who} at store-event {event}{power} as {label}"))
+        episode.steps.append((maker.seconds(0.001, 0.05), f"stop {who}"))
+        maker.recover(episode, label, who, group, lost=bool(power))
+    else:
+        episode.steps.append((0, f"stop {who} as {label}"))
+        maker.recover(episode, label, who, group, lost=False)
+    episode.length_s += 1.0
+    return episode
+
+
+def powercut(maker: Maker) -> Episode:
+    """A power cut of one machine, or of all of them at once."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    if maker.random.random() < 0.25 and not maker.alone and maker.shape.groups == 1:
+        down = maker.seconds(0.1, 1.0)
+        episode.steps.append((0, f"powercut all for {show_duration(down)} as {label}"))
+        back = round(down + 1.5, 3)
+        episode.steps.append((0, f"after {label}+{show_duration(back)} promote longest"))
+        episode.length_s = back + SETTLE_S
+        return episode
+    who = maker.member(group)
+    episode.steps.append((0, f"powercut {who} as {label}"))
+    maker.recover(episode, label, who, group, lost=True)
+    return episode
+
+
+def crash(maker: Maker) -> Episode:
+    """Death within an operation: at the n-th change of a disk, or at a mark."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    who = maker.member(group)
+    power = " powercut" if maker.random.random() < 0.5 else ""
+    event = int(maker.seconds(1, 60))
+    point = f"store-event {event}"
+    if maker.random.random() < 0.2:
+        point = f"mark {maker.random.choice(('store.*', 'replication.*'))}"
+    within = f"within {show_duration(WITHIN_S)}"
+    episode.steps.append((0, f"crash {who} at {point}{power} {within} as {label}"))
+    maker.recover(episode, label, who, group, lost=bool(power))
+    episode.length_s += WITHIN_S
+    return episode
+
+
+def crash_recovery(maker: Maker) -> Episode:
+    """A kill, then a crash point in the recovery that follows."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    who = maker.member(group)
+    back = maker.seconds(0.1, 1.0)
+    event = int(maker.seconds(1, 25))
+    power = " powercut" if maker.alone and maker.random.random() < 0.5 else ""
+    episode.steps += [
+        (0, f"kill {who} as {label}"),
+        (0, f"after {label}+{show_duration(back)} restart @{label}"),
+        (
+            0,
+            f"after {label}+{show_duration(back)} crash @{label} at store-event {event}{power}"
+            f" within 2s for {maker.text(0.05, 1.0)}",
+        ),
+    ]
+    episode.length_s = back + 3.5
+    return episode
+
+
+def pause(maker: Maker) -> Episode:
+    """SIGSTOP for a while."""
+    who, seconds = maker.member(maker.group()), maker.seconds(0.05, 6.0)
+    return Episode(seconds + 0.5, [(0, f"pause {who} for {show_duration(seconds)}")])
+
+
+def disk_sick(maker: Maker) -> Episode:
+    """An error of the disk, which has to end the node; the operator starts it again."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    who = maker.member(group)
+    kind = maker.random.choice(("eio-fsync once", "eio-fsync once", "eio-write once", "full"))
+    length = 1.0
+    if kind == "full":
+        length = maker.seconds(0.5, 3.0)
+        size = maker.random.choice((0, 512, 8192, 65536))
+        kind = f"full after {size}B for {show_duration(length)}"
+    else:
+        kind = f"{kind} for {show_duration(length)}"
+    back = round(length + maker.seconds(0.1, 1.0), 3)
+    episode.steps.append((0, f"disk {who} {kind} as {label}"))
+    episode.steps.append((0, f"after {label}+{show_duration(back)} restart @{label}"))
+    episode.length_s = back + 1.0
+    return episode
+
+
+def wipe(maker: Maker) -> Episode:
+    """A disk is lost: a follower's, or the master's after which a follower is promoted."""
+    group, label = maker.group(), maker.label()
+    if maker.alone:
+        return powercut(maker)
+    if maker.random.random() < 0.5:
+        return _lose_master(maker, group, label)
+    down = maker.seconds(0.1, 2.0)
+    return Episode(down + SETTLE_S, [(0, f"wipe follower:any{group} for {show_duration(down)}")])
+
+
+def promote(maker: Maker) -> Episode:
+    """A planned change of the master."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    if maker.alone:
+        return stop(maker)
+    down = maker.seconds(0.1, 1.0)
+    back = round(down + maker.seconds(0.1, 3.0), 3)
+    episode.steps += [
+        (0, f"stop leader{group} as {label}"),
+        (0, f"after {label}+{show_duration(down)} promote follower:longest{group}"),
+        (0, f"after {label}+{show_duration(back)} restart @{label}"),
+    ]
+    episode.length_s = back + SETTLE_S + 1.0
+    return episode
+
+
+def final_loss(maker: Maker) -> Episode:
+    """The master's disk is lost; what was promised has to be found on the others."""
+    return _lose_master(maker, maker.group(), maker.label())
+
+
+def _lose_master(maker: Maker, group: str, label: str) -> Episode:
+    episode = Episode()
+    if maker.shape.flush == "sync" and maker.random.random() < 0.4:
+        # What counts is on the followers' disks, so they may lose their power with it.
+        episode.steps.append((0, f"powercut follower:all{group} for 300ms"))
+    wait = maker.seconds(1.0, 2.0)
+    back = round(wait + maker.seconds(0.3, 2.0), 3)
+    episode.steps += [
+        (0, f"wipe leader{group} as {label}"),
+        (0, f"after {label}+{show_duration(wait)} promote follower:longest{group}"),
+        (0, f"after {label}+{show_duration(back)} restart @{label}"),
+    ]
+    episode.length_s = back + SETTLE_S
+    return episode
+
+
+def partition(maker: Maker) -> Episode:
+    """Links between nodes are cut, one way or both."""
+    way = " one-way" if maker.random.random() < 0.3 else ""
+    who = maker.random.choice((f"leader{maker.group()}", "rand:1", "rand:minority"))
+    if maker.alone:
+        return nameservers(maker)
+    if maker.random.random() < 0.2:
+        return Episode(0, [(0, f"isolate rand:1 for {maker.text(0.2, 5.0)}")])
+    return Episode(0, [(0, f"partition {who} -> others{way} for {maker.text(0.1, 8.0)}")])
+
+
+def links(maker: Maker) -> Episode:
+    """Slow, lossy or narrow links."""
+    who = maker.random.choice((f"leader{maker.group()}", "rand:1", "clients:producers"))
+    kind = maker.random.choice(
+        (
+            f"delay {maker.text(0.005, 0.8)} jitter {maker.text(0.001, 0.2)}",
+            f"loss {maker.random.choice((1, 5, 20))}%",
+            f"rate {maker.random.choice((4, 32, 256))}KiB",
+        )
+    )
+    other = "all" if who.startswith("clients") else "others"
+    return Episode(
+        0,
+        [
+            (
+                0,
+                f"link {who} -> {other} {kind} for {maker.text(0.5, 6.0)}",
+            )
+        ],
+    )
+
+
+def resets(maker: Maker) -> Episode:
+    """Connections are reset, or nodes cut off one by one."""
+    if maker.random.random() < 0.3:
+        return Episode(0, [(0, f"swizzle all over {maker.text(0.5, 3.0)}")])
+    other = maker.random.choice(("all", "clients:all", "ns:all"))
+    return Episode(0, [(0, f"reset rand:1 -> {other}")])
+
+
+def slow_disk(maker: Maker) -> Episode:
+    """Syncs take long, or hang."""
+    who = maker.member(maker.group())
+    if maker.random.random() < 0.2:
+        return Episode(0, [(0, f"disk {who} hang {maker.text(0.2, 3.0)}")])
+    return Episode(
+        0, [(0, f"disk {who} slow-fsync {maker.text(0.02, 2.0)} for {maker.text(0.5, 8.0)}")]
+    )
+
+
+def clocks(maker: Maker) -> Episode:
+    """A wall clock jumps, or runs fast."""
+    who = maker.member(maker.group())
+    if maker.random.random() < 0.2:
+        return Episode(0, [(0, f"clock {who} drift 5% for {maker.text(1.0, 10.0)}")])
+    jump = maker.random.choice(("-2h", "-60s", "-1s", "50ms", "2s", "60s", "2h"))
+    lasting = f" for {maker.text(0.5, 10.0)}" if maker.random.random() < 0.5 else ""
+    return Episode(0, [(0, f"clock {who} jump {jump}{lasting}")])
+
+
+def slow_cpu(maker: Maker) -> Episode:
+    """A machine is slow."""
+    factor = maker.random.choice((5, 20, 100))
+    return Episode(0, [(0, f"cpu rand:1 slow {factor} for {maker.text(0.5, 5.0)}")])
+
+
+def nameservers(maker: Maker) -> Episode:
+    """A nameserver stands still, dies, or comes back with an old table."""
+    label = maker.label()
+    choice = maker.random.randrange(4)
+    if choice == 0:
+        return Episode(0, [(0, f"pause ns:any for {maker.text(0.5, 8.0)}")])
+    if choice == 1:
+        return Episode(0, [(0, f"kill ns:all for {maker.text(0.1, 3.0)}")])
+    stale = " stale-table" if choice == 2 else ""
+    return Episode(
+        0,
+        [
+            (0, f"kill ns:any as {label}"),
+            (0, f"after {label}+{maker.text(0.1, 6.0)} restart @{label}{stale}"),
+        ],
+    )
+
+
+def clients(maker: Maker) -> Episode:
+    """Consumers or producers die or stand still."""
+    verb = maker.random.choice(("kill", "kill", "pause"))
+    who = maker.random.choice(("clients:consumers", "clients:consumers", "clients:producers"))
+    return Episode(0, [(0, f"{verb} {who} for {maker.text(0.05, 3.0)}")])
+
+
+FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {
+    "kill": kill,
+    "stop": stop,
+    "powercut": powercut,
+    "crash": crash,
+    "crash-recovery": crash_recovery,
+    "pause": pause,
+    "disk-sick": disk_sick,
+    "wipe": wipe,
+    "promote": promote,
+}
+"""Classes whose episodes have a machine's life to themselves."""
+SECOND: Final[Mapping[str, Callable[[Maker], Episode]]] = {
+    "partition": partition,
+    "links": links,
+    "resets": resets,
+    "slow-disk": slow_disk,
+    "clocks": clocks,
+    "slow-cpu": slow_cpu,
+    "nameservers": nameservers,
+    "clients": clients,
+}
+"""Classes whose episodes may happen meanwhile."""

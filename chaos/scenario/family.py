@@ -1,0 +1,73 @@
+"""A scenario as something that can be run many times: a seed makes a plan of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.plan import Plan
+from chaos.scenario.step import After, At, Every, Step, unknown
+
+BACKENDS: Final = ("sim", "process")
+SEEDS: Final[Mapping[str, int]] = {"sim": 20, "process": 1}
+"""How many seeds of a backend are a usual run, unless a scenario says otherwise."""
+QUICK_STORM_S: Final = 12.0
+QUICK_CALM_S: Final = 12.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A scenario. `plan` is pure: the same arguments give the same plan, anywhere."""
+
+    name: str
+    make: Callable[[int, str, bool], Plan]
+    """Seed, backend, whether it is to be short."""
+    description: str = ""
+    """One line."""
+    backends: tuple[str, ...] = BACKENDS
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    """Capabilities without which the scenario proves nothing and is skipped as a whole."""
+    source: str = ""
+    """The file."""
+
+    def plan(self, seed: int, backend: str = "sim", *, quick: bool = False) -> Plan:
+        """The plan of a seed. Raises `ScenarioError`, for a backend that it is not made for too."""
+        if backend not in self.backends:
+            raise ScenarioError(
+                f"{self.name}: not made for {backend}: {', '.join(self.backends)} only"
+                if backend in BACKENDS
+                else unknown("backend", backend, list(BACKENDS))
+            )
+        return self.make(seed, backend, quick)
+
+    def seed_count(self, backend: str) -> int:
+        """How many seeds are a usual run."""
+        return self.seeds.get(backend, SEEDS[backend])
+
+
+def shorten(plan: Plan) -> Plan:
+    """The same with less time between its steps, for a run of about half a minute."""
+    factor = min(1.0, QUICK_STORM_S / plan.storm_s)
+    return replace(
+        plan,
+        storm_s=round(plan.storm_s * factor, 6),
+        calm_s=min(plan.calm_s, QUICK_CALM_S),
+        steps=tuple(_sooner(step, factor) for step in plan.steps),
+    )
+
+
+def _sooner(step: Step, factor: float) -> Step:
+    def short(seconds: float) -> float:
+        return round(seconds * factor, 6)
+
+    trigger = step.trigger
+    if isinstance(trigger, At):
+        trigger = At(short(trigger.seconds))
+    elif isinstance(trigger, After):
+        trigger = After(trigger.label, short(trigger.seconds))
+    elif isinstance(trigger, Every):
+        until = None if trigger.until is None else short(trigger.until)
+        trigger = Every(max(short(trigger.seconds), 0.001), short(trigger.jitter), until)
+    for_s = None if step.for_s is None else short(step.for_s)
+    return replace(step, trigger=trigger, for_s=for_s)

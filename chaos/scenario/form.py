@@ -1,0 +1,59 @@
+"""A plan as JSON: what replay files, corpora and child processes are given.
+
+Every field is written, so that a default that changes later does not change an old plan.
+"""
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
+from chaos.scenario.step import parse_step, unknown
+
+_PARTS = {
+    "shape": Shape,
+    "producers": Producers,
+    "consumers": Consumers,
+    "weather": Weather,
+    "expect": Expect,
+}
+
+
+def plan_to_row(plan: Plan) -> dict[str, Any]:
+    """JSON fields; steps as their texts."""
+    row = {name: _plain(asdict(getattr(plan, name))) for name in _PARTS}
+    return {
+        "name": plan.name,
+        "seed": plan.seed,
+        **row,
+        "steps": [str(step) for step in plan.steps],
+        "storm_s": plan.storm_s,
+        "calm_s": plan.calm_s,
+    }
+
+
+def plan_from_row(row: dict[str, Any]) -> Plan:
+    """The plan again. Raises `ScenarioError` for a row that is none."""
+    known = {field.name: None for field in fields(Plan)}
+    try:
+        for name in row:
+            if name not in known:
+                raise ScenarioError(unknown("field of a plan", name, known))
+        values = {**row, "steps": tuple(parse_step(text) for text in row["steps"])}
+        for name, part in _PARTS.items():
+            values[name] = part(**_tuples(row[name]))
+        return Plan(**values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ScenarioError(f"this is no plan: {error!r}") from error
+
+
+def _plain(fields_: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields_.items()
+    }
+
+
+def _tuples(fields_: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields_.items()
+    }

@@ -1,0 +1,134 @@
+"""Plans from a seed: weather, load and faults, within what a careful operator would survive.
+
+Two lanes run side by side. In the first, one machine after the other ends or stands still, each
+such episode with all that an operator does about it, and none begins before the last one is over. In the
+second, links, disks, clocks, nameservers and clients go wrong meanwhile. Each class of faults is
+missing from half of the seeds: rare combinations need absence as much as presence.
+
+The limits of the fault model (chaos.md 4.5 no. 3, in words of classic mode): the log that was
+longest is never left behind by the operator, since then the operator loses messages and not the
+node. So whoever may have lost the end of its log comes back only after the longest follower was
+promoted; nobody is promoted while a follower is down; a disk is lost only while the others run.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
+from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from chaos.scenario.step import parse_step
+from chaos.scenario.swarm import swarm_weather
+
+GENERATED: Final[Mapping[str, Callable[[Maker], Episode]]] = {**FIRST, **SECOND}
+"""Classes of faults by name."""
+STORM_S: Final = 30.0
+CALM_S: Final = 30.0
+MARGIN_S: Final = 1.0
+"""Between the last episode and the end of all faults."""
+GAP_S: Final = 0.8
+"""Shortest usual gap; the long ones are rare and long (Pareto, exponent 1.3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """What plans are wanted."""
+
+    storm_s: float = STORM_S
+    calm_s: float = CALM_S
+    classes: tuple[str, ...] = field(default_factory=lambda: tuple(GENERATED))
+    rate: tuple[float, float] = (8.0, 20.0)
+    """Messages a second of all producers together: a seed draws between these."""
+
+
+def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swarm") -> Plan:
+    """The plan of a seed; the same arguments give the same plan."""
+    wanted = wishes or Generate()
+    random = Random(f"{name}/{seed}/generate")
+    shape = draw_shape(random)
+    return Plan(
+        name=name,
+        seed=seed,
+        shape=shape,
+        producers=draw_producers(random, wanted.rate),
+        consumers=Consumers(count=random.choice((1, 2, 2, 3)), mode="mixed"),
+        weather=swarm_weather(shape, f"{name}/{seed}/weather"),
+        steps=tuple(map(parse_step, _draw_steps(random, seed, shape, wanted))),
+        storm_s=wanted.storm_s,
+        calm_s=wanted.calm_s,
+    )
+
+
+def draw_shape(random: Random) -> Shape:
+    """A cluster: mostly three nodes, every mix of promises, segments small enough to be many."""
+    brokers, groups = random.choices(((3, 1), (2, 1), (1, 1), (2, 2)), (6, 2, 2, 1))[0]
+    settings: dict[str, str] = {}
+    if random.random() < 0.3:
+        settings["flushIntervalCommitLog"] = random.choice(("100", "2000"))
+    return Shape(
+        brokers=brokers,
+        groups=groups,
+        nameservers=random.choice((1, 2, 2, 3)),
+        flush="sync" if random.random() < 0.5 else "async",
+        repl="sync" if random.random() < 0.7 else "async",
+        min_isr=3 if brokers == 3 and random.random() < 0.15 else 2,
+        segment=random.choice((1 << 15, 1 << 16, 1 << 16, 1 << 18, 1 << 20)),
+        settings=settings,
+    )
+
+
+def draw_producers(random: Random, rate: tuple[float, float]) -> Producers:
+    """Light load: faults want variety of moments, not many messages."""
+    count = random.choice((1, 2, 2, 4))
+    small = random.choice((64, 64, 400))
+    return Producers(
+        count=count,
+        rate=round(random.uniform(*rate) / count, 2),
+        in_flight=random.choice((1, 4, 8)),
+        topics=random.choice((1, 1, 2)),
+        queues=random.choice((1, 4)),
+        body=(small, random.choice((small + 8, 700, 2048, 4096))),
+        keys=random.choice((4, 64)),
+        batch=random.choice((0.0, 0.1, 0.5)),
+        ordered=random.random() < 0.2,
+        timeout_s=random.choice((1.0, 3.0)),
+    )
+
+
+def _draw_steps(random: Random, seed: int, shape: Shape, wanted: Generate) -> list[str]:
+    maker = Maker(random, shape)
+    ends = wanted.storm_s - MARGIN_S
+    last: Episode | None = None
+    if seed % 2 and shape.brokers > 1 and "wipe" in wanted.classes:
+        last = final_loss(maker)
+        ends -= last.length_s
+    first = _lane(random, maker, _some(random, FIRST, wanted), ends, busy=True)
+    second = _lane(random, maker, _some(random, SECOND, wanted), ends, busy=False)
+    lines = first + second
+    if last is not None:
+        lines += last.at(ends)
+    return lines
+
+
+def _some(
+    random: Random, lane: Mapping[str, Callable[[Maker], Episode]], wanted: Generate
+) -> list[str]:
+    """The classes of this seed: each of them with probability one half, at least one."""
+    allowed = [name for name in lane if name in wanted.classes]
+    chosen = [name for name in allowed if random.random() < 0.5]
+    return chosen or ([random.choice(allowed)] if allowed else [])
+
+
+def _lane(random: Random, maker: Maker, names: list[str], ends: float, *, busy: bool) -> list[str]:
+    """Episodes one after the other (`busy`), or each at its own time."""
+    lines: list[str] = []
+    moment = random.uniform(0.5, 3.0)
+    while names and moment < ends:
+        episode = GENERATED[random.choice(names)](maker)
+        if moment + episode.length_s <= ends:
+            lines += episode.at(moment)
+            if busy:
+                moment += episode.length_s
+        moment += min(GAP_S * random.paretovariate(1.3), 10.0)
+    return lines

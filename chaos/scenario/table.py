@@ -1,0 +1,162 @@
+"""Reading nested tables key by key, so that every mistake is told with its place.
+
+A key that nobody asked for is an error with the nearest known one; a value of the wrong type says
+what it should look like. Used for TOML and YAML alike, which give the same tables.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.units import parse_duration, parse_size
+
+T = TypeVar("T")
+
+
+class Table:
+    """One table, its place in the file, and which of its keys were asked for."""
+
+    def __init__(self, values: object, place: str) -> None:
+        self.place = place
+        """File and key path, for messages."""
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            raise ScenarioError(f"{place}: has to be a table of keys and values")
+        self.values: dict[str, Any] = values
+        self._asked: dict[str, None] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def error(self, key: str, what: str) -> ScenarioError:
+        """What is wrong with a key's value."""
+        return ScenarioError(f"{self.place}{key}: {what}")
+
+    def take(self, key: str, parse: Callable[[Any], Any], default: Any) -> Any:
+        """The value of a key, or the default where it is absent."""
+        self._asked[key] = None
+        if key not in self.values:
+            return default
+        try:
+            return parse(self.values[key])
+        except (ValueError, TypeError) as error:
+            raise self.error(key, str(error)) from None
+
+    def table(self, key: str) -> "Table":
+        """The table below a key, empty where it is absent."""
+        self._asked[key] = None
+        place = f"{self.place}{key}"
+        try:
+            found = Table(self.values.get(key, {}), place)
+        except ScenarioError as error:
+            raise ScenarioError(f"{error}: [{key}]") from None
+        found.place = f"{place}."
+        return found
+
+    def one_table(self, key: str) -> "Table":
+        """The same; a list of one table (`[[key]]`) is taken too."""
+        value = self.values.get(key)
+        if isinstance(value, list):
+            if len(value) != 1:
+                raise self.error(key, f"there are {len(value)} of them; one kind is possible")
+            self.values = {**self.values, key: value[0]}
+        return self.table(key)
+
+    def rest(self) -> dict[str, Any]:
+        """What was not asked for; counts as asked for now."""
+        left = {key: value for key, value in self.values.items() if key not in self._asked}
+        self._asked.update(dict.fromkeys(left))
+        return left
+
+    def done(self) -> None:
+        """Raises `ScenarioError` for a key that nobody asked for."""
+        for key in self.values:
+            if key not in self._asked:
+                near = difflib.get_close_matches(key, list(self._asked), n=1)
+                known = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._asked)}"
+                raise ScenarioError(f"{self.place}{key}: unknown key; {known}")
+
+
+def whole(value: object) -> int:
+    """A whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def number(value: object) -> float:
+    """A number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def text(value: object) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is no text in quotes, such as "leader"')
+    return value
+
+
+def flag(value: object) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def duration(value: object) -> float:
+    """Seconds, of a text with a unit, not below 0."""
+    seconds = any_duration(value)
+    if seconds < 0:
+        raise ValueError(f"{value!r} is below 0")
+    return seconds
+
+
+def any_duration(value: object) -> float:
+    """Seconds, of a text with a unit."""
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is no duration; write it as "{value}s" or "{value}ms"')
+    return parse_duration(value)
+
+
+def size(value: object) -> int:
+    """Bytes: a whole number, or a text such as `64KiB`."""
+    return parse_size(value) if isinstance(value, str) else whole(value)
+
+
+def one_of(*words: str) -> Callable[[object], Any]:
+    """One of these words."""
+
+    def parse(value: object) -> str:
+        if value in words:
+            return str(value)
+        near = difflib.get_close_matches(str(value), words, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{value!r} is none of {', '.join(words)}{hint}")
+
+    return parse
+
+
+def list_of(parse: Callable[[Any], T], count: int | None = None) -> Callable[[object], list[T]]:
+    """A list of such values, of this length if one is given."""
+
+    def parse_list(value: object) -> list[T]:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise ValueError(f"{value!r} is no list")
+        if count is not None and len(value) != count:
+            raise ValueError(f"{value!r} has {len(value)} entries, not {count}")
+        return [parse(one) for one in value]
+
+    return parse_list
+
+
+def map_of(parse: Callable[[Any], T]) -> Callable[[object], dict[str, T]]:
+    """A table of such values, whatever its keys."""
+
+    def parse_map(value: object) -> dict[str, T]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{value!r} is no table")
+        return {text(key): parse(one) for key, one in value.items()}
+
+    return parse_map
