@@ -85,23 +85,35 @@ class NodeLoop:
         0.0 when something is runnable again, None when nothing is due at all; `outcome` is set
         once the loop has ended.
         """
-        hooks = sys.get_asyncgen_hooks()
-        with _context(self._context):
-            try:
-                if self._started:
-                    timeout = self._generator.send(self._events())
-                else:
-                    self._started = True
-                    timeout = next(self._generator)
-            except StopIteration:
-                sys.set_asyncgen_hooks(*hooks)
-                self.outcome = self._runner.main_task_outcome or Value(None)
-                return None
+        current = GLOBAL_RUN_CONTEXT.__dict__
+        outer = dict(current)
+        current.clear()
+        current.update(self._context)
+        try:
+            if self._started:
+                timeout = self._generator.send(self._events())
+            else:
+                self._started = True
+                timeout = self._begin()
+        except StopIteration:
+            self.outcome = self._runner.main_task_outcome or Value(None)
+            return None
+        finally:
+            current.clear()
+            current.update(outer)
         entries = self._runner.entry_queue
         if self._runner.runq or entries.queue or entries.idempotent_queue:
             return 0.0
         if timeout >= LONGEST_SLEEP and self._runner.deadlines.next_deadline() == math.inf:
             return None
+        return timeout
+
+    def _begin(self) -> float:
+        hooks = sys.get_asyncgen_hooks()
+        try:
+            timeout: float = next(self._generator)
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
         return timeout
 
     def inside(self, function: Callable[..., T], *arguments: object) -> T:
@@ -111,8 +123,7 @@ class NodeLoop:
 
     def wake(self, task: trio.lowlevel.Task, value: object = None) -> None:
         """Wake a task that parked itself with `trio.lowlevel.wait_task_rescheduled`."""
-        with _context(self._context):
-            self._runner.reschedule(task, Value(value))
+        self._runner.reschedule(task, Value(value))
 
     def stacks(self) -> list[str]:
         """Where the runnable tasks are, for whoever looks for a spinning node."""
