@@ -17,6 +17,8 @@ from node.config import ConfigError, Setting, make_config
 
 CAPABILITIES: Final = tuple(dict.fromkeys(verb.needs for verb in VERBS.values() if verb.needs))
 """What a step may need of a backend."""
+BATCH_BODY_MAX: Final = 1900
+"""Bytes of a body, eight of which still fit into a batch of 16 KiB with all that belongs to them."""
 SEGMENT_MIN: Final = 4096
 
 
@@ -68,6 +70,11 @@ def _check_load(plan: Plan) -> None:
         raise ScenarioError(f"batch: {load.batch:g} is no share between 0 and 1")
     if not 0 < load.body[0] <= load.body[1]:
         raise ScenarioError(f"body: {load.body[0]} to {load.body[1]} bytes is no range of sizes")
+    if load.batch and load.body[1] > BATCH_BODY_MAX and "maxMessageSize" not in plan.shape.settings:
+        raise ScenarioError(
+            f"body: batches of bodies of {load.body[1]} bytes are more than nodes here take"
+            f" (maxMessageSize): at most {BATCH_BODY_MAX}, or batch = 0"
+        )
     if load.timeout_s <= 0:
         raise ScenarioError("timeout: it has to be above 0")
     if plan.storm_s <= 0 or plan.calm_s <= 0:

@@ -1,9 +1,9 @@
 """Plans from a seed: weather, load and faults, within what a careful operator would survive.
 
 Two lanes run side by side. In the first, one machine after the other ends or stands still, each
-such episode with all that an operator does about it, and none begins before the last one is over. In the
-second, links, disks, clocks, nameservers and clients go wrong meanwhile. Each class of faults is
-missing from half of the seeds: rare combinations need absence as much as presence.
+such episode with all that an operator does about it, and none begins before the last one is over.
+In the second, links, disks, clocks, nameservers and clients go wrong meanwhile. Each class of
+faults is missing from half of the seeds: rare combinations need absence as much as presence.
 
 The limits of the fault model (chaos.md 4.5 no. 3, in words of classic mode): the log that was
 longest is never left behind by the operator, since then the operator loses messages and not the
@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 
 from chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
+from chaos.scenario.check import BATCH_BODY_MAX
 from chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from chaos.scenario.step import parse_step
 from chaos.scenario.swarm import swarm_weather
@@ -82,15 +83,16 @@ def draw_producers(random: Random, rate: tuple[float, float]) -> Producers:
     """Light load: faults want variety of moments, not many messages."""
     count = random.choice((1, 2, 2, 4))
     small = random.choice((64, 64, 400))
+    large = random.choice((small + 8, 700, 1800, 4096))
     return Producers(
         count=count,
         rate=round(random.uniform(*rate) / count, 2),
         in_flight=random.choice((1, 4, 8)),
         topics=random.choice((1, 1, 2)),
         queues=random.choice((1, 4)),
-        body=(small, random.choice((small + 8, 700, 2048, 4096))),
+        body=(small, large),
         keys=random.choice((4, 64)),
-        batch=random.choice((0.0, 0.1, 0.5)),
+        batch=random.choice((0.0, 0.1, 0.5)) if large < BATCH_BODY_MAX else 0.0,
         ordered=random.random() < 0.2,
         timeout_s=random.choice((1.0, 3.0)),
     )

@@ -69,7 +69,7 @@ class Producers:
     """Sends of each that may be under way."""
     topics: int = 1
     queues: int = 4
-    body: tuple[int, int] = (64, 2048)
+    body: tuple[int, int] = (64, 1800)
     """Sizes, bytes; the lower bound is raised to what names the writer."""
     keys: int = 64
     """Different keys."""

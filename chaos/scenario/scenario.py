@@ -106,7 +106,7 @@ class Scenario:
         in_flight: int = 4,
         topics: int = 1,
         queues: int = 4,
-        body: tuple[int, int] = (64, 2048),
+        body: tuple[int, int] = (64, 1800),
         keys: int = 64,
         batch: float = 0.1,
         ordered: bool = False,
