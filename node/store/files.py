@@ -122,6 +122,12 @@ class FilePool:
         """Note that a name was made or removed."""
         self.new_names[path.rpartition("/")[0] or "/"] = None
 
+    def doubt(self, path: str, root: str) -> None:
+        """Take every name on the way from `root` to a file for one that is not durable."""
+        while path.startswith(f"{root}/"):
+            self.named(path)
+            path = path.rpartition("/")[0]
+
     async def sync_names(self) -> None:
         """fsync every directory with a name that may not be durable.
 

@@ -90,6 +90,8 @@ class Recovery:
         self.report.reason = evidence.reason
         self.report.last_durable = evidence.flushed
         self._judge_suspects(evidence)
+        if not self.report.was_clean:
+            self._doubt_names()
         if evidence.trusted:
             flushed = await self._resume(evidence)
         else:
@@ -118,6 +120,17 @@ class Recovery:
         parts.queues.load(tolerant=tolerant)
         if parts.config.index_enabled:
             parts.index.load()
+
+    def _doubt_names(self) -> None:
+        """A process that was killed may have made files whose directories it had not synced yet.
+
+        What is written to them now would be lost with their names by a power loss, synced or not.
+        """
+        parts = self._parts
+        rows = [parts.log.segments, *(queue.row for queue in parts.queues.all())]
+        paths = [row.path(start) for row in rows for start in row.starts]
+        for path in [*paths, *(file.path for file in parts.index.files)]:
+            parts.pool.doubt(path, parts.config.root)
 
     def _same_sizes(self, mark: Mark) -> bool:
         """Whether the settings are those the directory was written with; raises if they are not."""
