@@ -12,6 +12,7 @@ import marshal
 import math
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import trio
 
@@ -64,7 +65,7 @@ class Timeline:
 
     def record(self, *fields: object) -> None:
         """Add to the digest, and to the trace if it is kept."""
-        entry = (self.now, *fields)
+        entry: Any = (self.now, *fields)
         try:
             self._digest.update(marshal.dumps(entry, MARSHAL_VERSION))
         except ValueError:

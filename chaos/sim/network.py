@@ -214,8 +214,17 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._check_writable()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has arrived; nothing at the peer's end of file."""
-        await self._enter(self._reader)
+        """What has arrived; nothing at the peer's end of file.
+
+        As with trio's sockets other tasks run first when something is there already, and while
+        this one waits when nothing is.
+        """
+        if self._received:
+            await self._enter(self._reader)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._claim(self._reader)
+            self._check()
         while not self._received:
             self._check()
             if self._ended:
@@ -328,10 +337,13 @@ class SimStream(trio.abc.HalfCloseableStream):
         self._outgoing.append((kind, data))
         self.pump()
 
-    async def _enter(self, parking: Parking) -> None:
+    def _claim(self, parking: Parking) -> None:
         self.process.fate.check()
         if parking.taken:
             raise trio.BusyResourceError("another task is using this direction of the stream")
+
+    async def _enter(self, parking: Parking) -> None:
+        self._claim(parking)
         await trio.lowlevel.checkpoint()
         self._check()
 

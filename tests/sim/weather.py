@@ -30,6 +30,14 @@ async def serve_log(world: World) -> None:
             nursery.start_soon(serve, await listener.accept())
 
 
+async def receive_answer(stream: Stream) -> bytes:
+    """The eight bytes of one answer, which may come in pieces; fewer at the end of the stream."""
+    answer = b""
+    while len(answer) < 8 and (piece := await stream.receive_some(8 - len(answer))):
+        answer += piece
+    return answer
+
+
 async def append(world: World, count: int) -> int:
     """Send `count` lines to the server, over as many connections as it takes; count answers."""
     answered = 0
@@ -41,7 +49,7 @@ async def append(world: World, count: int) -> int:
                 while answered < count:
                     with trio.fail_after(1):
                         await stream.send_all(b"%s-%06d\n" % (world.name.encode(), answered))
-                        if not await stream.receive_some():
+                        if not await receive_answer(stream):
                             break
                     answered += 1
                     await trio.sleep(world.random.random() * 0.01)
