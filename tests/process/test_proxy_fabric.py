@@ -1,0 +1,281 @@
+"""Machines with a TCP proxy between: each fault is made and seen from both ends."""
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from chaos.process.proxy_fabric import ProxyFabric
+from chaos.trial.api import LinkState
+from rocketbed.world.api import Listener, Stream
+from rocketbed.world.real import real_world
+
+DEADLINE_S = 20
+CUT = LinkState(cut=True)
+FREE = LinkState()
+
+
+@asynccontextmanager
+async def proxied() -> AsyncIterator[ProxyFabric]:
+    with trio.fail_after(DEADLINE_S):
+        async with ProxyFabric(["b1", "b2"], ["ns1"], ["producer-1"]) as fabric:
+            yield fabric
+
+
+async def serve(fabric: ProxyFabric, machine: str) -> Listener:
+    """Listen as the machine's server would."""
+    host, port = fabric.settings(machine)["bindAddress"], fabric.address(machine)[1]
+    return await fabric.world(machine).network.listen(host, port)
+
+
+async def dial(fabric: ProxyFabric, source: str, target: str) -> Stream:
+    """Connect, trying again while the server is only about to be seen."""
+    while True:
+        try:
+            return await fabric.world(source).network.connect(*fabric.address(target))
+        except ConnectionRefusedError:
+            await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def connected(
+    fabric: ProxyFabric, source: str = "b2", target: str = "b1"
+) -> AsyncIterator[tuple[Stream, Stream]]:
+    """The two ends of a connection: the client's, the server's."""
+    listener = await serve(fabric, target)
+    client = await dial(fabric, source, target)
+    server = await listener.accept()
+    try:
+        yield client, server
+    finally:
+        for one in (client, server, listener):
+            await one.aclose()
+
+
+async def receive(stream: Stream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size and (part := await stream.receive_some(size - len(data))):
+        data += part
+    return bytes(data)
+
+
+async def round_trip(one: Stream, other: Stream) -> float:
+    began = trio.current_time()
+    await one.send_all(b"?")
+    assert await receive(other, 1) == b"?"
+    await other.send_all(b"!")
+    assert await receive(one, 1) == b"!"
+    return trio.current_time() - began
+
+
+async def speak_on(stream: Stream) -> None:
+    """Send until the stream breaks."""
+    while True:
+        await stream.send_all(b"is anybody there?")
+        await trio.sleep(0.001)
+
+
+async def is_mute(what: Callable[[], Awaitable[object]]) -> bool:
+    """Whether something does not happen within a while that is long for loopback."""
+    with trio.move_on_after(0.1) as scope:
+        await what()
+    return scope.cancelled_caught
+
+
+async def test_machines_are_told_apart_by_the_address_they_dial_from() -> None:
+    async with proxied() as fabric, connected(fabric, "producer-1", "b1") as (client, server):
+        network = real_world("looker").network
+        assert network.peer_address(client) == fabric.address("b1")
+        assert network.peer_address(server)[0] == fabric._public("producer-1")
+        await round_trip(client, server)
+
+
+async def test_a_delay_lies_on_its_direction_only() -> None:
+    async with proxied() as fabric, connected(fabric) as (client, server):
+        await fabric.set_link("b2", "b1", LinkState(delay_s=0.03))
+        assert 0.03 <= min([await round_trip(client, server) for _ in range(5)]) < 0.06
+        began = trio.current_time()
+        await server.send_all(b"x")
+        await receive(client, 1)
+        assert trio.current_time() - began < 0.03
+        await fabric.set_link("b2", "b1", FREE)
+        assert min([await round_trip(client, server) for _ in range(5)]) < 0.03
+
+
+async def test_jitter_and_loss_keep_the_order() -> None:
+    async with proxied() as fabric, connected(fabric) as (client, server):
+        await fabric.set_link("b2", "b1", LinkState(jitter_s=0.003, loss=0.01))
+        numbers = b"".join(struct.pack(">I", number) for number in range(20_000))
+
+        async def send() -> None:
+            for at in range(0, len(numbers), 400):
+                await client.send_all(numbers[at : at + 400])
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            assert await receive(server, len(numbers)) == numbers
+
+
+async def test_a_cut_direction_holds_bytes_and_heals_in_order() -> None:
+    async with proxied() as fabric, connected(fabric) as (client, server):
+        await fabric.set_link("b2", "b1", CUT)
+        for word in (b"one ", b"two ", b"three"):
+            await client.send_all(word)
+        assert await is_mute(lambda: server.receive_some(1))
+        await server.send_all(b"the other way is open")
+        assert await receive(client, 21) == b"the other way is open"
+        await client.send_eof()
+        await fabric.set_link("b2", "b1", FREE)
+        assert await receive(server, 100) == b"one two three"
+
+
+async def test_a_new_connection_waits_for_the_cut_to_end() -> None:
+    async with proxied() as fabric:
+        listener = await serve(fabric, "b1")
+        await fabric.set_link("b1", "b2", CUT)
+        given_up = await dial(fabric, "b2", "b1")
+        await given_up.send_all(b"too early")
+        await given_up.aclose()
+        patient = await dial(fabric, "b2", "b1")
+        await patient.send_all(b"patient")
+        assert await is_mute(listener.accept)
+        elsewhere = await dial(fabric, "producer-1", "b1")
+        await elsewhere.send_all(b"others")
+        async with await listener.accept() as first:
+            assert await receive(first, 6) == b"others"
+        await fabric.set_link("b1", "b2", FREE)
+        async with await listener.accept() as second:
+            assert await receive(second, 7) == b"patient"
+        assert await is_mute(listener.accept)
+        for stream in (patient, elsewhere, listener):
+            await stream.aclose()
+
+
+async def test_a_server_that_is_gone_refuses_unless_it_cannot_be_known() -> None:
+    async with proxied() as fabric:
+        network = fabric.world("b2").network
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(*fabric.address("b1"))
+        await fabric.set_link("b2", "b1", CUT)
+        client = await network.connect(*fabric.address("b1"))
+        assert await is_mute(lambda: client.receive_some(1))
+        await fabric.set_link("b2", "b1", FREE)
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some(1)
+        await client.aclose()
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(*fabric.address("b1"))
+
+
+async def test_ends_reach_the_other_side() -> None:
+    async with proxied() as fabric:
+        async with connected(fabric) as (client, server):
+            await client.send_eof()
+            assert await server.receive_some(1) == b""
+            await server.send_all(b"still here")
+            assert await receive(client, 10) == b"still here"
+        async with connected(fabric) as (client, server):
+            await client.send_all(b"never read")
+            await trio.lowlevel.wait_readable(server.socket)  # type: ignore[attr-defined]
+            await server.aclose()
+            with pytest.raises(trio.BrokenResourceError):
+                await client.receive_some(1)
+        async with connected(fabric) as (client, server):
+            await server.aclose()
+            with pytest.raises(trio.BrokenResourceError):
+                await speak_on(client)
+
+
+async def test_a_reset_is_one_at_both_ends() -> None:
+    async with proxied() as fabric, connected(fabric) as (client, server):
+        await round_trip(client, server)
+        await fabric.reset("b1", "producer-1")
+        await round_trip(client, server)
+        await fabric.reset("b1", "b2")
+        for end in (client, server):
+            with pytest.raises(trio.BrokenResourceError):
+                await end.receive_some(1)
+
+
+async def test_a_rate_holds_for_all_connections_of_a_link() -> None:
+    size, rate = 150_000, 1_000_000
+    async with proxied() as fabric:
+        async with connected(fabric) as (client, server):
+            other = await dial(fabric, "b2", "b1")
+            await fabric.set_link("b2", "b1", LinkState(rate=rate))
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.send_all, bytes(size))
+                nursery.start_soon(other.send_all, bytes(size))
+                await receive(server, size)
+            await fabric.set_link("b2", "b1", LinkState())
+            took = trio.current_time() - began
+            await other.aclose()
+        assert size / rate <= took < 3 * size / rate
+
+
+async def test_a_sender_into_a_cut_has_to_wait() -> None:
+    async with proxied() as fabric, connected(fabric) as (client, server):
+        await fabric.set_link("b2", "b1", CUT)
+        sent = 0
+
+        async def flood() -> None:
+            nonlocal sent
+            while True:
+                await client.send_all(bytes(65536))
+                sent += 65536
+
+        assert await is_mute(flood)
+        assert sent < 8 << 20
+        await fabric.set_link("b2", "b1", FREE)
+        assert len(await receive(server, sent)) == sent
+
+
+async def test_nobody_hears_of_a_power_cut_until_the_machine_is_back() -> None:
+    async with proxied() as fabric:
+        listener = await serve(fabric, "b1")
+        client = await dial(fabric, "b2", "b1")
+        server = await listener.accept()
+        await round_trip(client, server)
+        await fabric.silence("b1")
+        await server.aclose()
+        await listener.aclose()
+        await client.send_all(b"are you there?")
+        assert await is_mute(lambda: client.receive_some(1))
+        late = await dial(fabric, "b2", "b1")
+        assert await is_mute(lambda: late.receive_some(1))
+        await fabric.restore("b1")
+        for stream in (client, late):
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some(1)
+            await stream.aclose()
+        async with connected(fabric) as (client, server):
+            await round_trip(client, server)
+
+
+async def test_who_says_nothing_stays_half_open_after_a_power_cut() -> None:
+    async with proxied() as fabric, connected(fabric) as (client, server):
+        await fabric.silence("b2")
+        await client.aclose()
+        await fabric.restore("b2")
+        assert await is_mute(lambda: server.receive_some(1))
+        await server.send_all(b"are you there?")
+        with pytest.raises(trio.BrokenResourceError):
+            await server.receive_some(1)
+
+
+async def test_two_fabrics_do_not_meet() -> None:
+    async with proxied() as one, proxied() as other:
+        assert one.address("b1") != other.address("b1")
+        async with connected(one) as (client, server), connected(other) as (client_2, server_2):
+            await round_trip(client, server)
+            await round_trip(client_2, server_2)
+
+
+def test_it_says_what_it_cannot_do() -> None:
+    fabric = ProxyFabric(["b1"], ["ns1"])
+    assert [fabric.lacks(one) for one in ("net.cut", "net.delay", "net.reset", "")] == [None] * 4
+    assert "switch" in str(fabric.lacks("net.loss"))
