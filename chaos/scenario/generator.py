@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
 from chaos.scenario.check import BATCH_BODY_MAX
+from chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
 from chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from chaos.scenario.step import parse_step
 from chaos.scenario.swarm import swarm_weather
