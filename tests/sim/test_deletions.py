@@ -97,4 +97,4 @@ def test_a_topic_that_everybody_sends_to_can_be_deleted() -> None:
 
     seconds, code, codes = with_node(scenario)
     assert (code, seconds < 2) == (0, True)
-    assert codes == {0, 17}
+    assert {0} <= codes <= {0, 17}

@@ -18,8 +18,13 @@ async def serve_log(world: World) -> None:
 
     async def serve(stream: Stream) -> None:
         try:
+            line = b""
             while data := await stream.receive_some():
-                file.write_at(file.size(), data)
+                line += data
+                if not line.endswith(b"\n"):
+                    continue  # a line may come in pieces, and is one append
+                file.write_at(file.size(), line)
+                line = b""
                 await file.sync()
                 await stream.send_all(file.size().to_bytes(8, "big"))
         except trio.BrokenResourceError:
