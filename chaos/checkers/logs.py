@@ -15,7 +15,6 @@ from chaos.checkers.keys import Queues
 from chaos.record import Image
 from chaos.workload import body_crc, decode_body
 from rocketbed.inspect import (
-    Hole,
     LogEnd,
     Record,
     Report,
@@ -79,7 +78,7 @@ class NodeLog:
     directory: StoreDirectory
     messages: Messages
     boundaries: "array[int]"
-    """Where each record and filler ends, rising."""
+    """Where each record ends, rising."""
     log_min: int
     log_end: int
     store: Report | None = None
@@ -134,9 +133,9 @@ class LogReader:
             if isinstance(item, LogEnd):
                 end = item.offset
                 continue
-            boundaries.append(item.end if isinstance(item, Hole) else item.offset + item.size)
             if not isinstance(item, Scanned):
                 continue
+            boundaries.append(item.offset + item.size)
             topic = self._topics.get(item.topic)
             if topic is None:
                 continue

@@ -128,7 +128,7 @@ def _wrong_end(evidence: Evidence, losses: Losses, restart: _Restart) -> str:
         if restart.end < floor:
             return f"below {floor}, the last record known to be on disk ({durable})"
         return ""
-    if restart.end != image.log_end:
+    if restart.end not in (image.log_end, image.floor(image.log_end)):
         return f"but its last whole record ended at {image.log_end}, and a kill takes nothing"
     return ""
 

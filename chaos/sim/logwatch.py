@@ -9,7 +9,7 @@ COMMIT_LOG = "/store/commitlog/"
 
 
 class _Segment:
-    __slots__ = ("durable", "syncs", "written")
+    __slots__ = ("durable", "is_named", "syncs", "written")
 
     def __init__(self) -> None:
         self.written = 0
@@ -18,6 +18,8 @@ class _Segment:
         """End of those that a completed sync covers."""
         self.syncs: list[int] = []
         """What was written when each sync under way began."""
+        self.is_named = False
+        """Whether its directory was synced since it was made: else a power cut may take it all."""
 
 
 class LogWatch:
@@ -26,9 +28,15 @@ class LogWatch:
     def __init__(self, trace: NodeTrace) -> None:
         self.trace = trace
         self._segments: dict[int, _Segment] = {}
+        self._naming: list[list[_Segment]] = []
+        """Segments that each sync of the directory under way will have named."""
 
     def saw(self, time_ns: int, kind: str, path: str, offset: int, size: int) -> None:
         """An event of the disk; others than the log's are ignored."""
+        if f"{path}/" == COMMIT_LOG:
+            if self._named(kind):
+                self.trace.add(time_ns, *self.ends())
+            return
         if not path.startswith(COMMIT_LOG):
             return
         name = path[len(COMMIT_LOG) :]
@@ -53,6 +61,7 @@ class LogWatch:
             segment = self._segments[start]
             if segment.written:
                 written = start + segment.written
+            contiguous = contiguous and segment.is_named
             if contiguous:
                 durable = max(durable, start + segment.durable if segment.durable else 0)
                 contiguous = segment.durable >= segment.written
@@ -63,12 +72,14 @@ class LogWatch:
         for segment in self._segments.values():
             segment.written = min(segment.written, segment.durable)
             segment.syncs.clear()
+        self._naming.clear()
         self.trace.add(time_ns, *self.ends())
 
     def died(self) -> None:
         """The process died; its syncs under way never end."""
         for segment in self._segments.values():
             segment.syncs.clear()
+        self._naming.clear()
 
     def recovered(self, time_ns: int, end: int, segment_size: int, *, is_durable: bool) -> None:
         """The node found its log to end here; after a power cut all of that was on disk."""
@@ -76,10 +87,21 @@ class LogWatch:
             limit = min(max(end - start, 0), segment_size)
             if is_durable:
                 segment.written = segment.durable = limit
+                segment.is_named = True
             else:
                 segment.written = min(segment.written, limit)
                 segment.durable = min(segment.durable, limit)
         self.trace.add(time_ns, *self.ends())
+
+    def _named(self, kind: str) -> bool:
+        """Take a sync of the log's directory in; whether names became durable."""
+        if kind == "sync_dir":
+            self._naming.append(list(self._segments.values()))
+        elif kind == "sync_dir_end" and self._naming:
+            for segment in self._naming.pop(0):
+                segment.is_named = True
+            return True
+        return False
 
     def wiped(self, time_ns: int) -> None:
         """The disk is another one, empty."""

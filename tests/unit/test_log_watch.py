@@ -1,0 +1,48 @@
+"""How far a simulated log is on disk, from the disk's events alone."""
+
+from chaos.sim.logwatch import LogWatch
+from chaos.trace import Ends, NodeTrace
+
+DIRECTORY = "/store/commitlog"
+FIRST = f"{DIRECTORY}/{0:020d}"
+
+
+def watch(*events: tuple[str, str, int]) -> LogWatch:
+    """Events as (kind, path, size of a write from the start)."""
+    made = LogWatch(NodeTrace())
+    for time_ns, (kind, path, size) in enumerate(events, start=1):
+        made.saw(time_ns, kind, path, 0, size)
+    return made
+
+
+def test_a_sync_counts_once_its_name_is_durable_too() -> None:
+    synced = (("write", FIRST, 100), ("sync", FIRST, 0), ("sync_end", FIRST, 0))
+    assert watch(*synced).ends() == Ends(100, 0)
+    named = watch(*synced, ("sync_dir", DIRECTORY, 0), ("sync_dir_end", DIRECTORY, 0))
+    assert named.ends() == Ends(100, 100)
+    assert list(named.trace.entries())[-1] == (5, Ends(100, 100))
+
+
+def test_a_sync_of_the_directory_names_what_was_there_when_it_began() -> None:
+    made = watch(
+        ("sync_dir", DIRECTORY, 0),
+        ("write", FIRST, 100),
+        ("sync", FIRST, 0),
+        ("sync_end", FIRST, 0),
+        ("sync_dir_end", DIRECTORY, 0),
+    )
+    assert made.ends() == Ends(100, 0)
+
+
+def test_what_a_power_cut_left_is_named() -> None:
+    made = watch(("write", FIRST, 100))
+    made.lost_power(2)
+    made.recovered(3, 60, 4096, is_durable=True)
+    assert made.ends() == Ends(60, 60)
+
+
+def test_what_a_kill_left_is_not() -> None:
+    made = watch(("write", FIRST, 100), ("sync", FIRST, 0), ("sync_end", FIRST, 0))
+    made.died()
+    made.recovered(5, 100, 4096, is_durable=False)
+    assert made.ends() == Ends(100, 0)
