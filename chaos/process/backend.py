@@ -117,8 +117,7 @@ class ProcessBackend:
         try:
             await self._nursery_manager.__aexit__(kind, error, traceback)
         finally:
-            with trio.CancelScope(shield=True):
-                await self.fabric.__aexit__(kind, error, traceback)
+            await self.fabric.__aexit__(kind, error, traceback)  # may hold a nursery: no shield
 
     # --- looking
 

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -11,8 +12,10 @@ from chaos.process.proxy_fabric import ProxyFabric
 from chaos.trial.api import LinkState
 from rocketbed.world.api import Listener, Stream
 from rocketbed.world.real import real_world
+from tests.process.fabric_support import check_replication
 
 DEADLINE_S = 20
+NODES_DEADLINE_S = 60
 CUT = LinkState(cut=True)
 FREE = LinkState()
 
@@ -273,6 +276,13 @@ async def test_two_fabrics_do_not_meet() -> None:
         async with connected(one) as (client, server), connected(other) as (client_2, server_2):
             await round_trip(client, server)
             await round_trip(client_2, server_2)
+
+
+@pytest.mark.process
+async def test_nodes_replicate_across_it(tmp_path: Path) -> None:
+    with trio.fail_after(NODES_DEADLINE_S):
+        fabric = ProxyFabric(["b1", "b2"], ["ns1"], ["producer-1"])
+        await check_replication(fabric, tmp_path)
 
 
 def test_it_says_what_it_cannot_do() -> None:

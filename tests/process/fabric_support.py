@@ -1,0 +1,80 @@
+"""A master and its slave on two machines of a fabric, seen from a producer on a third."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from chaos.history import HistoryWriter
+from chaos.process.backend import ProcessBackend
+from chaos.process.fabric import Fabric
+from chaos.process.machine import Machine
+from chaos.trial.api import LinkState, Sample
+from rocketbed import Message, Producer, Sent
+
+NODES = ("b1", "b2")
+PRODUCER = "producer-1"
+LOOK_S = 0.02
+
+
+async def check_replication(fabric: Fabric, directory: Path) -> None:
+    """A message is safe; during a cut between the nodes none is; afterwards all are copied."""
+    async with replicating(fabric, directory) as backend:
+        world = fabric.world(PRODUCER)
+        async with Producer(world, nameservers=backend.nameservers(), retries=0) as producer:
+            assert await _is_safe(producer)
+            await backend.set_link("b1", "b2", LinkState(cut=True))
+            assert not await _is_safe(producer)
+            await backend.set_link("b1", "b2", LinkState())
+            await _until_safe(producer)
+            await backend.reset("b1", "b2")
+            await _until_safe(producer)
+        master = await _until(backend, "b1", lambda sample: sample.in_sync == 2)
+        slave = await _until(backend, "b2", lambda sample: sample.is_following)
+        assert master.written == slave.written > 0
+
+
+@asynccontextmanager
+async def replicating(fabric: Fabric, directory: Path) -> AsyncIterator[ProcessBackend]:
+    """The cluster, once the slave follows."""
+    machines = {name: Machine(directory / name, name) for name in NODES}
+    for name in NODES:
+        (directory / name).mkdir()
+    with HistoryWriter(directory / "history", lambda: 0) as history:
+        async with ProcessBackend(fabric, machines, ["ns1"], history, directory, 0) as backend:
+            await backend.start("ns1", {})
+            for number, name in enumerate(NODES):
+                await backend.start(name, _settings(number))
+            await _until(backend, "b2", lambda sample: sample.is_following)
+            await _until(backend, "b1", lambda sample: sample.in_sync == 2)
+            yield backend
+
+
+def _settings(number: int) -> dict[str, str]:
+    return {
+        "brokerName": "b",
+        "brokerId": str(number),
+        "brokerRole": "SLAVE" if number else "SYNC_MASTER",
+        "inSyncReplicas": "2",
+        "syncFlushTimeout": "500",
+        "mappedFileSizeCommitLog": "4194304",
+    }
+
+
+async def _is_safe(producer: Producer) -> bool:
+    outcome = await producer.send(Message("Orders", b"one coffee"))
+    return isinstance(outcome, Sent) and outcome.is_safe
+
+
+async def _until_safe(producer: Producer) -> None:
+    while not await _is_safe(producer):
+        await trio.lowlevel.checkpoint()
+
+
+async def _until(backend: ProcessBackend, node: str, holds: Callable[[Sample], bool]) -> Sample:
+    while True:
+        sample = await backend.observe(node)
+        if sample is not None and holds(sample):
+            return sample
+        await trio.sleep(LOOK_S)
