@@ -18,7 +18,7 @@ from node.config import ConfigError, Setting, make_config
 CAPABILITIES: Final = tuple(dict.fromkeys(verb.needs for verb in VERBS.values() if verb.needs))
 """What a step may need of a backend."""
 BATCH_BODY_MAX: Final = 1900
-"""Bytes of a body, eight of which still fit into a batch of 16 KiB, with all that goes with them."""
+"""Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""
 SEGMENT_MIN: Final = 4096
 
 
