@@ -297,15 +297,17 @@ class SimDisk:
             if self.crash_kind == "power":
                 self._names.change(change)
             raise self.crash()
-        self._event(change.kind, change.path)
+        self._event(change.kind, change.path, told=change.target)
         self._names.change(change)
 
-    def _event(self, kind: str, path: str, offset: int = 0, size: int = 0) -> None:
+    def _event(
+        self, kind: str, path: str, offset: int = 0, size: int = 0, *, told: str = ""
+    ) -> None:
         if self.is_crash_point():
             raise self.crash()
         self.events += 1
         if self.observer is not None:
-            self.observer(kind, path, offset, size)
+            self.observer(kind, told or path, offset, size)
         if self.read_only and not kind.startswith("sync"):
             raise disk_error(errno.EROFS, path)
         if self.faults and not kind.startswith("sync"):

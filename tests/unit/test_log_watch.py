@@ -46,3 +46,16 @@ def test_what_a_kill_left_is_not() -> None:
     made.died()
     made.recovered(5, 100, 4096, is_durable=False)
     assert made.ends() == Ends(100, 0)
+
+
+def test_a_segment_exists_from_its_name_on() -> None:
+    """Its directory may be synced before the first byte is written."""
+    made = watch(
+        ("rename", FIRST, 0),
+        ("sync_dir", DIRECTORY, 0),
+        ("sync_dir_end", DIRECTORY, 0),
+        ("write", FIRST, 100),
+        ("sync", FIRST, 0),
+        ("sync_end", FIRST, 0),
+    )
+    assert made.ends() == Ends(100, 100)
