@@ -92,7 +92,9 @@ class Members:
         return {**lines, **shape.settings}
 
     async def start(self, node: str) -> None:
-        """Start a node; does not wait."""
+        """Start a node that is down; does not wait."""
+        if self.backend.state(node) != "down":
+            return
         member = self.members[node]
         member.incarnation += 1
         settings = self.settings(node)
@@ -149,8 +151,8 @@ class Members:
     async def promote(self, node: str, *, unfenced: bool = False) -> None:
         """Make a slave the master of its group.
 
-        The old master is killed first, unless `unfenced`; every slave that runs is started again
-        with the leave to cut its log.
+        The old master is killed first, unless `unfenced`, and whoever starts it from now on starts
+        a slave; every slave that runs is started again with the leave to cut its log.
         """
         member = self.members[node]
         former = self.leader(member.group)
@@ -160,7 +162,6 @@ class Members:
             self.members[former].wanted = False
             await self.backend.kill(former)
         sample = await self.backend.observe(node)
-        await self.stop(node)
         old = self.members[former]
         old.broker_id, member.broker_id = member.broker_id, 0
         for name in self.followers(member.group):
@@ -168,6 +169,7 @@ class Members:
             self.members[name].joined = False
         member.cut = False
         member.joined = True
+        await self.stop(node)
         self.backend.history.event(
             Function.NODE,
             node,
