@@ -166,9 +166,12 @@ def offset_overrun(evidence: Evidence, losses: Losses) -> CheckResult:
     return judged(title, examined, unit, findings, allowed=allowed)
 
 
-def order_violations(evidence: Evidence) -> CheckResult:
+def order_violations(evidence: Evidence, losses: Losses) -> CheckResult:
     """A15: of one producer's messages in one queue of an ordered topic the first deliveries come in
-    the order in which they were sent one after the other."""
+    the order in which they were sent one after the other.
+
+    A loss in between excuses it: positions of the group may have been of the log before.
+    """
     title, unit = "A15 order violation", "ordered messages read"
     topics = set(evidence.record.ordered_topics)
     if not topics:
@@ -191,10 +194,13 @@ def order_violations(evidence: Evidence) -> CheckResult:
     if not examined:
         return not_applicable(title, unit, "no message of an ordered topic was read")
     findings: list[Example] = []
+    allowed: list[Example] = []
     for (function, number), ranks in sorted(firsts.items()):
         name = f"group {number}" if function == Function.DELIVER else f"reader {number}"
-        findings += _disorder(evidence, sent, ranks, name, reads)
-    return judged(title, examined, unit, findings)
+        for example, begun, delivered, node in _disorder(evidence, sent, ranks, name, reads):
+            lost = losses.loss_between(evidence.group_of(node), begun, delivered)
+            (allowed if lost or example.value in losses.gone else findings).append(example)
+    return judged(title, examined, unit, findings, allowed=allowed)
 
 
 _Operation = tuple[int, int, int, set[int]]
@@ -230,14 +236,15 @@ def _disorder(
     ranks: dict[int, int],
     who: str,
     reads: Rows,
-) -> list[Example]:
+) -> list[tuple[Example, int, int, int]]:
+    """What came too soon; with when the overtaken one was begun, and delivered, and the node."""
     passes = evidence.passes
     operations = list(ranks)
     lines = passes.column([sent[operation][0] for operation in operations])
     begins = passes.column([sent[operation][1] for operation in operations])
     ends = passes.column([sent[operation][2] for operation in operations])
     order = passes.column([ranks[operation] for operation in operations])
-    findings: list[Example] = []
+    findings: list[tuple[Example, int, int, int]] = []
     for before, after in passes.overtaken(lines, begins, ends, order):
         row = reads.row(ranks[operations[after]])
         example = example_of(
@@ -247,7 +254,8 @@ def _disorder(
             " finished before it began this one",
         )
         example.distance = ranks[operations[before]] - ranks[operations[after]]
-        findings.append(example)
+        late = reads.row(ranks[operations[before]])
+        findings.append((example, sent[operations[before]][1], late.returned_ns, row.node))
     return findings
 
 

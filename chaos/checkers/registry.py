@@ -124,7 +124,7 @@ def _readers() -> list[Check]:
         _one("A12 wrong position", lambda c: reads.poll_positions(c.evidence)),
         _one("A13 vanished read", lambda c: reads.vanished_reads(c.evidence, c.losses)),
         _one("A14 future read", lambda c: reads.future_reads(c.evidence)),
-        _one("A15 order violation", lambda c: groups.order_violations(c.evidence)),
+        _one("A15 order violation", lambda c: groups.order_violations(c.evidence, c.losses)),
         _one("A16 real-time lag", lambda c: reads.lag(c.evidence)),
         Check(
             ("A17 query mismatch", "A17w query misses in storm"),
