@@ -1,0 +1,63 @@
+"""The end of a run on the console: one sentence, what was lost against the bound, what was found."""
+
+from collections import Counter
+
+from chaos.checkers.judgement import Judgement
+from chaos.checkers.result import CheckResult, Verdict
+from chaos.record import Promise, RunRecord
+
+EXAMPLES = 2
+"""Findings of a check that are quoted."""
+
+
+def promise_text(promise: Promise) -> str:
+    """What an acknowledgement promised, in words."""
+    where = "on disk" if promise.flush == "sync" else "in memory"
+    if promise.copies > 1:
+        return f"{promise.flush} flush, {promise.copies} copies: acknowledged means {where} there"
+    return f"{promise.flush} flush, one copy: acknowledged means {where} at the master"
+
+
+def loss_text(judgement: Judgement) -> str:
+    """Acknowledged, lost and allowed."""
+    try:
+        result = judgement.result("2.3")
+    except KeyError:
+        return "the loss was not judged"
+    return result.note or f"{result.examined} {result.unit}"
+
+
+def faults_text(record: RunRecord) -> str:
+    """What was done, counted by verb: `kill 3, powercut 1`."""
+    counts = Counter(step.split()[2] for step in record.steps if len(step.split()) > 2)
+    return ", ".join(f"{verb} {count}" for verb, count in counts.most_common()) or "nothing"
+
+
+def summary_text(judgement: Judgement, record: RunRecord) -> str:
+    """Some lines for the end of a run."""
+    ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
+    held = sum(result.passed for result in ran)
+    lines = [
+        f"{judgement.verdict.upper()}  {record.scenario}, seed {record.seed}, {record.backend}",
+        f"promised: {promise_text(record.promise)}",
+        f"broken:   {faults_text(record)}",
+        f"loss:     {loss_text(judgement)}",
+        f"checks:   {held} of {len(ran)} held",
+    ]
+    for result in judgement.findings:
+        lines.append(_finding(result))
+        lines += [f"      {text}" for text in result.findings[:EXAMPLES]]
+    lines += [
+        f"  did not run: {result.title}: {result.note}"
+        for result in judgement.results
+        if result.verdict is Verdict.DID_NOT_RUN
+    ]
+    lines += [f"  skipped: {text}" for text in record.skipped]
+    if record.digest:
+        lines.append(f"digest:   {record.digest}")
+    return "\n".join(lines)
+
+
+def _finding(result: CheckResult) -> str:
+    kind = "  warning" if result.harmless else "  FINDING"
+    return f"{kind} {result.title}: {result.found} of {result.examined} {result.unit}"
