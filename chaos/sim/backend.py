@@ -15,6 +15,7 @@ import trio
 from chaos.history import Function, HistoryWriter
 from chaos.record import IMAGES, STORES, Image
 from chaos.sim.clock import SECOND
+from chaos.sim.coverage import Coverage
 from chaos.sim.disk import SimDisk
 from chaos.sim.diskfaults import DiskFaults
 from chaos.sim.image import DiskImage
@@ -84,6 +85,8 @@ class SimBackend:
         self._ended: dict[str, trio.Event] = {}
         self._reasons: dict[str, str] = {}
         self._end_counts: dict[str, int] = {}
+        self._roles: dict[str, str] = {}
+        self._coverage = Coverage(simulation, lambda name: self._roles.get(name, ""))
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
@@ -163,6 +166,7 @@ class SimBackend:
         }
         config, _ = make_config([Setting(key, value, name) for key, value in lines.items()])
         self._segment_size[name] = config.store.segment_size
+        self._roles[name] = config.broker_role
         self._watch(name)
         self.nodes.pop(name, None)
 
@@ -315,9 +319,8 @@ class SimBackend:
                 str(directory / IMAGES / f"{record.node}-{record.number}")
             )
         marks = {f"{node}:{mark}": count for (node, mark), count in self.simulation.marks.items()}
-        return Collected(
-            stores, self.images, self.trace, digest=self.simulation.digest(), marks=marks
-        )
+        digest, facts = self.simulation.digest(), self._coverage.facts()
+        return Collected(stores, self.images, self.trace, digest, marks, facts)
 
     # --- what the simulation tells
 

@@ -26,6 +26,9 @@ MARSHAL_VERSION = 2
 EPOCH_MS = 1_700_000_000_000
 """Wall time at which every simulation begins, milliseconds (November 2023)."""
 
+CHECKPOINT_EVENTS = 256
+CHECKPOINT_CHARACTERS = 12
+
 
 class Timeline:
     """What is going to happen, and the record of what did."""
@@ -35,6 +38,11 @@ class Timeline:
         self.now = 0
         """Nanoseconds since the beginning."""
         self.trace: list[tuple[object, ...]] | None = [] if keep_trace else None
+        self.events = 0
+        """How many were recorded."""
+        self.checkpoints: list[str] = []
+        """The digest, shortened, after every `CHECKPOINT_EVENTS`: two runs that differ parted after
+        the last one they share."""
         self._queue: list[tuple[int, int, Callable[..., object], tuple[object, ...]]] = []
         self._sequence = 0
         self._streams: dict[str, Random] = {}
@@ -70,6 +78,9 @@ class Timeline:
             self._digest.update(marshal.dumps(entry, MARSHAL_VERSION))
         except ValueError:
             self._digest.update(repr(entry).encode())
+        self.events += 1
+        if not self.events % CHECKPOINT_EVENTS:
+            self.checkpoints.append(self._digest.hexdigest()[:CHECKPOINT_CHARACTERS])
         if self.trace is not None:
             self.trace.append(entry)
 

@@ -50,6 +50,8 @@ class Simulation:
         """How often each node reached each mark."""
         self.tolerate_crashes = False
         """Whether a process may end with an error of its own without ending the run."""
+        self.on_mark: list[Callable[[str, str], None]] = []
+        """Told of each mark that a node reaches: host, name."""
         self.on_log: list[Callable[[LogLine], None]] = []
         """Told of each event that a node logs."""
         self.on_end: list[Callable[[Process], None]] = []
@@ -216,6 +218,8 @@ class Simulation:
         process.fate.check()
         name = process.host.name
         self.marks[name, mark] += 1
+        for listener in self.on_mark:
+            listener(name, mark)
         self.timeline.record("mark", name, mark)
         wanted = self._crash_at_mark.get((name, mark))
         if wanted is not None and wanted[0] == self.marks[name, mark]:
