@@ -1,6 +1,6 @@
-"""A master and its slave on two machines of a fabric, seen from a producer on a third."""
+"""Connections between machines of a fabric; a master and its slave, seen from a producer."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,10 +12,71 @@ from chaos.process.fabric import Fabric
 from chaos.process.machine import Machine
 from chaos.trial.api import LinkState, Sample
 from rocketbed import Message, Producer, Sent
+from rocketbed.world.api import Listener, Stream
 
 NODES = ("b1", "b2")
 PRODUCER = "producer-1"
 LOOK_S = 0.02
+
+
+async def serve(fabric: Fabric, machine: str) -> Listener:
+    """Listen as the machine's server would."""
+    host, port = fabric.settings(machine)["bindAddress"], fabric.address(machine)[1]
+    return await fabric.world(machine).network.listen(host, port)
+
+
+async def dial(fabric: Fabric, source: str, target: str) -> Stream:
+    """Connect, trying again while the server is only about to be seen."""
+    while True:
+        try:
+            return await fabric.world(source).network.connect(*fabric.address(target))
+        except ConnectionRefusedError:
+            await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def connected(
+    fabric: Fabric, source: str = "b2", target: str = "b1"
+) -> AsyncIterator[tuple[Stream, Stream]]:
+    """The two ends of a connection: the client's, the server's."""
+    listener = await serve(fabric, target)
+    client = await dial(fabric, source, target)
+    server = await listener.accept()
+    try:
+        yield client, server
+    finally:
+        for one in (client, server, listener):
+            await one.aclose()
+
+
+async def receive(stream: Stream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size and (part := await stream.receive_some(size - len(data))):
+        data += part
+    return bytes(data)
+
+
+async def round_trip(one: Stream, other: Stream) -> float:
+    began = trio.current_time()
+    await one.send_all(b"?")
+    assert await receive(other, 1) == b"?"
+    await other.send_all(b"!")
+    assert await receive(one, 1) == b"!"
+    return trio.current_time() - began
+
+
+async def speak_on(stream: Stream) -> None:
+    """Send until the stream breaks."""
+    while True:
+        await stream.send_all(b"is anybody there?")
+        await trio.sleep(0.001)
+
+
+async def is_mute(what: Callable[[], Awaitable[object]]) -> bool:
+    """Whether something does not happen within a while that is long for loopback."""
+    with trio.move_on_after(0.1) as scope:
+        await what()
+    return scope.cancelled_caught
 
 
 async def check_replication(fabric: Fabric, directory: Path) -> None:

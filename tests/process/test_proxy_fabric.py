@@ -1,7 +1,7 @@
 """Machines with a TCP proxy between: each fault is made and seen from both ends."""
 
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,9 +10,17 @@ import trio
 
 from chaos.process.proxy_fabric import ProxyFabric
 from chaos.trial.api import LinkState
-from rocketbed.world.api import Listener, Stream
 from rocketbed.world.real import real_world
-from tests.process.fabric_support import check_replication
+from tests.process.fabric_support import (
+    check_replication,
+    connected,
+    dial,
+    is_mute,
+    receive,
+    round_trip,
+    serve,
+    speak_on,
+)
 
 DEADLINE_S = 20
 NODES_DEADLINE_S = 60
@@ -25,66 +33,6 @@ async def proxied() -> AsyncIterator[ProxyFabric]:
     with trio.fail_after(DEADLINE_S):
         async with ProxyFabric(["b1", "b2"], ["ns1"], ["producer-1"]) as fabric:
             yield fabric
-
-
-async def serve(fabric: ProxyFabric, machine: str) -> Listener:
-    """Listen as the machine's server would."""
-    host, port = fabric.settings(machine)["bindAddress"], fabric.address(machine)[1]
-    return await fabric.world(machine).network.listen(host, port)
-
-
-async def dial(fabric: ProxyFabric, source: str, target: str) -> Stream:
-    """Connect, trying again while the server is only about to be seen."""
-    while True:
-        try:
-            return await fabric.world(source).network.connect(*fabric.address(target))
-        except ConnectionRefusedError:
-            await trio.sleep(0.005)
-
-
-@asynccontextmanager
-async def connected(
-    fabric: ProxyFabric, source: str = "b2", target: str = "b1"
-) -> AsyncIterator[tuple[Stream, Stream]]:
-    """The two ends of a connection: the client's, the server's."""
-    listener = await serve(fabric, target)
-    client = await dial(fabric, source, target)
-    server = await listener.accept()
-    try:
-        yield client, server
-    finally:
-        for one in (client, server, listener):
-            await one.aclose()
-
-
-async def receive(stream: Stream, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size and (part := await stream.receive_some(size - len(data))):
-        data += part
-    return bytes(data)
-
-
-async def round_trip(one: Stream, other: Stream) -> float:
-    began = trio.current_time()
-    await one.send_all(b"?")
-    assert await receive(other, 1) == b"?"
-    await other.send_all(b"!")
-    assert await receive(one, 1) == b"!"
-    return trio.current_time() - began
-
-
-async def speak_on(stream: Stream) -> None:
-    """Send until the stream breaks."""
-    while True:
-        await stream.send_all(b"is anybody there?")
-        await trio.sleep(0.001)
-
-
-async def is_mute(what: Callable[[], Awaitable[object]]) -> bool:
-    """Whether something does not happen within a while that is long for loopback."""
-    with trio.move_on_after(0.1) as scope:
-        await what()
-    return scope.cancelled_caught
 
 
 async def test_machines_are_told_apart_by_the_address_they_dial_from() -> None:

@@ -1,0 +1,137 @@
+"""Network namespaces: made by name, entered for a moment by the thread that asks.
+
+A socket, a TUN device or a child process belongs to the namespace that the thread was in when it
+was made, and stays there. So nobody has to live inside: `inside` goes there and comes back (7 us).
+A name is a file in /run/netns, as `ip netns` has it, so that `ip netns exec NAME ss -t` works.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+DIRECTORY: Final = Path("/run/netns")
+CLONE_NEWNET: Final = 0x40000000
+MS_BIND: Final = 4096
+MNT_DETACH: Final = 2
+SIOCSIFFLAGS: Final = 0x8914
+SIOCSIFADDR: Final = 0x8916
+SIOCSIFNETMASK: Final = 0x891C
+SIOCSIFMTU: Final = 0x8922
+SIOCSIFTXQLEN: Final = 0x8943
+IFF_UP: Final = 1
+QUEUE_LENGTH: Final = 5000
+"""Packets that wait for the switch: a burst must not be lost where no fault was asked for."""
+CHILD_TABLE: Final = Path("/proc/sys/net/ipv4/tcp_child_ehash_entries")
+TABLE_SIZE: Final = 4096
+"""A namespace's own table of connections, read for resets in 0.1 ms; the system's took 12 ms."""
+_OWN: Final = "/proc/thread-self/ns/net"
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def path_of(name: str) -> Path:
+    """The file of a namespace."""
+    return DIRECTORY / name
+
+
+def make(name: str) -> None:
+    """Make a namespace with a loopback interface that is up. Raises `OSError`.
+
+    It is there until `remove`; put it on record of the janitor's run (`netns`) before.
+    """
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    path = path_of(name)
+    path.touch(mode=0o444, exist_ok=False)
+    try:
+        _in_own_thread(path)
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _in_own_thread(path: Path) -> None:
+    """A thread that ends afterwards, so that nobody is left in the wrong place."""
+    failures: list[OSError] = []
+
+    def run() -> None:
+        try:
+            _check(_libc.unshare(CLONE_NEWNET), "unshare(CLONE_NEWNET)")
+            if CHILD_TABLE.exists():  # of this thread's namespace: for the next one only
+                CHILD_TABLE.write_text(str(TABLE_SIZE))
+                _check(_libc.unshare(CLONE_NEWNET), "unshare(CLONE_NEWNET)")
+            _bring_up("lo")
+            source, target = _OWN.encode(), bytes(path)
+            _check(_libc.mount(source, target, None, MS_BIND, None), f"mount on {path}")
+        except OSError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+def remove(name: str) -> None:
+    """Remove a namespace; it goes when its last socket and process have gone."""
+    path = path_of(name)
+    _libc.umount2(bytes(path), MNT_DETACH)
+    path.unlink(missing_ok=True)
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """This thread is in a namespace. No await inside: other tasks share the thread."""
+    own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(path_of(name), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _check(_libc.setns(there, CLONE_NEWNET), f"setns({name})")
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            _check(_libc.setns(own, CLONE_NEWNET), "setns back")
+    finally:
+        os.close(own)
+
+
+def socket_inside(name: str, family: int) -> socket.socket:
+    """A TCP socket that belongs to a namespace."""
+    with inside(name):
+        return socket.socket(family, socket.SOCK_STREAM)
+
+
+def configure(interface: str, address: str, netmask: str, mtu: int) -> None:
+    """Give an interface of this thread's namespace an address, and bring it up."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for request, value in (
+            (SIOCSIFADDR, _address(address)),
+            (SIOCSIFNETMASK, _address(netmask)),
+            (SIOCSIFMTU, struct.pack("i", mtu)),
+            (SIOCSIFTXQLEN, struct.pack("i", QUEUE_LENGTH)),
+        ):
+            fcntl.ioctl(control, request, struct.pack("16s24s", interface.encode(), value))
+    _bring_up(interface)
+
+
+def _bring_up(interface: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh22x", interface.encode(), IFF_UP))
+
+
+def _address(text: str) -> bytes:
+    return struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text))
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")

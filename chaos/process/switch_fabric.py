@@ -1,0 +1,143 @@
+"""Machines in network namespaces of their own, with every packet between them through our switch.
+
+Each machine has an address 10.98.0.m on a TUN device whose other end is the switch process. These
+addresses exist only inside: no packet leaves for any other network. Needs root and /dev/net/tun.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from chaos.process import netns
+from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
+from chaos.process.janitor import Run
+from chaos.process.switch import MTU, Switch
+from chaos.process.switch_rules import Rule
+from chaos.trial.api import LinkState
+from rocketbed.world.api import Address, World
+from rocketbed.world.real import real_world
+
+HARNESS: Final = "harness"
+MACHINES_MAX: Final = 253
+
+
+class SwitchFabric:
+    """All faults of the network between machines. An async context manager."""
+
+    name = "switch"
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        nameservers: Sequence[str],
+        clients: Sequence[str] = (),
+        *,
+        run: Run,
+        seed: str = "",
+        mtu: int = MTU,
+    ) -> None:
+        """`clients` are further machines; `harness` is always one."""
+        names = list(dict.fromkeys([*nodes, *nameservers, *clients, HARNESS]))
+        assert len(names) <= MACHINES_MAX
+        self.switch = Switch(run, seed=seed)
+        self._run = run
+        self._mtu = mtu
+        self._nodes = frozenset(nodes)
+        self._ports = dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
+        self._addresses = {name: f"10.98.0.{number}" for number, name in enumerate(names, 1)}
+        self._records: dict[str, int] = {}
+        self._silent: set[str] = set()
+
+    async def __aenter__(self) -> "SwitchFabric":
+        """Raises `OSError` without root or /dev/net/tun, `BackendError` when the switch fails."""
+        await self.switch.__aenter__()
+        try:
+            for name in self._addresses:
+                await self._plug_in(name)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.switch.__aexit__()
+        with trio.CancelScope(shield=True):
+            for name in list(self._records):
+                await self._remove(name)
+
+    def lacks(self, capability: str) -> str | None:
+        """Nothing of the network."""
+        return None
+
+    def address(self, machine: str) -> Address:
+        """The same from everywhere."""
+        return self._addresses[machine], self._ports[machine]
+
+    def settings(self, machine: str) -> Mapping[str, str]:
+        """One address for all."""
+        address = self._addresses[machine]
+        lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
+        if machine in self._nodes:
+            lines |= {"brokerIP1": address, "brokerIP2": address}
+        return lines
+
+    def command(self, machine: str, command: Sequence[str]) -> list[str]:
+        """`nsenter` enters and becomes the command: same pid, same parent, same mounts.
+
+        `ip netns exec` would give the process mounts of its own, which keep a volume busy after it
+        was unmounted here.
+        """
+        path = netns.path_of(self.namespace(machine))
+        return [shutil.which("nsenter") or "/usr/bin/nsenter", f"--net={path}", "--", *command]
+
+    def world(self, machine: str) -> World:
+        """A world of this process whose sockets are made inside the machine."""
+        return real_world(machine, new_socket=partial(netns.socket_inside, self.namespace(machine)))
+
+    def namespace(self, machine: str) -> str:
+        """Its name for `ip netns exec`."""
+        return f"rb-{self._run.id}-{machine}"
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """One direction; other faults of it (`set_rule`) end."""
+        rule = Rule(
+            cut=state.cut,
+            delay_s=state.delay_s,
+            jitter_s=state.jitter_s,
+            loss=state.loss,
+            rate=state.rate,
+        )
+        await self.set_rule(source, target, rule)
+
+    async def set_rule(self, source: str, target: str, rule: Rule) -> None:
+        """One direction, with all that the switch can do to packets."""
+        await self.switch.set_rule(source, target, rule)
+
+    async def reset(self, one: str, other: str) -> None:
+        """Both ends of each connection see a reset."""
+        await self.switch.reset(one, other)
+
+    async def silence(self, machine: str) -> None:
+        """Nothing leaves the machine or reaches it until `restore`: power cut."""
+        self._silent.add(machine)
+        await self.switch.silence(machine)
+
+    async def restore(self, machine: str) -> None:
+        """Its kernel starts anew, too: a new namespace, which knows no old connection."""
+        if machine in self._silent:
+            await self._remove(machine)
+            await self._plug_in(machine)
+            self._silent.discard(machine)
+
+    async def _plug_in(self, machine: str) -> None:
+        name = self.namespace(machine)
+        self._records[machine] = self._run.note("netns", name)
+        await trio.to_thread.run_sync(netns.make, name)
+        await self.switch.attach(machine, self._addresses[machine], name, self._mtu)
+
+    async def _remove(self, machine: str) -> None:
+        await trio.to_thread.run_sync(netns.remove, self.namespace(machine))
+        self._run.forget(self._records.pop(machine))

@@ -1,0 +1,152 @@
+"""What the switch does to packets of one direction between two machines. Decides only: no I/O.
+
+A packet gets the times at which it is delivered: none, one, or two. Delays keep the order of
+packets, as a wire does; what overtakes is asked for by `reorder`.
+"""
+
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, fields
+from random import Random
+from typing import Any, Final, Self
+
+BACKLOG_S: Final = 0.25
+"""How long a packet may wait for its turn on a narrow link; what comes then is dropped."""
+REORDER_S: Final = 0.01
+"""How much later a packet comes that is to be overtaken."""
+WAITING_MAX: Final = 20_000
+"""Packets under way in one direction; what comes then is dropped."""
+HELD_MAX: Final = 4096
+TCP: Final = 6
+SYN: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One direction; the shares are of packets, between 0 and 1."""
+
+    cut: bool = False
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    """Up to this much more, for each packet anew."""
+    loss: float = 0.0
+    burst: float = 0.0
+    """Share of packets at which a burst of losses begins."""
+    burst_end: float = 0.2
+    """Share of packets of a burst at which it ends: bursts are 1 / `burst_end` long."""
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    """Share that is overtaken by what comes in the next 10 ms."""
+    rate: int | None = None
+    """Bytes a second, IP headers counted."""
+    drop_syn: bool = False
+    """No new connections in this direction."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For the switch process and its log."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Raises `ValueError` for a field that is unknown."""
+        unknown = set(value) - {one.name for one in fields(cls)}
+        if unknown:
+            raise ValueError(f"a rule has no {', '.join(sorted(unknown))}")
+        return cls(**value)
+
+
+PLAIN: Final = Rule()
+
+
+class Path:
+    """One direction: its rule, its chance, and what is under way."""
+
+    def __init__(self, random: Random) -> None:
+        self.rule = PLAIN
+        self.is_plain = True
+        """Whether packets may pass at once."""
+        self.waiting = 0
+        """Packets under way."""
+        self.dropped = 0
+        self._random = random
+        self._busy_until = 0.0
+        self._last = 0.0
+        self._in_burst = False
+        self._held: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def set(self, rule: Rule) -> list[bytes]:
+        """Change the rule; packets to deliver now.
+
+        Those are the newest of each connection that a cut withheld, as if they had been on a long
+        way. They tell both ends that the path is back; TCP alone would find out at its next
+        retransmission, which after a cut of a minute may be a minute away.
+        """
+        was_cut = self.rule.cut
+        self.rule = rule
+        self.is_plain = rule == PLAIN
+        self._last = 0.0  # what comes now may overtake what was sent by another rule
+        if not was_cut or rule.cut:
+            return []
+        held = list(self._held.values())
+        self._held.clear()
+        return held
+
+    def arrived(self) -> None:
+        """One packet under way was delivered or given up."""
+        self.waiting -= 1
+
+    def times(self, packet: bytes, now: float) -> tuple[float, ...]:
+        """When the packet is delivered; each of these is under way until `arrived`."""
+        due = self._due(packet, now)
+        if due is None or self.waiting >= WAITING_MAX:
+            self.dropped += 1
+            return ()
+        rule = self.rule
+        if rule.reorder and self._random.random() < rule.reorder:
+            due += REORDER_S
+        else:
+            due = self._last = max(self._last, due)
+        twice = bool(rule.duplicate) and self._random.random() < rule.duplicate
+        self.waiting += 2 if twice else 1
+        return (due, due) if twice else (due,)
+
+    def _due(self, packet: bytes, now: float) -> float | None:
+        rule = self.rule
+        if rule.cut:
+            self._hold(packet)
+            return None
+        if rule.drop_syn and is_syn(packet):
+            return None
+        if self._is_lost():
+            return None
+        if rule.rate is not None:
+            begin = max(now, self._busy_until)
+            if begin - now > BACKLOG_S:
+                return None
+            self._busy_until = now = begin + len(packet) / rule.rate
+        return now + rule.delay_s + rule.jitter_s * self._random.random()
+
+    def _is_lost(self) -> bool:
+        rule = self.rule
+        if rule.burst:
+            if self._in_burst:
+                self._in_burst = self._random.random() >= rule.burst_end
+            else:
+                self._in_burst = self._random.random() < rule.burst
+            if self._in_burst:
+                return True
+        return bool(rule.loss) and self._random.random() < rule.loss
+
+    def _hold(self, packet: bytes) -> None:
+        key = packet[12:24]  # addresses and ports
+        self._held[key] = packet
+        self._held.move_to_end(key)
+        if len(self._held) > HELD_MAX:
+            self._held.popitem(last=False)
+
+
+def is_syn(packet: bytes) -> bool:
+    """Whether a packet asks for a new TCP connection (and does not answer such a wish)."""
+    if packet[9] != TCP:
+        return False
+    flags = packet[4 * (packet[0] & 15) + 13]
+    return flags & 0x12 == SYN
