@@ -1,4 +1,4 @@
-"""The end of a run on the console: one sentence, what was lost against the bound, what was found."""
+"""The end of a run on the console: what was promised, what was lost, what was found."""
 
 from collections import Counter
 

@@ -75,6 +75,8 @@ class Producers:
     """Different keys."""
     batch: float = 0.1
     """Share of sends that are batches."""
+    prefix: str = "load"
+    """Topics are called `load-1`, `load-2`, ..."""
     ordered: bool = False
     """Send the messages of one key to one queue, one after the other."""
     timeout_s: float = 3.0

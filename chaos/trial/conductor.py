@@ -5,7 +5,7 @@ Phases: set up; storm (the steps); calm (nothing is broken any more and the load
 happen in its time is written down as a stall, and the run goes on as far as it can.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -34,12 +34,18 @@ READ_S: Final = 60.0
 STOP_S: Final = 30.0
 
 Say = Callable[[str], None]
+Visit = Callable[[str, Backend], Awaitable[None]]
+"""Gets the occasion, `before the faults` or `after the faults`."""
+OCCASIONS: Final = ("before the faults", "after the faults")
 
 
 class Conductor:
     """One run. `record` is complete when `run` returns."""
 
-    def __init__(self, plan: Plan, backend: Backend, say: Say) -> None:
+    def __init__(
+        self, plan: Plan, backend: Backend, say: Say, *, visit: Visit | None = None
+    ) -> None:
+        """`visit` is called when all serves, before the load and again before the stop."""
         self.plan = plan
         self.backend = backend
         self.control = LoadControl()
@@ -81,6 +87,7 @@ class Conductor:
             plan, backend, self.members, self.control, self.actions, resolver, say
         )
         self._say = say
+        self._visit = visit
         self._zero_ns = 0
 
     async def run(self, directory: Path) -> RunRecord:
@@ -92,6 +99,8 @@ class Conductor:
                 await self._calm()
                 await self._drain()
                 await self._read()
+                if self._visit is not None:
+                    await self._visit(OCCASIONS[1], self.backend)
             await self._stop()
             nursery.cancel_scope.cancel()
         await self._collect(directory)
@@ -117,6 +126,8 @@ class Conductor:
                     return False
             await self._make_topics()
             await self._wait_in_sync()
+            if self._visit is not None:
+                await self._visit(OCCASIONS[0], backend)
             self._zero_ns = backend.now_ns()
             self.record.facts["zero_ns"] = self._zero_ns
             for name, program in self.programs.items():

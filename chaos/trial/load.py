@@ -72,8 +72,7 @@ class LoadControl:
 
 def topic_names(plan: Plan) -> list[str]:
     """Topics of a run."""
-    kind = "ordered" if plan.producers.ordered else "load"
-    return [f"{kind}-{number + 1}" for number in range(plan.producers.topics)]
+    return [f"{plan.producers.prefix}-{number + 1}" for number in range(plan.producers.topics)]
 
 
 @dataclass(frozen=True, slots=True)
