@@ -54,6 +54,7 @@ def _producer(plan: Plan) -> dict[str, str]:
         "body": f"[{load.body[0]}, {load.body[1]}]",
         "keys": str(load.keys),
         "batch": repr(float(load.batch)),
+        "prefix": _text(load.prefix),
         "ordered": str(load.ordered).lower(),
         "timeout": _time(load.timeout_s),
     }

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from chaos.runner import Options, Outcome, run_many
+from chaos.checkers.result import Severity
+from chaos.runner import Options, Outcome, run_many, run_plan
+from chaos.scenario.errors import ScenarioError
 from chaos.scenario.plan import Plan, Weather
+from chaos.scenario.replay import Replay, Taken
 from chaos.scenario.step import After, At, Step, parse_step
 from chaos.scenario.targets import labels_in
 
@@ -39,6 +42,8 @@ class Shrunk:
     seconds: float
     exhausted: bool
     """Whether the budget ended it."""
+    replay: Replay | None = None
+    """For a replay file: the small plan and what came of it, and the one it was made from."""
 
 
 @dataclass(slots=True)
@@ -57,19 +62,20 @@ class Budget:
 
 def shrink(
     outcome: Outcome,
-    finding: str,
     options: Options | None = None,
     *,
+    finding: str = "",
     jobs: int = 2,
     runs: int = 80,
     seconds: float = 120.0,
     say: Callable[[str], None] = lambda line: None,
 ) -> Shrunk:
-    """Shrink the plan of an outcome whose findings include this one.
+    """Shrink the plan of an outcome by one of its findings, the gravest unless one is named.
 
     On real processes each candidate is tried three times and kept if one of them shows it.
     """
     options = options or Options()
+    finding = finding or gravest(outcome)
     tries = 1 if options.backend == "sim" else 3
     steps = outcome.record.steps if outcome.record is not None else []
     concrete = tuple(replace(parse_step(text), label="") for text in steps)
@@ -82,7 +88,7 @@ def shrink(
                 shown[plans.index(one.plan)] |= finding in one.finding_ids
         return shown
 
-    return shrink_plan(
+    shrunk = shrink_plan(
         outcome.plan,
         finding,
         probe,
@@ -90,6 +96,39 @@ def shrink(
         budget=Budget(runs, seconds),
         width=jobs,
         say=say,
+    )
+    return replace(shrunk, replay=_replay_of(shrunk, outcome, options, tries))
+
+
+def gravest(outcome: Outcome) -> str:
+    """The id of the finding to shrink by: a lost message before all, then safety, then the rest.
+
+    Raises `ScenarioError` for an outcome without findings.
+    """
+    results = outcome.judgement.findings if outcome.judgement is not None else []
+    counted = [result for result in results if not result.harmless]
+    if not counted:
+        raise ScenarioError("there is no finding to shrink by")
+    order = [Severity.SAFETY, Severity.CRASH, Severity.LIVENESS]
+    return min(counted, key=lambda result: (result.id != "A1", order.index(result.severity))).id
+
+
+def _replay_of(shrunk: Shrunk, outcome: Outcome, options: Options, tries: int) -> Replay:
+    """Run the small plan once more for its digest; on real processes until it shows itself."""
+    whole = Replay.of(outcome)
+    if not shrunk.reproduced:
+        return replace(whole, repro="none" if options.backend != "sim" else whole.repro)
+    for _ in range(tries):
+        small = run_plan(shrunk.plan, replace(options, say=None))
+        if shrunk.finding in small.finding_ids:
+            break
+    return replace(
+        whole,
+        plan=shrunk.plan,
+        taken=Taken.of(small),
+        finding=shrunk.finding,
+        original=outcome.plan,
+        original_taken=whole.taken,
     )
 
 

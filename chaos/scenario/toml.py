@@ -182,6 +182,7 @@ def _producers(table: Table) -> Producers:
         body=(body[0], body[1]),
         keys=table.take("keys", read.whole, default.keys),
         batch=table.take("batch", read.number, default.batch),
+        prefix=table.take("prefix", read.text, default.prefix),
         ordered=table.take("ordered", read.flag, default.ordered),
         timeout_s=table.take("timeout", read.duration, default.timeout_s),
     )
