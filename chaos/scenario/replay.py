@@ -1,8 +1,8 @@
 """Replay files: a failure with all that is needed to have it again (`FAIL-NAME-SEED.rbx`, JSON).
 
 A file holds one plan and what came of it: findings, digest, and checkpoints of the digest, so that
-a replay that goes another way can say after which event it did. Where a plan was shrunk, the plan is
-the small one, and the seed's own plan stands beside it (`original`). Source: chaos.md 4.7.
+a replay that goes another way can say after which event it did. Where a plan was shrunk, the plan
+is the small one, and the own plan of the seed stands beside it (`original`). Source: chaos.md 4.7.
 """
 
 import json
