@@ -1,0 +1,67 @@
+"""Packets made by hand, and the kernel's table of connections."""
+
+import socket
+import struct
+
+from chaos.process.switch_packets import (
+    RST,
+    SYN,
+    End,
+    checksum,
+    flags_and_acknowledged,
+    key_back,
+    make_segment,
+    parse_table,
+)
+
+ONE, OTHER = bytes((10, 98, 0, 1)), bytes((10, 98, 0, 2))
+KEY = ONE + OTHER + struct.pack(">HH", 40_000, 10_911)
+
+
+def test_the_checksum_is_that_of_rfc_1071() -> None:
+    assert checksum(bytes.fromhex("0001f203f4f5f6f7")) == 0xFFFF - 0xDDF2
+
+
+def test_a_segment_has_valid_checksums_and_stands_where_it_should() -> None:
+    packet = make_segment(KEY, 0xFEDCBA98, RST)
+    assert len(packet) == 40
+    assert packet[12:24] == KEY
+    assert checksum(packet[:20]) == 0
+    assert checksum(packet[12:20] + struct.pack(">BBH", 0, 6, 20) + packet[20:]) == 0
+    assert struct.unpack(">I", packet[24:28]) == (0xFEDCBA98,)
+    assert flags_and_acknowledged(packet) == (RST, 0)
+
+
+def test_what_is_not_tcp_has_no_flags() -> None:
+    packet = make_segment(KEY, 0, SYN)
+    assert flags_and_acknowledged(packet[:9] + b"\x01" + packet[10:]) is None
+    assert flags_and_acknowledged(packet[:30]) is None
+
+
+def test_the_way_back_swaps_both_ends() -> None:
+    assert key_back(KEY) == OTHER + ONE + struct.pack(">HH", 10_911, 40_000)
+    assert key_back(key_back(KEY)) == KEY
+
+
+def test_the_kernels_table_is_read_also_for_mapped_addresses() -> None:
+    rest = "00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0"
+    lines = [
+        f"   0: 0100620A:2A9F 00000000:0000 0A {rest}",
+        f"   1: 0100620A:9C40 0200620A:2A9F 01 {rest}",
+        f"   2: 0100620A:9C41 0200620A:2A9F 06 {rest}",
+        "   3: 0000000000000000FFFF00000100620A:9C42 "
+        f"0000000000000000FFFF00000200620A:2A9F 08 {rest}",
+    ]
+    found = parse_table(lines)
+    assert found == [End(ONE, port, OTHER, 10_911) for port in (40_000, 40_002)]
+    assert found[0].key == KEY
+
+
+def test_an_open_connection_of_this_machine_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as client, open("/proc/net/tcp") as table:
+            local = socket.inet_aton("127.0.0.1")
+            wanted = End(local, client.getsockname()[1], local, address[1])
+            assert wanted in parse_table(table.read().splitlines()[1:])
+            server.accept()[0].close()

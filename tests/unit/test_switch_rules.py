@@ -1,0 +1,113 @@
+"""Decisions about packets: when each is delivered, and whether."""
+
+from random import Random
+
+import pytest
+
+from chaos.process.switch_packets import ACK, SYN, make_segment
+from chaos.process.switch_rules import BACKLOG_S, PLAIN, REORDER_S, WAITING_MAX, Path, Rule, is_syn
+
+KEY = bytes((10, 98, 0, 1, 10, 98, 0, 2, 0x12, 0x34, 0x2A, 0x9F))
+OTHER = KEY[:8] + bytes((0x12, 0x35, 0x2A, 0x9F))
+DATA = make_segment(KEY, 1, ACK) + bytes(960)
+"""1000 bytes."""
+
+
+def path(rule: Rule, seed: str = "seed") -> Path:
+    made = Path(Random(seed))
+    assert made.set(rule) == []
+    return made
+
+
+def deliveries(one: Path, count: int, step_s: float = 0.001) -> list[float]:
+    """Delays of so many packets, one each step; in the order in which they were sent."""
+    return [due - n * step_s for n in range(count) for due in one.times(DATA, n * step_s)]
+
+
+def test_a_path_without_a_rule_says_so() -> None:
+    assert path(PLAIN).is_plain
+    assert not path(Rule(delay_s=0.1)).is_plain
+
+
+def test_delay_and_jitter_stay_between_their_bounds_and_in_order() -> None:
+    one = path(Rule(delay_s=0.05, jitter_s=0.01))
+    due = [time for n in range(1000) for time in one.times(DATA, n / 1000)]
+    assert due == sorted(due)
+    assert all(0.05 <= time - n / 1000 <= 0.06 for n, time in enumerate(due))
+    assert len({round(time - n / 1000, 6) for n, time in enumerate(due)}) > 100
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [(Rule(loss=0.2), 0.8), (Rule(duplicate=0.3), 1.3), (Rule(burst=0.05, burst_end=0.2), 0.8)],
+)
+def test_shares_are_held(rule: Rule, expected: float) -> None:
+    one = path(rule)
+    count = 0
+    for _ in range(20_000):
+        for _ in one.times(DATA, 0.0):
+            one.arrived()
+            count += 1
+    assert abs(count / 20_000 - expected) < 0.02
+
+
+def test_bursts_are_as_long_as_asked_for() -> None:
+    one = path(Rule(burst=0.02, burst_end=0.1))
+    lost = [not one.times(DATA, 0.0) for _ in range(WAITING_MAX)]
+    bursts = sum(now and not before for before, now in zip([False, *lost], lost, strict=False))
+    assert 8 < sum(lost) / bursts < 12
+
+
+def test_some_packets_are_overtaken() -> None:
+    delays = deliveries(path(Rule(reorder=0.1)), 1000)
+    late = [delay for delay in delays if delay == pytest.approx(REORDER_S)]
+    assert 60 < len(late) < 140
+    assert sorted({round(delay, 6) for delay in delays}) == [0.0, REORDER_S]
+
+
+def test_a_rate_spreads_packets_and_drops_what_waits_too_long() -> None:
+    one = path(Rule(rate=100_000))
+    due = [time for _ in range(100) for time in one.times(DATA, 0.0)]
+    assert due == pytest.approx([(n + 1) / 100 for n in range(len(due))])
+    assert len(due) == pytest.approx(BACKLOG_S * 100, abs=2)
+    assert one.dropped == 100 - len(due)
+
+
+def test_a_cut_ends_with_the_newest_packet_of_each_connection() -> None:
+    one = path(Rule(cut=True, delay_s=1.0))
+    newest, other = DATA[:-1] + b"n", make_segment(OTHER, 1, ACK)
+    for packet in (DATA, other, newest):
+        assert one.times(packet, 0.0) == ()
+    assert one.set(Rule(cut=True)) == []
+    assert one.set(PLAIN) == [other, newest]
+    assert one.set(Rule(cut=True)) == one.set(PLAIN) == []
+
+
+def test_only_wishes_for_connections_are_dropped() -> None:
+    one = path(Rule(drop_syn=True))
+    assert one.times(make_segment(KEY, 1, SYN), 0.0) == ()
+    assert one.times(make_segment(KEY, 1, SYN | ACK), 0.0) == (0.0,)
+    assert one.times(DATA, 0.0) == (0.0,)
+    assert not is_syn(DATA[:9] + b"\x11" + make_segment(KEY, 1, SYN)[10:])  # UDP
+
+
+def test_packets_under_way_are_limited() -> None:
+    one = path(Rule(delay_s=60.0))
+    for _ in range(WAITING_MAX):
+        assert one.times(DATA, 0.0)
+    assert one.times(DATA, 0.0) == ()
+    one.arrived()
+    assert one.times(DATA, 0.0) == (60.0,)
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    rule = Rule(loss=0.1, jitter_s=0.01, duplicate=0.1, reorder=0.1)
+    assert deliveries(path(rule), 500) == deliveries(path(rule), 500)
+    assert deliveries(path(rule), 500) != deliveries(path(rule, "other"), 500)
+
+
+def test_rules_go_to_json_and_back() -> None:
+    rule = Rule(cut=True, rate=10, burst=0.1)
+    assert Rule.from_json(rule.as_json()) == rule
+    with pytest.raises(ValueError, match="colour"):
+        Rule.from_json({"colour": 1})
