@@ -92,6 +92,7 @@ def _restarts(evidence: Evidence) -> list[_Restart]:
     """Recoveries that follow an image of their node with nothing in between."""
     found: list[_Restart] = []
     open_images: dict[str, NodeLog] = {}
+    cuts: dict[str, object] = {}
     moments: list[tuple[int, int, Event | NodeLog]] = [
         (image.image.time_ns, 0, image) for image in evidence.images if image.image is not None
     ]
@@ -99,9 +100,13 @@ def _restarts(evidence: Evidence) -> list[_Restart]:
     for _, _, moment in sorted(moments, key=lambda item: (item[0], item[1])):
         if isinstance(moment, NodeLog):
             open_images[moment.name] = moment
+        elif moment.function == Function.NODE and moment.what == "cut_resumed":
+            cuts[moment.node] = moment.fields.get("offset")
         elif moment.function == Function.NODE and moment.what == "recovered":
             image = open_images.pop(moment.node, None)
             end = str(moment.fields.get("end", ""))
+            if cuts.pop(moment.node, None) == moment.fields.get("end"):
+                continue  # it died within a cut to its master's log, and finished that first
             if image is not None and end.isdigit():
                 found.append(_Restart(moment, int(end), image))
         elif moment.what == WIPE or "bit-flip" in str(moment.fields.get("step", "")):

@@ -47,6 +47,7 @@ STORE: Final = "/store"
 IMAGES_MAX: Final = 6
 """Images of one node that are kept for the checks: the last ones."""
 HARNESS: Final = "harness"
+CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
 SETTINGS: Final = {
     "mappedFileSizeConsumeQueue": "6000",
     "maxHashSlotNum": "100",
@@ -398,8 +399,8 @@ class SimBackend:
                 is_durable=self._after_power_cut.pop(line.node, False),
             )
             self.history.event(Function.NODE, line.node, "recovered", fields)
-        elif line.event == "replication.cut":
-            self.history.event(Function.NODE, line.node, "cut", dict(line.fields))
+        elif line.event in CUTS:
+            self.history.event(Function.NODE, line.node, CUTS[line.event], dict(line.fields))
 
     # --- inside
 
