@@ -1,0 +1,316 @@
+"""Machines in network namespaces with our packet switch between: real TCP under each fault.
+
+Needs root and /dev/net/tun.
+"""
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from chaos.process import janitor, netns
+from chaos.process.janitor import Run
+from chaos.process.switch_fabric import SwitchFabric
+from chaos.process.switch_rules import Rule
+from chaos.process.tied import tied_command
+from chaos.trial.api import BackendError, LinkState
+from rocketbed.world.api import Stream
+from rocketbed.world.real import real_world
+from tests.process.fabric_support import (
+    check_replication,
+    connected,
+    dial,
+    is_mute,
+    receive,
+    round_trip,
+    serve,
+)
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 60
+CUT = LinkState(cut=True)
+FREE = LinkState()
+NUMBERS = b"".join(struct.pack(">I", number) for number in range(100_000))
+
+
+@asynccontextmanager
+async def switched(mtu: int = 1500) -> AsyncIterator[SwitchFabric]:
+    with Run.begin() as run, trio.fail_after(DEADLINE_S):
+        async with SwitchFabric(
+            ["b1", "b2"], ["ns1"], ["producer-1"], run=run, seed="test", mtu=mtu
+        ) as fabric:
+            yield fabric
+
+
+async def transfer(source: Stream, target: Stream, data: bytes = NUMBERS) -> float:
+    """Send and compare; how long it took."""
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(source.send_all, data)
+        assert await receive(target, len(data)) == data
+    return trio.current_time() - began
+
+
+def wait_gone(*paths: Path) -> None:
+    until = time.monotonic() + DEADLINE_S
+    for path in paths:
+        while path.exists():
+            assert time.monotonic() < until, f"{path} is still there"
+            time.sleep(0.01)
+
+
+async def test_machines_see_each_others_addresses_and_nothing_else() -> None:
+    async with switched() as fabric:
+        async with connected(fabric, "producer-1", "b1") as (client, server):
+            network = real_world("looker").network
+            assert network.peer_address(client) == fabric.address("b1") == ("10.98.0.1", 10911)
+            assert network.peer_address(server)[0] == "10.98.0.4"
+            await round_trip(client, server)
+        outside = await real_world("outside").network.listen("127.0.0.1", 0)
+        world = fabric.world("b1")
+        with pytest.raises(ConnectionRefusedError):
+            await world.network.connect(*outside.address)
+        with pytest.raises(OSError, match="unreachable"):
+            await world.network.connect("192.0.2.1", 80)
+        with pytest.raises(ConnectionRefusedError):
+            await world.network.connect(*fabric.address("b2"))
+        await outside.aclose()
+
+
+async def test_a_delay_lies_on_its_direction_only() -> None:
+    async with switched() as fabric, connected(fabric) as (client, server):
+        plain = min([await round_trip(client, server) for _ in range(50)])
+        await fabric.set_link("b2", "b1", LinkState(delay_s=0.05))
+        slow = min([await round_trip(client, server) for _ in range(5)])
+        assert plain + 0.049 <= slow < plain + 0.06
+        await fabric.set_link("b1", "b2", LinkState(delay_s=0.02))
+        both = min([await round_trip(client, server) for _ in range(5)])
+        assert plain + 0.069 <= both < plain + 0.08
+        for pair in (("b2", "b1"), ("b1", "b2")):
+            await fabric.set_link(*pair, FREE)
+        assert min([await round_trip(client, server) for _ in range(50)]) < 0.02
+
+
+async def test_a_cut_direction_holds_bytes_and_heals_in_order() -> None:
+    async with switched() as fabric, connected(fabric) as (client, server):
+        await round_trip(client, server)
+        await fabric.set_link("b2", "b1", CUT)
+        for word in (b"one ", b"two ", b"three"):
+            await client.send_all(word)
+        assert await is_mute(lambda: server.receive_some(1))
+        await server.send_all(b"the other way is open")
+        assert await receive(client, 21) == b"the other way is open"
+        await fabric.set_link("b2", "b1", FREE)
+        assert await receive(server, 13) == b"one two three"
+
+
+async def test_a_handshake_waits_for_the_cut_to_end() -> None:
+    async with switched() as fabric:
+        listener = await serve(fabric, "b1")
+        await fabric.set_link("b2", "b1", CUT)
+        assert await is_mute(lambda: dial(fabric, "b2", "b1"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_dial_and_send, fabric)
+            assert await is_mute(listener.accept)
+            await fabric.set_link("b2", "b1", FREE)
+            async with await listener.accept() as server:
+                assert await receive(server, 7) == b"patient"
+        await listener.aclose()
+
+
+async def _dial_and_send(fabric: SwitchFabric) -> None:
+    async with await dial(fabric, "b2", "b1") as client:
+        await client.send_all(b"patient")
+
+
+async def test_only_new_connections_may_be_stopped() -> None:
+    async with switched() as fabric, connected(fabric) as (client, server):
+        await fabric.set_rule("b2", "b1", Rule(drop_syn=True))
+        assert await is_mute(lambda: dial(fabric, "b2", "b1"))
+        await round_trip(client, server)
+
+
+async def test_a_reset_is_one_at_both_ends() -> None:
+    async with switched() as fabric, connected(fabric) as (client, server):
+        other = await dial(fabric, "producer-1", "b1")
+        await transfer(client, server)
+        await fabric.reset("b1", "ns1")
+        await round_trip(client, server)
+        await fabric.reset("b1", "b2")
+        for end in (client, server):
+            with pytest.raises(trio.BrokenResourceError) as caught:
+                await end.receive_some(1)
+            assert isinstance(caught.value.__cause__, ConnectionResetError)
+        await other.send_all(b"not meant")
+        await other.aclose()
+
+
+async def test_a_reset_hits_a_connection_in_full_flow() -> None:
+    async with switched() as fabric, connected(fabric) as (client, server):
+        await fabric.set_link("b2", "b1", LinkState(delay_s=0.005))
+        broken = []
+
+        async def flood() -> None:
+            try:
+                while True:
+                    await client.send_all(bytes(65536))
+            except trio.BrokenResourceError:
+                broken.append("client")
+
+        async def drain() -> None:
+            try:
+                while await server.receive_some(65536):
+                    flowing.set()
+            except trio.BrokenResourceError:
+                broken.append("server")
+
+        flowing = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            nursery.start_soon(drain)
+            await flowing.wait()
+            await fabric.reset("b1", "b2")
+        assert sorted(broken) == ["client", "server"]
+
+
+async def test_a_reset_passes_a_cut() -> None:
+    async with switched() as fabric, connected(fabric) as (client, server):
+        for pair in (("b1", "b2"), ("b2", "b1")):
+            await fabric.set_link(*pair, CUT)
+        await client.send_all(b"never seen")
+        await fabric.reset("b2", "b1")
+        for end in (client, server):
+            with pytest.raises(trio.BrokenResourceError):
+                await end.receive_some(1)
+
+
+async def test_tcp_gets_over_lost_doubled_and_overtaken_packets() -> None:
+    rule = Rule(loss=0.05, duplicate=0.05, reorder=0.05, jitter_s=0.001, burst=0.002)
+    async with switched() as fabric, connected(fabric) as (client, server):
+        await fabric.set_rule("b2", "b1", rule)
+        await transfer(client, server)
+        counted = (await fabric.switch.counters())["dropped"]
+        assert set(counted) == {"b2->b1"}
+        assert counted["b2->b1"] > 5
+
+
+async def test_a_rate_holds() -> None:
+    rate, size = 1_000_000, 400_000
+    async with switched() as fabric, connected(fabric) as (client, server):
+        await fabric.set_link("b2", "b1", LinkState(rate=rate))
+        assert size / rate * 0.95 <= await transfer(client, server, NUMBERS[:size])
+
+
+async def test_nobody_hears_of_a_power_cut_until_the_machine_is_back() -> None:
+    async with switched() as fabric:
+        listener = await serve(fabric, "b1")
+        client = await dial(fabric, "b2", "b1")
+        server = await listener.accept()
+        await round_trip(client, server)
+        await fabric.silence("b1")
+        await server.aclose()
+        await listener.aclose()
+        assert await is_mute(lambda: client.receive_some(1))
+        assert await is_mute(lambda: dial(fabric, "b2", "b1"))
+        await fabric.restore("b1")
+        assert await is_mute(lambda: client.receive_some(1))
+        await client.send_all(b"do you remember me?")
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some(1)
+        await client.aclose()
+        async with connected(fabric) as (client, server):
+            await round_trip(client, server)
+
+
+async def test_rules_outlast_a_power_cut() -> None:
+    async with switched() as fabric:
+        await fabric.set_link("b2", "b1", LinkState(delay_s=0.05))
+        await fabric.silence("b1")
+        await fabric.restore("b1")
+        async with connected(fabric) as (client, server):
+            assert min([await round_trip(client, server) for _ in range(3)]) >= 0.049
+
+
+async def test_what_was_sent_is_captured_and_every_order_logged(tmp_path: Path) -> None:
+    async with switched(mtu=576) as fabric, connected(fabric) as (client, server):
+        await fabric.switch.capture(tmp_path / "all.pcap")
+        await transfer(client, server, b"look for me" * 1000)
+        await fabric.switch.capture(None)
+        await fabric.set_link("b1", "b2", LinkState(loss=0.25))
+        assert '"loss": 0.25' in fabric.switch.log.read_text()
+    data = (tmp_path / "all.pcap").read_bytes()
+    assert struct.unpack_from("=I", data) == (0xA1B2C3D4,)
+    sizes, at = [], 24
+    while at < len(data):
+        sizes.append(struct.unpack_from("=I", data, at + 8)[0])
+        at += 16 + sizes[-1]
+    assert max(sizes) == 576
+    assert sum(size - 52 for size in sizes) >= 11_000
+    assert b"look for me" in data
+
+
+async def test_an_order_that_makes_no_sense_is_refused() -> None:
+    async with switched() as fabric:
+        with pytest.raises(BackendError, match="capture"):
+            await fabric.switch.capture(Path("/nowhere/at/all"))
+        os.kill(fabric.switch._process.pid, signal.SIGKILL)
+        with pytest.raises(BackendError, match="has ended"):
+            await fabric.switch.counters()
+
+
+async def test_a_program_runs_on_its_machine_and_dies_with_us() -> None:
+    async with switched() as fabric:
+        command = fabric.command("b1", ["readlink", "/proc/self/ns/net"])
+        there = await trio.run_process(command, capture_stdout=True)
+        assert there.stdout.decode().strip() != os.readlink("/proc/self/ns/net")
+        settings = fabric.settings("ns1")
+        options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        command = fabric.command("ns1", tied_command("nameserver", *options))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(trio.run_process, command, check=False))
+            async with await dial(fabric, "b1", "ns1"):
+                nursery.cancel_scope.cancel()
+
+
+def test_nothing_is_left_when_the_harness_is_killed() -> None:
+    program = """
+import sys, trio
+from chaos.process.janitor import Run
+from chaos.process.switch_fabric import SwitchFabric
+
+async def main(run):
+    async with SwitchFabric(["b1"], [], run=run) as fabric:
+        print(fabric.namespace("b1"), fabric.switch._process.pid, flush=True)
+        await trio.sleep_forever()
+
+with Run.begin() as run:
+    trio.run(main, run)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as harness:
+        assert harness.stdout is not None
+        name, pid = harness.stdout.readline().split()
+        path = netns.path_of(name)
+        run = janitor.runs_directory() / name.removeprefix("rb-").removesuffix("-b1")
+        assert path.exists()
+        assert run.is_dir()
+        harness.kill()
+    wait_gone(path, Path(f"/proc/{pid}"), run)
+
+
+@pytest.mark.process
+async def test_nodes_replicate_across_it(tmp_path: Path) -> None:
+    with Run.begin() as run, trio.fail_after(DEADLINE_S):
+        fabric = SwitchFabric(["b1", "b2"], ["ns1"], ["producer-1"], run=run)
+        await check_replication(fabric, tmp_path)
