@@ -20,6 +20,9 @@ from chaos.trial.members import Members
 from chaos.trial.targets import Resolver, machine_names
 
 LOOK_S: Final = 0.02
+OPERATOR: Final = ("promote", "restart")
+"""Verbs that are carried out one after the other: nobody starts the old master as one while a new
+one is being chosen."""
 Undo = Callable[[], Awaitable[None]]
 
 
@@ -59,12 +62,19 @@ class Actions:
         self._resolver = resolver
         self._random = random
         self._programs = programs
+        self._operator = trio.Lock()
         self._armed: dict[str, None] = {}
         self._slow: dict[str, None] = {}
         self._drifting: dict[str, None] = {}
 
     async def do(self, step: Step) -> Done:
-        """Carry a step out now."""
+        """Carry a step out now; an operator's work waits for the operator's work before it."""
+        if step.verb in OPERATOR:
+            async with self._operator:
+                return await self._do(step)
+        return await self._do(step)
+
+    async def _do(self, step: Step) -> Done:
         names = await self._resolver.names(step.target) if step.target else []
         if not names and step.verb != "heal":
             return Done(names=[])
@@ -165,6 +175,8 @@ class Actions:
     async def _wipe(self, step: Step, names: list[str]) -> Done:
         for name in names:
             self._unwanted(name)
+            if name in self._members.members:
+                self._members.members[name].joined = False
             await self._backend.wipe(name)
         return Done(names=names, undo=self._starter(names))
 

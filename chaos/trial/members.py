@@ -16,7 +16,7 @@ from chaos.trial.api import Backend, Sample
 
 SERVING_S: Final = 30.0
 LOOK_S: Final = 0.05
-ANSWER_S: Final = 5.0
+ANSWER_S: Final = 15.0
 
 
 @dataclass(slots=True)
@@ -31,9 +31,12 @@ class Member:
     cut: bool = False
     """Whether it may cut its own log to its master's: set once another was promoted."""
     joined: bool = True
-    """Whether its log was seen to be one with its master's since that one became master. A log that
-    was not may be long for what others never had, so its length says nothing."""
+    """Whether its log was seen to be one with its master's since that one became master, or since
+    its own disk was lost. A log that was not may be long for what others never had, so its length
+    says nothing. False for a master that lost its disk."""
     incarnation: int = 0
+    busy: bool = False
+    """Whether it is being started or fenced: nobody else starts it meanwhile."""
     doubled: bool = False
     """Whether it is started as a second master, by an operator's error."""
 
@@ -93,9 +96,10 @@ class Members:
 
     async def start(self, node: str) -> None:
         """Start a node that is down; does not wait."""
-        if self.backend.state(node) != "down":
-            return
         member = self.members[node]
+        if self.backend.state(node) != "down" or member.busy:
+            return
+        member.busy = True
         member.incarnation += 1
         settings = self.settings(node)
         self.backend.history.event(
@@ -108,7 +112,10 @@ class Members:
                 "incarnation": member.incarnation,
             },
         )
-        await self.backend.start(node, settings)
+        try:
+            await self.backend.start(node, settings)
+        finally:
+            member.busy = False
         member.wanted = True
 
     async def wait_serving(self, node: str, timeout_s: float = SERVING_S) -> bool:
@@ -123,18 +130,22 @@ class Members:
 
     def note(self, node: str, sample: Sample) -> None:
         """Take in where a node stands."""
-        if sample.is_following:
+        if sample.is_following or (sample.is_master and sample.written):
             self.members[node].joined = True
 
     async def longest(self, group: str, *, leader_too: bool = False) -> str | None:
         """The running follower whose log reaches furthest, of those that had joined the master.
 
-        Waits a while for those that do not answer yet: an operator would not pass them over.
+        Waits a while for those that do not answer yet: an operator would not pass them over. Where
+        the master's log is lost, and nobody had joined it, any follower will do.
         """
         leader = self.leader(group)
-        for node in self.followers(group):
-            if self.backend.state(node) == "running":
-                await self.wait_serving(node, ANSWER_S)
+        with trio.move_on_after(ANSWER_S):
+            for node in self.followers(group):
+                if self.backend.state(node) == "running":
+                    await self.wait_serving(node, ANSWER_S)
+        members = [self.members[node] for node in self.followers(group)]
+        anybody = not self.members[leader].joined and not any(m.joined for m in members)
         best: tuple[int, bool, str] | None = None
         for node in [leader, *self.followers(group)] if leader_too else self.followers(group):
             sample: Sample | None = None
@@ -143,7 +154,7 @@ class Members:
             if sample is None:
                 continue
             self.note(node, sample)
-            if self.members[node].joined:
+            if anybody or self.members[node].joined:
                 rank = sample.written, node == leader, node
                 best = rank if best is None or rank[:2] > best[:2] else best
         return None if best is None else best[2]
@@ -158,11 +169,13 @@ class Members:
         former = self.leader(member.group)
         if former == node:
             return
-        if not unfenced:
-            self.members[former].wanted = False
-            await self.backend.kill(former)
-        sample = await self.backend.observe(node)
         old = self.members[former]
+        sample = await self.backend.observe(node)
+        if not unfenced:
+            old.wanted = False
+            old.busy = True
+            await self.backend.kill(former)
+            old.busy = False
         old.broker_id, member.broker_id = member.broker_id, 0
         for name in self.followers(member.group):
             self.members[name].cut = True
