@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import measures, stall
+from bench import measures, stall, switch
 from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
@@ -68,6 +68,7 @@ def _plan(
     yield "nameserver", measures.nameserver_memory(bench), None
     yield "recovery", measures.recovery(bench, GIB), None
     yield "stall", stall.longest_stall(bench), None
+    yield "switch", switch.between_machines(), None
 
 
 class Table:

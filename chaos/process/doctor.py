@@ -53,9 +53,10 @@ PROBES: Final = (
     Probe("proc.freeze", probes.probe_freezer),
     Probe("proc.memory", probes.probe_memory),
     Probe("proc.cpu", probes.probe_cpu),
-    Probe("net.switch", partial(elsewhere, "chaos.process.switch", "probe_switch")),
-    Probe("net.loss.packet", partial(elsewhere, "chaos.process.switch", "probe_switch")),
-    Probe("net.proxy", partial(elsewhere, "chaos.process.proxy", "probe_proxy")),
+    Probe("net.switch", partial(elsewhere, "chaos.process.network_probes", "probe_switch")),
+    Probe("net.loss.packet", partial(elsewhere, "chaos.process.network_probes", "probe_loss")),
+    Probe("net.reset", partial(elsewhere, "chaos.process.network_probes", "probe_reset")),
+    Probe("net.proxy", partial(elsewhere, "chaos.process.network_probes", "probe_proxy")),
 )
 
 

@@ -4,6 +4,7 @@ Each machine has an address 10.98.0.m on a TUN device whose other end is the swi
 addresses exist only inside: no packet leaves for any other network. Needs root and /dev/net/tun.
 """
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from chaos.process import netns
 from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
 from chaos.process.janitor import Run
 from chaos.process.switch import MTU, Switch
+from chaos.process.switch_process import TUN_DEVICE
 from chaos.process.switch_rules import Rule
 from chaos.trial.api import LinkState
 from rocketbed.world.api import Address, World
@@ -22,6 +24,18 @@ from rocketbed.world.real import real_world
 
 HARNESS: Final = "harness"
 MACHINES_MAX: Final = 253
+ENTER: Final = "nsenter"
+
+
+def missing_for_switch() -> str | None:
+    """What this machine lacks for a switch; None when it should work."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if not os.path.exists(TUN_DEVICE):
+        return f"no {TUN_DEVICE}: the kernel or the container has no TUN devices"
+    if shutil.which(ENTER) is None:
+        return f"no {ENTER}; install util-linux"
+    return None
 
 
 class SwitchFabric:
@@ -91,7 +105,7 @@ class SwitchFabric:
         was unmounted here.
         """
         path = netns.path_of(self.namespace(machine))
-        return [shutil.which("nsenter") or "/usr/bin/nsenter", f"--net={path}", "--", *command]
+        return [ENTER, f"--net={path}", "--", *command]
 
     def world(self, machine: str) -> World:
         """A world of this process whose sockets are made inside the machine."""

@@ -136,17 +136,24 @@ class Switch:
         """When the next packet under way is to be delivered."""
         return self._heap[0][0] if self._heap else None
 
-    def take(self, tun: int) -> None:
-        """Move what a machine has sent."""
+    def take_all(self) -> None:
+        """Move what was sent before now, so that the next order is for what is sent after it."""
+        for tun in self.tuns:
+            for _ in range(netns.QUEUE_LENGTH // BATCH):
+                if not self.take(tun):
+                    break
+
+    def take(self, tun: int) -> bool:
+        """Move some of what a machine has sent; whether there may be more."""
         port = self._tuns.get(tun)
         if port is None:
-            return
+            return False
         size, paths, read, write = port.size, port.paths, os.read, os.write
         for _ in range(BATCH):
             try:
                 packet = read(tun, size)
             except OSError:
-                return
+                return False
             if self._capture is not None:
                 _note(self._capture, packet)
             found = paths.get(packet[16:20])
@@ -161,6 +168,7 @@ class Switch:
                     self.forwarded += 1
             else:
                 self._delay(packet, port, target, path)
+        return True
 
     def deliver(self) -> None:
         """Hand over all that is due."""
@@ -244,6 +252,7 @@ class Control:
     def read(self) -> bool:
         """Obey what has come; False when the harness is gone."""
         data = os.read(CONTROL, 65536)
+        self._switch.take_all()
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._obey(json.loads(line))

@@ -46,7 +46,7 @@ async def test_machines_are_told_apart_by_the_address_they_dial_from() -> None:
 async def test_a_delay_lies_on_its_direction_only() -> None:
     async with proxied() as fabric, connected(fabric) as (client, server):
         await fabric.set_link("b2", "b1", LinkState(delay_s=0.03))
-        assert 0.03 <= min([await round_trip(client, server) for _ in range(5)]) < 0.06
+        assert 0.03 <= min([await round_trip(client, server) for _ in range(10)]) < 0.06
         began = trio.current_time()
         await server.send_all(b"x")
         await receive(client, 1)
@@ -165,7 +165,7 @@ async def test_a_rate_holds_for_all_connections_of_a_link() -> None:
             await fabric.set_link("b2", "b1", LinkState())
             took = trio.current_time() - began
             await other.aclose()
-        assert size / rate <= took < 3 * size / rate
+        assert size / rate <= took < 6 * size / rate
 
 
 async def test_a_sender_into_a_cut_has_to_wait() -> None:

@@ -208,7 +208,8 @@ async def test_a_rate_holds() -> None:
     rate, size = 1_000_000, 400_000
     async with switched() as fabric, connected(fabric) as (client, server):
         await fabric.set_link("b2", "b1", LinkState(rate=rate))
-        assert size / rate * 0.95 <= await transfer(client, server, NUMBERS[:size])
+        took = await transfer(client, server, NUMBERS[:size])
+        assert size / rate * 0.95 <= took < 5 * size / rate
 
 
 async def test_nobody_hears_of_a_power_cut_until_the_machine_is_back() -> None:

@@ -1,0 +1,116 @@
+"""What lies between machines of the testbed: packets a second, bytes a second, added round trip.
+
+Both ends are this process, so these are the figures for a load generator that shares two processors
+with the switch. "Added" is what a round trip takes more than on plain loopback.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from chaos.process.fabric import Fabric, PlainFabric
+from chaos.process.janitor import Run
+from chaos.process.proxy_fabric import ProxyFabric
+from chaos.process.switch_fabric import SwitchFabric, missing_for_switch
+from chaos.trial.api import LinkState
+from rocketbed.world.api import Stream
+
+Row = tuple[str, float, str]
+MACHINES = ("b1", "b2")
+ROUND_TRIPS = 5000
+DELAYED_ROUND_TRIPS = 50
+SECONDS = 3.0
+PIECE = bytes(256 * 1024)
+DELAY_S = 0.02
+
+
+def between_machines() -> Iterator[Row]:
+    """Rows of the proxy and, with root and TUN devices, of the switch."""
+    plain = trio.run(_round_trip, PlainFabric(MACHINES, ()))
+    yield "proxy, added round trip", 1e6 * (trio.run(_round_trip, _proxy()) - plain), "us"
+    yield "proxy, one connection", trio.run(_rate, _proxy())[0] / 1e6, "MB/s"
+    why = missing_for_switch()
+    if why is not None:
+        print(f"switch: left out, {why}", file=sys.stderr)
+        return
+    with Run.begin() as run:
+        switched = trio.run(_round_trip, _switch(run, 1500))
+        yield "switch, added round trip", 1e6 * (switched - plain), "us"
+        delayed = trio.run(_round_trip, _switch(run, 1500), DELAY_S)
+        yield "switch, 20 ms of delay are longer by", 1e6 * (delayed - switched - DELAY_S), "us"
+        for mtu in (1500, 9000):
+            rate, packets = trio.run(_rate, _switch(run, mtu))
+            yield f"switch, one connection, MTU {mtu}", rate / 1e6, "MB/s"
+            yield f"  packets, MTU {mtu}", packets, "packets/s"
+
+
+def _proxy() -> Fabric:
+    return ProxyFabric(MACHINES, ())
+
+
+def _switch(run: Run, mtu: int) -> Fabric:
+    return SwitchFabric(MACHINES, (), run=run, mtu=mtu)
+
+
+@asynccontextmanager
+async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
+    host, port = fabric.settings("b1")["bindAddress"], fabric.address("b1")[1]
+    listener = await fabric.world("b1").network.listen(host, port)
+    while True:
+        try:
+            client = await fabric.world("b2").network.connect(*fabric.address("b1"))
+            break
+        except ConnectionRefusedError:  # the proxy has not yet seen the server
+            await trio.sleep(0.005)
+    server = await listener.accept()
+    try:
+        yield client, server
+    finally:
+        for one in (client, server, listener):
+            await one.aclose()
+
+
+async def _round_trip(fabric: Fabric, delay_s: float = 0.0) -> float:
+    """Median, seconds."""
+    async with fabric, _connection(fabric) as (client, server):
+        if delay_s:
+            await fabric.set_link("b2", "b1", LinkState(delay_s=delay_s))
+        taken = []
+        for _ in range(DELAYED_ROUND_TRIPS if delay_s else ROUND_TRIPS):
+            began = trio.current_time()
+            for source, target in ((client, server), (server, client)):
+                await source.send_all(b"x" * 100)
+                await target.receive_some(100)
+            taken.append(trio.current_time() - began)
+    return sorted(taken)[len(taken) // 2]
+
+
+async def _rate(fabric: Fabric) -> tuple[float, float]:
+    """Bytes and, through the switch, packets a second."""
+    received = 0
+
+    async def drain() -> None:
+        nonlocal received
+        while True:
+            received += len(await server.receive_some(len(PIECE)))
+
+    async def flood() -> None:
+        while True:
+            await client.send_all(PIECE)
+
+    async with fabric, _connection(fabric) as (client, server):
+        before, began = await _packets(fabric), trio.current_time()
+        with trio.move_on_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drain)
+                nursery.start_soon(flood)
+        took = trio.current_time() - began
+        return received / took, (await _packets(fabric) - before) / took
+
+
+async def _packets(fabric: Fabric) -> int:
+    if not isinstance(fabric, SwitchFabric):
+        return 0
+    return int((await fabric.switch.counters())["forwarded"])

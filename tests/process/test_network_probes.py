@@ -1,0 +1,64 @@
+"""The doctor's rows of the network: they work where they can, and say what is missing elsewhere."""
+
+import os
+
+import pytest
+import trio
+
+from chaos.process import network_probes, switch_fabric
+from chaos.process.doctor import doctor_rows, render_table
+from chaos.process.network_probes import probe_loss, probe_proxy, probe_reset, probe_switch
+from chaos.process.proxy_fabric import ProxyFabric
+from chaos.trial.api import LinkState
+
+NAMES = ["net.switch", "net.loss.packet", "net.reset", "net.proxy"]
+
+
+def test_the_proxy_works_everywhere() -> None:
+    result = probe_proxy()
+    assert result.state == "works", result.reason
+
+
+def test_without_root_there_is_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert [probe().reason for probe in (probe_switch, probe_loss)] == ["needs root"] * 2
+    result = probe_reset()
+    assert result.state == "works", result.reason
+    assert "proxy" in result.reason
+
+
+def test_without_a_tun_device_there_is_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(switch_fabric, "TUN_DEVICE", "/dev/net/none")
+    assert probe_switch().state == "absent"
+    assert "/dev/net/none" in probe_switch().reason
+
+
+class Deaf(ProxyFabric):
+    """Takes orders and does nothing."""
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def reset(self, one: str, other: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def test_a_fault_that_does_not_happen_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_probes, "ProxyFabric", Deaf)
+    monkeypatch.setattr(network_probes, "missing_for_switch", lambda: "needs root")
+    monkeypatch.setattr(network_probes, "ANSWER_S", 0.2)
+    assert probe_proxy().state == "broken"
+    result = probe_reset()
+    assert (result.state, result.reason) == (
+        "broken",
+        "the client saw a reset: False, the server: False",
+    )
+
+
+@pytest.mark.slow
+def test_all_rows_work_here() -> None:
+    rows = doctor_rows(NAMES)
+    print(render_table(rows))
+    assert {row.name: row.reason for row in rows if not row.works} == {}
+    assert [row.name for row in rows] == NAMES
