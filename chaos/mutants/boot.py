@@ -1,0 +1,145 @@
+"""Bugs in bringing a directory up again."""
+
+import json
+from typing import Any
+
+from chaos.mutants.mutant import mutant, swap
+from node.store.errors import BadStoreDirectory, StoreLocked
+from node.store.recovery import Recovery
+from node.store.scan import RecordScanner, parse_delay_levels
+
+_DISPATCH = "node.store.recovery:Recovery._dispatch"
+_INIT = "node.store.recovery:Recovery.__init__"
+_RESTORE = "node.store.index:Index.restore"
+_LOAD = "node.store.segments:SegmentRow.load"
+_OPEN = "node.store.store:MessageStore.open"
+_WRITE = "node.broker.config_file:ConfigFile.write"
+
+
+@mutant(
+    "M9",
+    "undispatched tail not re-dispatched",
+    bug="after a crash the first record behind the mark gets no queue entry (467, 1434, T2)",
+    edit="recovery dispatches from one record late",
+    caught_by=("S5", "S6", "A2", "A22", "I13"),
+    family="abort-file",
+    targets={_DISPATCH: "88a2d3aa91acfe70"},
+)
+def _dispatch_one_late() -> None:
+    def dispatch(self: Any, entries: list[Any]) -> None:
+        if not self.report.records:
+            self.report.records = 1
+            entries = entries[1:]
+        if entries:
+            original(self, entries)
+
+    original = swap(_DISPATCH, dispatch)
+
+
+@mutant(
+    "M10",
+    "last index file dropped",
+    bug="recovery throws the newest index file away and indexes only the tail again (3868, 8007)",
+    edit="going back to the mark removes the marked index file",
+    caught_by=("S10", "A17"),
+    family="abort-file",
+    targets={_RESTORE: "f7e624d98684b9ba"},
+)
+def _last_index_file_dropped() -> None:
+    def restore(self: Any, mark: Any) -> None:
+        original(self, mark)
+        if self.files:
+            self._pool.remove(self.files.pop().path)
+
+    original = swap(_RESTORE, restore)
+
+
+@mutant(
+    "M17",
+    "body CRC not checked at recovery",
+    bug="a record whose body never came to the disk is taken for good (S2)",
+    edit="recovery scans without checksums",
+    caught_by=("S2", "A4", "A1", "R1", "SI", "S13"),
+    family="power-lone",
+    targets={_INIT: "870f8802e4b66138"},
+)
+def _checksum_not_checked() -> None:
+    def init(self: Any, parts: Any, *args: Any) -> None:
+        original(self, parts, *args)
+        delays_ms = parse_delay_levels(parts.config.delay_levels)
+        self._scanner = RecordScanner(check_crc=False, delays_ms=delays_ms)
+
+    original = swap(_INIT, init)
+
+
+@mutant(
+    "M18",
+    "JSON table overwritten in place",
+    bug="a crash within the write leaves neither the old table nor the new one (T11)",
+    edit="a table is truncated and written again, without a temporary file",
+    caught_by=("S15", "SI", "C1"),
+    family="abort-file",
+    targets={_WRITE: "2b92b62c42471e55"},
+)
+def _table_in_place() -> None:
+    async def write(self: Any, value: dict[str, Any]) -> None:
+        disk = self._world.disk
+        disk.makedirs(self._directory)
+        file = disk.open(self.path, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, json.dumps(value).encode())
+            await file.sync()
+        finally:
+            file.close()
+        await disk.sync_dir(self._directory)
+
+    swap(_WRITE, write)
+
+
+@mutant(
+    "M21",
+    "empty segment is fatal",
+    bug="a segment that a power cut left short or empty keeps the node from starting (T3, 10108)",
+    edit="a file of another length than its row's is an error, whatever made it so",
+    caught_by=("C1", "L0", "L1"),
+    family="power-lone",
+    targets={_LOAD: "6aa057b740dc11c0"},
+)
+def _empty_segment_fatal() -> None:
+    def load(self: Any, *, key: str, tolerant: bool = False) -> list[str]:
+        strays: list[str] = original(self, key=key, tolerant=tolerant)
+        for start in self.suspects:
+            raise BadStoreDirectory(f"{self.path(start)} is no whole segment")
+        return strays
+
+    original = swap(_LOAD, load)
+
+
+@mutant(
+    "M23",
+    "lock taken after recovery",
+    bug="a second process on the directory recovers it under the first one's feet (T13)",
+    edit="the lock is asked for once recovery is done",
+    caught_by=("S18",),
+    family="abort-file",
+    targets={_OPEN: "3ae196736ab72621"},
+)
+def _lock_after_recovery() -> None:
+    async def open_store(cls: Any, world: Any, config: Any, topics: Any = None) -> Any:
+        store = cls(world, config, topics)
+        parts = store._parts
+        try:
+            for directory in (config.root, config.log_dir):
+                parts.pool.make_dir(directory)
+            recovery = Recovery(parts, store._flusher, store._dispatcher, store._checkpointer)
+            store.recovery = await recovery.run()
+            store._lock = world.disk.lock(f"{config.root}/lock")
+            if store._lock is None:
+                raise StoreLocked(f"{config.root} is held by another process")
+        except BaseException:
+            store._release()
+            raise
+        return store
+
+    swap(_OPEN, classmethod(open_store))

@@ -1,0 +1,89 @@
+"""Looking for one mutant: plans of fresh seeds until a check of its column finds it, or until the
+budget of simulated seconds is used up (chaos.md 6.4)."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from chaos.mutants.mutant import Mutant
+from chaos.runner import Options, Outcome, run_many
+from chaos.scenario.family import Family
+from chaos.scenario.plan import Plan
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Hunt:
+    """One repetition."""
+
+    identity: str
+    """Of the mutant or control; `node` for the node as it is."""
+    first_seed: int
+    found: tuple[str, ...] = ()
+    """Ids of its column that found it."""
+    seed: int | None = None
+    """Of the run that found it."""
+    outcome: Outcome | None = None
+    """That run."""
+    runs: int = 0
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    other: "Counter[str]" = field(default_factory=Counter)
+    """Runs by finding that is not in the column; for the node and the controls all findings."""
+    noisy: list[str] = field(default_factory=list)
+    """What was found where nothing should be, each with its seed."""
+    points: dict[str, None] = field(default_factory=dict)
+    """Marks and events that were reached."""
+
+
+def hunt(
+    planted: Mutant | None,
+    family: Family,
+    *,
+    first_seed: int,
+    budget_s: float,
+    jobs: int = 2,
+    say: Say = lambda line: None,
+) -> Hunt:
+    """Search with seeds from `first_seed` on; a control, or None for the node, uses all budget.
+
+    Raises `StaleMutant`.
+    """
+    if planted is not None:
+        planted.check()
+    result = Hunt(identity=planted.id if planted else "node", first_seed=first_seed)
+    column = planted.caught_by if planted else ()
+    options = Options(before=planted.plant if planted else None)
+    plans = _until_spent(result, family, first_seed, budget_s)
+    with closing(run_many(plans, options, jobs=jobs)) as outcomes:
+        for outcome in outcomes:
+            _take(result, outcome, column, say)
+            if result.found:
+                break
+    return result
+
+
+def _until_spent(result: Hunt, family: Family, first_seed: int, budget_s: float) -> Iterator[Plan]:
+    seed = first_seed
+    while result.simulated_s < budget_s:
+        yield family.plan(seed)
+        seed += 1
+
+
+def _take(result: Hunt, outcome: Outcome, column: tuple[str, ...], say: Say) -> None:
+    result.runs += 1
+    result.simulated_s += outcome.simulated_s
+    result.cpu_s += outcome.cpu_s
+    seed = outcome.plan.seed
+    if outcome.record is not None:
+        result.points.update(dict.fromkeys(outcome.record.facts.get("points", ())))
+    ids = outcome.finding_ids or ([outcome.verdict] if outcome.verdict != "pass" else [])
+    result.found = tuple(name for name in ids if name in column)
+    if result.found:
+        result.seed, result.outcome = seed, outcome
+    elif ids:
+        result.other.update(ids)
+        result.noisy.append(f"seed {seed}: {', '.join(ids)}")
+    say(f"{result.identity} seed {seed}: {', '.join(ids) or 'nothing'}")

@@ -1,0 +1,130 @@
+"""What a planted bug is, and how it gets into the code.
+
+A mutant replaces functions of the node in the process of one run; the node's own code knows nothing
+of it. It was made for the source as it stood when somebody last looked, so it names that source's
+hash: once the function has changed, the mutant is *stale* and has to be looked at again.
+"""
+
+import hashlib
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+Plant = Callable[[], None]
+Kind = Literal["mutant", "control"]
+HASH_DIGITS: Final = 16
+
+
+class StaleMutant(Exception):
+    """A target is not what the mutant was made for; the message says how to go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A bug on purpose, or a harmless change (`control`) that must not be reported."""
+
+    id: str
+    """`M1`, of chaos.md 6.1 and 6.2; `E1` for a control."""
+    title: str
+    bug: str
+    """What goes wrong, and where it was seen in the wild."""
+    edit: str
+    """What is changed."""
+    caught_by: tuple[str, ...]
+    """Ids of the checks that have to find it; empty for a control."""
+    family: str = ""
+    """The shipped scenario that is closest to it; the score is taken without it."""
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """`module:Class.function` -> hash of its source (`source_hash`)."""
+    plant: Plant
+
+    @property
+    def kind(self) -> Kind:
+        """Whether it is to be found."""
+        return "mutant" if self.caught_by else "control"
+
+    def stale(self) -> list[str]:
+        """Targets whose source has changed, or is gone."""
+        return [target for target, known in self.targets.items() if source_hash(target) != known]
+
+    def check(self) -> None:
+        """Raises `StaleMutant`."""
+        stale = self.stale()
+        if stale:
+            raise StaleMutant(
+                f"{self.id} ({self.title}) was made for another {', '.join(stale)}: see whether"
+                f" its edit still is the bug it names ({self.edit}), mend it, and put the hash of"
+                f" `rocketbed chaos mutants --rehash {self.id}` into {self.plant.__module__}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A bug of the catalogue that needs code which does not exist yet."""
+
+    id: str
+    title: str
+    waits_for: str
+
+
+REGISTRY: Final[dict[str, Mutant]] = {}
+"""All mutants by id, once `chaos.mutants.catalogue` is imported."""
+
+
+def mutant(
+    identity: str,
+    title: str,
+    *,
+    bug: str,
+    edit: str,
+    caught_by: tuple[str, ...] = (),
+    family: str = "",
+    targets: Mapping[str, str],
+) -> Callable[[Plant], Plant]:
+    """Register the decorated function as the planting of a mutant."""
+
+    def register(plant: Plant) -> Plant:
+        assert identity not in REGISTRY, f"{identity} is there twice"
+        REGISTRY[identity] = Mutant(
+            id=identity,
+            title=title,
+            bug=bug,
+            edit=edit,
+            caught_by=caught_by,
+            family=family,
+            targets=targets,
+            plant=plant,
+        )
+        return plant
+
+    return register
+
+
+def swap(target: str, replacement: Any) -> Any:
+    """Put something in a target's place; what stood there."""
+    owner, name = _find(target)
+    original = getattr(owner, name)
+    setattr(owner, name, replacement)
+    return original
+
+
+def source_hash(target: str) -> str:
+    """The first digits of the SHA-256 of a function's source; empty if it is not there."""
+    try:
+        owner, name = _find(target)
+        source = inspect.getsource(getattr(owner, name))
+    except (ImportError, AttributeError, OSError, TypeError):
+        return ""
+    return hashlib.sha256(textwrap.dedent(source).encode()).hexdigest()[:HASH_DIGITS]
+
+
+def _find(target: str) -> tuple[Any, str]:
+    module, _, path = target.partition(":")
+    owner: Any = importlib.import_module(module)
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    return owner, name

@@ -1,0 +1,57 @@
+"""Bugs outside the broker: in the nameserver's table and in the client."""
+
+from typing import Any
+
+from chaos.mutants.mutant import mutant, swap
+
+_UNREGISTER = "routing.table:RoutingTable.unregister"
+_REGISTER = "routing.table:RoutingTable.register"
+_PULL = "rocketbed.client.flow:Flow._pull"
+MASTER_ID = 0
+
+
+@mutant(
+    "M15",
+    "stale route",
+    bug="a nameserver goes on sending clients to a master that is dead (7017)",
+    edit="the entry of a broker id 0 stays when its connection ends, and a new one has to wait",
+    caught_by=("L1", "L2", "L3", "L7"),
+    family="route-storm",
+    targets={_UNREGISTER: "2127adfc7a8cde68", _REGISTER: "e721e1993293f2cb"},
+)
+def _dead_master_kept() -> None:
+    def unregister(self: Any, cluster: str, address: str) -> str | None:
+        live = self.live.get((cluster, address))
+        if live is not None and live.broker_id == MASTER_ID:
+            return None
+        gone: str | None = leave(self, cluster, address)
+        return gone
+
+    def register(self: Any, who: Any, topics: Any, *, now_s: float, link: Any) -> Any:
+        broker = self.brokers.get(who.broker_name)
+        held = broker.broker_addrs.get(MASTER_ID) if broker is not None else None
+        answer = take(self, who, topics, now_s=now_s, link=link)
+        if who.broker_id == MASTER_ID and held is not None:
+            self.brokers[who.broker_name].broker_addrs[MASTER_ID] = held
+        return answer
+
+    leave = swap(_UNREGISTER, unregister)
+    take = swap(_REGISTER, register)
+
+
+@mutant(
+    "M19",
+    "offset committed before delivery",
+    bug="a group's position passes messages that its consumer has not handed over",
+    edit="the position moves when messages are pulled, not when they are polled",
+    caught_by=("A22", "A2"),
+    family="",
+    targets={_PULL: "38959abea59dcfa8"},
+)
+def _committed_before_delivery() -> None:
+    async def pull(self: Any) -> Any:
+        batch = await original(self)
+        self.position = self._next
+        return batch
+
+    original = swap(_PULL, pull)

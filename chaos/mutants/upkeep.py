@@ -1,0 +1,124 @@
+"""Bugs in what the store does while it runs and stops: marks, segments, store times."""
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import trio
+
+from chaos.mutants.mutant import mutant, swap
+from node.store.run import Run
+from rocketbed.wire.message import BLANK, MAGIC_BLANK
+
+LATE = 5
+
+_RAISE = "node.store.checkpointer:Checkpointer.raise_mark"
+_RUN = "node.store.checkpointer:Checkpointer.run"
+_CLOSE = "node.store.store:MessageStore.close"
+_REMOVE = "node.store.checkpoint:Witnesses.remove_abort"
+_ADD = "node.store.run:Run.add"
+_FIT = "node.store.run:Run._fit"
+_ROLL = "node.store.run:Run._roll"
+_BEGIN = "node.store.commitlog:CommitLog.begin"
+
+
+@mutant(
+    "M6",
+    "checkpoint before data",
+    bug="the checkpoint speaks of bytes that are not on disk yet (678, 4559)",
+    edit="mark and checkpoint are stored first, then log, queues and index are synced",
+    caught_by=("S11", "S5", "A2", "S13", "A1"),
+    family="power-lone",
+    targets={_RAISE: "6d732aa1a93a1dfd"},
+)
+def _checkpoint_before_data() -> None:
+    async def raise_mark(self: Any) -> bool:
+        async with self.lock:
+            parts = self._parts
+            if self._dispatcher.settled:
+                with contextlib.suppress(OSError):
+                    mark = self._snapshot(parts.dispatched.value)
+                    parts.index.write()
+                    await parts.marks.store(replace(mark, index=parts.index.mark()))
+                    await self.store_checkpoint()
+        done: bool = await original(self)
+        return done
+
+    original = swap(_RAISE, raise_mark)
+
+
+@mutant(
+    "M8",
+    "abort file removed too early",
+    bug="a crash within a shutdown looks like a clean stop",
+    edit="`abort` is removed before the last dispatch and flush",
+    caught_by=("S12", "S12a", "SI", "S3", "S5"),
+    family="abort-file",
+    targets={_CLOSE: "a836aba83403dfc6", _REMOVE: "6225477f09fb15f7"},
+)
+def _abort_removed_early() -> None:
+    async def close(self: Any) -> None:
+        await remove(self._parts.witnesses)
+        await original(self)
+
+    async def remove_again(self: Any) -> None:
+        if self._world.disk.exists(self._abort):
+            await remove(self)
+
+    original = swap(_CLOSE, close)
+    remove = swap(_REMOVE, remove_again)
+
+
+@mutant(
+    "M12",
+    "off by one at segment roll",
+    bug="a record may end so near the segment's end that no filler fits behind it (6904)",
+    edit="the room for the filler is forgotten, which then takes what there is",
+    caught_by=("S1", "S9", "SI", "C1", "R1"),
+    family="abort-file",
+    targets={_ADD: "38a042099de11d0c", _FIT: "77683f4e8dc11754", _ROLL: "2703079454e638f1"},
+)
+def _roll_off_by_one() -> None:
+    def roll(self: Any) -> None:
+        room = self._segment_end - self.position
+        self._pieces.append(BLANK.pack(room, MAGIC_BLANK)[:room])
+        self.position = self._segment_end
+        self._segment_end += self._log.segment_size
+        self._pieces = []
+        self.chunks.append((self.position, self._pieces))
+
+    swap("node.store.run:BLANK_SIZE", 0)
+    swap(_ROLL, roll)
+
+
+@mutant(
+    "M22",
+    "store time from the wall clock",
+    bug="store times fall when the clock is set back, and a search by time goes wrong (T17)",
+    edit="a run's store time is the wall clock's, whatever the record before it says",
+    caught_by=("A19", "A19s"),
+    family="clock-jump",
+    targets={_BEGIN: "5d4c787619344da4"},
+)
+def _store_time_of_the_clock() -> None:
+    def begin(self: Any) -> Run:
+        return Run(self, self._world.clock.wall_ms())
+
+    swap(_BEGIN, begin)
+
+
+@mutant(
+    "E1",
+    "old marks",
+    bug="none: recovery begins further back, at a mark that was raised after the flush",
+    edit="the mark rises five times more rarely",
+    targets={_RUN: "26425fff6ed67a0d"},
+)
+def _old_marks() -> None:
+    async def run(self: Any) -> None:
+        while True:
+            await trio.sleep(LATE * self._parts.config.mark_interval_ms / 1000)
+            if self._parts.dispatched.value > self._parts.marks.mark.offset:
+                await self.raise_mark()
+
+    swap(_RUN, run)
