@@ -5,7 +5,7 @@ Groups are taken to begin at a queue's first message; a RESET_OFFSET row says ot
 
 from collections import defaultdict
 
-from chaos.checkers.evidence import READS, SENDS, Evidence, Rows
+from chaos.checkers.evidence import READS, SENDS, Evidence, Rows, targets_of
 from chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from chaos.checkers.losses import Losses
 from chaos.checkers.reads import example_of, stored_messages
@@ -20,7 +20,9 @@ from chaos.checkers.result import (
 from chaos.history import Function, Outcome
 
 PERSIST_NS = 6_000_000_000
-"""A position committed so long ago is on disk: the interval of 5 s and some."""
+"""A position committed so long before its node's end is on disk: the interval of 5 s and some."""
+VIOLENT = frozenset({"kill", "powercut", "crash", "wipe"})
+"""Ends of a node that leave it no time to write positions."""
 _NO_GROUPS = "no consumer group took part"
 Place = tuple[int, int]
 """Number of the consumer group, and of the queue."""
@@ -94,7 +96,11 @@ def redeliveries(evidence: Evidence) -> CheckResult:
 
 
 def offset_regress(evidence: Evidence, losses: Losses) -> CheckResult:
-    """A24: a member that begins anew begins no earlier than what was committed 6 s before."""
+    """A24: a member that begins anew begins no earlier than what was committed and kept.
+
+    A master keeps what was committed 6 s before its end, and all of it if it stopped cleanly; the
+    commits of the last 6 s may be under way, so nothing is asked of them.
+    """
     title, unit = "A24 offset regress", "beginnings"
     deliveries = evidence.rows((Function.DELIVER,))
     if not len(deliveries):
@@ -104,6 +110,7 @@ def offset_regress(evidence: Evidence, losses: Losses) -> CheckResult:
     for group, queue, offset, time_ns in _positions(evidence, rows):
         commits[group, queue].append((time_ns, offset))
     resets = _starts(evidence)
+    ends = _violent_ends(evidence, losses)
     begun: set[tuple[int, int, int]] = set()
     findings: list[Example] = []
     allowed: list[Example] = []
@@ -115,11 +122,15 @@ def offset_regress(evidence: Evidence, losses: Losses) -> CheckResult:
         if (int(process), group, queue) in begun:
             continue
         begun.add((int(process), group, queue))
-        old = [(offset_, at) for at, offset_ in commits[group, queue] if at <= time_ns - PERSIST_NS]
+        row = deliveries.row(number)
+        old = [
+            (offset_, at)
+            for at, offset_ in commits[group, queue]
+            if at <= _next_end(ends[evidence.group_of(row.node)], at, time_ns) - PERSIST_NS
+        ]
         if not old or (group, queue) in resets or offset >= max(old)[0]:
             continue
         committed, at = max(old)
-        row = deliveries.row(number)
         example = example_of(
             evidence,
             row,
@@ -130,6 +141,25 @@ def offset_regress(evidence: Evidence, losses: Losses) -> CheckResult:
         excused = losses.loss_between(evidence.group_of(row.node), at, time_ns)
         (allowed if excused else findings).append(example)
     return judged(title, len(begun), unit, findings, severity=Severity.WARNING, allowed=allowed)
+
+
+def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
+    """By group of brokers: when its master of that time ended without a clean stop, rising."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for event in evidence.history.events:
+        cause = event.fields.get("cause") if event.what == "exit" else event.what
+        if cause not in VIOLENT:
+            continue
+        for node in targets_of(event):
+            group = evidence.group_of_name(node)
+            if group >= 0 and losses.lineages[group].era(event.time_ns - 1).master == node:
+                found[group].append(event.time_ns)
+    return found
+
+
+def _next_end(ends: list[int], after_ns: int, limit_ns: int) -> int:
+    """The first of the ends behind a moment, or the limit if that comes first."""
+    return min([end for end in ends if after_ns < end < limit_ns] or [limit_ns])
 
 
 def offset_overrun(evidence: Evidence, losses: Losses) -> CheckResult:

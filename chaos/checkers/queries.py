@@ -197,6 +197,34 @@ def time_searches(evidence: Evidence) -> CheckResult:
     return judged(title, len(searches), unit, findings, severity=Severity.WARNING)
 
 
+def store_times(evidence: Evidence) -> CheckResult:
+    """A19s: along each log store times never fall, whatever the wall clock did (T17)."""
+    title, unit = "A19s store times rise", "messages"
+    findings: list[Example] = []
+    allowed: list[Example] = []
+    examined = 0
+    for node in evidence.nodes:
+        times = node.messages.store_ms
+        examined += len(times)
+        for number in range(1, len(times)):
+            fall = times[number - 1] - times[number]
+            if fall <= 0:
+                continue
+            value = node.messages.values[number]
+            example = Example(
+                f"{node.name}: value {value} was stored at {times[number]}, {fall} ms before the"
+                " one in front of it",
+                node=node.name,
+                value=value,
+                physical=node.messages.physicals[number],
+                distance=fall,
+            )
+            (allowed if node.name in evidence.damaged else findings).append(example)
+    if not examined:
+        return not_applicable(title, unit, "no message is stored")
+    return judged(title, examined, unit, findings, allowed=allowed)
+
+
 def _contradiction(times: dict[int, int], queue: int, row: Row) -> str:
     if queue < 0 or row.queue_offset < 0:
         return ""

@@ -132,6 +132,7 @@ def _readers() -> list[Check]:
         ),
         _one("A18 bound error", lambda c: queries.bounds(c.evidence, c.losses)),
         _one("A19 time search", lambda c: queries.time_searches(c.evidence)),
+        _one("A19s store times rise", lambda c: queries.store_times(c.evidence), history=False),
         _one("A22 group skip", lambda c: groups.group_skips(c.evidence, c.losses)),
         _one("A23 redelivery", lambda c: groups.redeliveries(c.evidence)),
         _one("A24 offset regress", lambda c: groups.offset_regress(c.evidence, c.losses)),

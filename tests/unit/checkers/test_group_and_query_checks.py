@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -97,6 +98,33 @@ def not_persisted_yet(run: RunMaker) -> None:
     deliver(run, 4, 2, 79 * SECOND, process=9)
 
 
+def killed_before_it_was_persisted(run: RunMaker) -> None:
+    commit(run, 0, 6, 56 * SECOND)
+    run.event(60 * SECOND, "b1", "exit", cause="kill")
+    run.event(75 * SECOND, "b1", "start", id=0)
+    deliver(run, 4, 2, 79 * SECOND, process=9)
+
+
+def killed_long_after_it_was_persisted(run: RunMaker) -> None:
+    commit(run, 0, 6, 50 * SECOND)
+    run.event(60 * SECOND, "b1", "exit", cause="kill")
+    run.event(75 * SECOND, "b1", "start", id=0)
+    deliver(run, 4, 2, 79 * SECOND, process=9)
+
+
+def slave_killed_before_it_was_persisted(run: RunMaker) -> None:
+    commit(run, 0, 6, 56 * SECOND)
+    run.event(60 * SECOND, "b2", "exit", cause="kill")
+    deliver(run, 4, 2, 79 * SECOND, process=9)
+
+
+def stopped_after_the_commit(run: RunMaker) -> None:
+    commit(run, 0, 6, 56 * SECOND)
+    run.event(60 * SECOND, "b1", "exit", cause="stop")
+    run.event(61 * SECOND, "b1", "start", id=0)
+    deliver(run, 4, 2, 79 * SECOND, process=9)
+
+
 def committed_beyond(run: RunMaker) -> None:
     commit(run, 0, COUNT // 2 + 1, 85 * SECOND)
 
@@ -189,6 +217,11 @@ def the_message_of_the_time(run: RunMaker) -> None:
     search(run, 4)
 
 
+def stored_before_the_one_in_front(run: RunMaker) -> None:
+    run.specs[9] = replace(run.specs[9], store_ms=STORE_MS + 7500)
+    run.record.clock_stepped = True
+
+
 def after_a_clock_step(run: RunMaker) -> None:
     search(run, 7)
     run.record.clock_stepped = True
@@ -200,6 +233,10 @@ CASES: list[tuple[Change, set[str]]] = [
     (reset_beyond, set()),
     (begun_too_early, {"A24"}),
     (not_persisted_yet, set()),
+    (killed_before_it_was_persisted, set()),
+    (killed_long_after_it_was_persisted, {"A24"}),
+    (slave_killed_before_it_was_persisted, {"A24"}),
+    (stopped_after_the_commit, {"A24"}),
     (committed_beyond, {"A25"}),
     (stored_beyond, {"A25"}),
     (stored_at_the_end, set()),
@@ -217,6 +254,7 @@ CASES: list[tuple[Change, set[str]]] = [
     (too_late_a_message, {"A19"}),
     (the_message_of_the_time, set()),
     (after_a_clock_step, set()),
+    (stored_before_the_one_in_front, {"A19s"}),
 ]
 
 
