@@ -291,8 +291,11 @@ class Producer:
             return Refused(reason=reason, code=None, message_ids=ids, attempts=attempt), None
         began = trio.current_time()
         outcome = await self._exchange(envelope, queue, address, deadline - began, attempt)
-        if route.is_template and isinstance(outcome, Sent):
+        if route.is_template:
             self._session.routes.distrust(envelope.topic)
+        elif isinstance(outcome, Refused) and outcome.code == ResponseCode.INVALID_PARAMETER:
+            # The queue is not there any more: the topic was made again with fewer.
+            self._session.routes.distrust(envelope.topic, older_than_s=1.0)
         now = trio.current_time()
         self._selector.record(
             queue.broker_name,

@@ -54,6 +54,28 @@ def test_an_unknown_topic_is_sent_to_the_brokers_that_make_topics() -> None:
     on_stage(scenario)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_queue_that_the_topic_has_not_is_a_reason_to_ask_again(known: bool) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["TBW102"] = route("a", queues=8)
+        if known:
+            stage.routes["T"] = route("a", queues=4)
+        broker = await stage.broker(
+            "a", lambda command: answer(command, 29, "request queueId[3] is illegal")
+        )
+        async with producer(stage) as sender:
+            assert len(await sender.queues("T")) == 4
+            stage.routes["T"] = route("a", queues=1)
+            await trio.sleep(2.0)
+            outcome = await sender.send(MESSAGE)
+            assert isinstance(outcome, Refused)
+            assert outcome.code == 29
+            assert len(await sender.queues("T")) == 1
+        assert len(broker.requests) == 1
+
+    on_stage(scenario)
+
+
 def test_a_topic_that_nobody_makes_is_refused() -> None:
     async def scenario(stage: Stage) -> None:
         async with producer(stage) as sender:
