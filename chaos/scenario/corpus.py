@@ -107,7 +107,7 @@ def vary(plan: Plan, fresh: Plan, random: Random) -> Plan:
         varied = replace(varied, weather=weather)
     if random.random() < 0.3:
         rate = plan.producers.rate * plan.producers.count
-        varied = replace(varied, producers=draw_producers(random, (rate, rate)))
+        varied = replace(varied, producers=draw_producers(random, (rate, rate), varied.weather))
     if random.random() < 0.3:
         varied = replace(varied, shape=replace(plan.shape, segment=fresh.shape.segment))
     return replace(varied, steps=tuple(_vary_steps(plan, fresh, random)))

@@ -18,7 +18,7 @@ from typing import Final
 
 from chaos.scenario.check import BATCH_BODY_MAX
 from chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
 from chaos.scenario.step import parse_step
 from chaos.scenario.swarm import swarm_weather
 
@@ -30,6 +30,10 @@ MARGIN_S: Final = 1.0
 """Between the last episode and the end of all faults."""
 GAP_S: Final = 0.8
 """Shortest usual gap; the long ones are rare and long (Pareto, exponent 1.3)."""
+
+SLOW_DISK_MS: Final = 100.0
+SLOW_LINK_MS: Final = 10.0
+"""From here on producers wait longer, or they would time out in the best of times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +52,14 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     wanted = wishes or Generate()
     random = Random(f"{name}/{seed}/generate")
     shape = draw_shape(random)
+    weather = swarm_weather(shape, f"{name}/{seed}/weather")
     return Plan(
         name=name,
         seed=seed,
         shape=shape,
-        producers=draw_producers(random, wanted.rate),
+        producers=draw_producers(random, wanted.rate, weather),
         consumers=Consumers(count=random.choice((1, 2, 2, 3)), mode="mixed"),
-        weather=swarm_weather(shape, f"{name}/{seed}/weather"),
+        weather=weather,
         steps=tuple(map(parse_step, _draw_steps(random, seed, shape, wanted))),
         storm_s=wanted.storm_s,
         calm_s=wanted.calm_s,
@@ -79,8 +84,11 @@ def draw_shape(random: Random) -> Shape:
     )
 
 
-def draw_producers(random: Random, rate: tuple[float, float]) -> Producers:
+def draw_producers(random: Random, rate: tuple[float, float], weather: Weather) -> Producers:
     """Light load: faults want variety of moments, not many messages."""
+    is_quick = (
+        weather.link_ms < SLOW_LINK_MS and max(weather.disk_ms.values(), default=1.0) < SLOW_DISK_MS
+    )
     count = random.choice((1, 2, 2, 4))
     small = random.choice((64, 64, 400))
     large = random.choice((small + 8, 700, 1800, 4096))
@@ -94,7 +102,7 @@ def draw_producers(random: Random, rate: tuple[float, float]) -> Producers:
         keys=random.choice((4, 64)),
         batch=random.choice((0.0, 0.1, 0.5)) if large < BATCH_BODY_MAX else 0.0,
         ordered=random.random() < 0.2,
-        timeout_s=random.choice((1.0, 3.0)),
+        timeout_s=random.choice((1.0, 3.0)) if is_quick else 5.0,
     )
 
 

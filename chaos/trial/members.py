@@ -16,6 +16,8 @@ from chaos.trial.api import Backend, Sample
 
 SERVING_S: Final = 30.0
 LOOK_S: Final = 0.05
+KEEP: Final = {"cleanFileForciblyEnable": "false", "fileReservedTime": "876000"}
+"""A full disk or a wall clock that jumps must not make a node delete what it acknowledged."""
 ANSWER_S: Final = 15.0
 
 
@@ -87,6 +89,7 @@ class Members:
             "brokerRole": master_role if is_master else "SLAVE",
             "flushDiskType": "SYNC_FLUSH" if shape.flush == "sync" else "ASYNC_FLUSH",
             "mappedFileSizeCommitLog": str(shape.segment),
+            **KEEP,
         }
         if shape.repl == "sync":
             lines["inSyncReplicas"] = str(shape.copies)
