@@ -1,4 +1,5 @@
-"""The trial: a cluster of real processes under load, its nodes killed, its data checked.
+"""`make demo`: one run of the testbed on real processes, with nothing but Python installed.
 
-`run.run_demo` is the whole of it; `rocketbed demo` is its command line.
+A cluster of a master and two slaves is written to while its nodes are killed, one of them in the
+middle of its recovery. It may begin with a copy of somebody's store directory.
 """

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.demo.drain import QueueReader
-from chaos.demo.plan import PlanError
-from chaos.process.cluster import LocalCluster
-from chaos.process.plan import BROKER_NAME
+from chaos.demo.errors import DemoError
 from chaos.workload import body_crc
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Received
+from rocketbed.client.pulls import PullStatus
 from rocketbed.inspect import Fault, NotAStore, Record, Scanned, StoreDirectory, open_directory
 from rocketbed.inspect.bodies import unpack_body, unpack_inner_batch
 from rocketbed.inspect.record import SYS_INNER_BATCH
@@ -76,15 +74,15 @@ class OldStore:
 
 
 def read_old_store(source: Path) -> OldStore:
-    """Read a directory. Raises `PlanError` when it is no store, or a broker runs on it."""
+    """Read a directory. Raises `DemoError` when it is no store, or a broker runs on it."""
     try:
         directory = open_directory(source)
     except NotAStore as exc:
-        raise PlanError(f"--store {source}: {exc}") from exc
+        raise DemoError(f"--store {source}: {exc}") from exc
     try:
         holder = directory.lock_holder()
         if holder is not None:
-            raise PlanError(
+            raise DemoError(
                 f"--store {source}: process {holder} holds it; stop that broker, or give a copy"
             )
         old = OldStore(source, settings_of(directory))
@@ -101,7 +99,7 @@ def read_old_store(source: Path) -> OldStore:
     finally:
         directory.close()
     if not old.messages:
-        raise PlanError(f"--store {source}: there is no message in it")
+        raise DemoError(f"--store {source}: there is no message in it")
     return old
 
 
@@ -135,27 +133,27 @@ def settings_of(directory: StoreDirectory) -> dict[str, str]:
 
 
 def copy_store(source: Path, target: Path) -> None:
-    """Copy a store; the source is only read. Raises `PlanError`."""
+    """Copy a store; the source is only read. Raises `DemoError`."""
     try:
         shutil.copytree(source, target, symlinks=False, ignore=shutil.ignore_patterns("lock"))
         for path, _, files in os.walk(target):
             for name in files:
                 os.chmod(os.path.join(path, name), 0o644)
     except (OSError, shutil.Error) as exc:
-        raise PlanError(f"{source} cannot be copied to {target}: {exc}") from exc
+        raise DemoError(f"{source} cannot be copied to {target}: {exc}") from exc
 
 
-async def check_served(world: World, cluster: LocalCluster, old: OldStore, when: str) -> int:
+async def check_served(
+    world: World, nameservers: str, broker: str, old: OldStore, when: str
+) -> int:
     """Pull every queue of the old messages and compare; how many are as they were.
 
     `when` names the occasion. Number and findings go into `old`.
     """
     served = 0
-    async with Consumer(
-        world, nameservers=cluster.nameserver_address, group="demo-old-reader"
-    ) as consumer:
+    async with Consumer(world, nameservers=nameservers, group="demo-old-reader") as consumer:
         for name, wanted in sorted(old.queues.items()):
-            queue = MessageQueue(topic=name[0], broker_name=BROKER_NAME, queue_id=name[1])
+            queue = MessageQueue(topic=name[0], broker_name=broker, queue_id=name[1])
             try:
                 found = await _pull(consumer, queue)
             except (ClientError, RemotingError) as exc:
@@ -175,11 +173,14 @@ async def check_served(world: World, cluster: LocalCluster, old: OldStore, when:
 async def _pull(consumer: Consumer, queue: MessageQueue) -> dict[int, list[Received]]:
     """All messages of a queue by their offset."""
     found: dict[int, list[Received]] = defaultdict(list)
-    reader = QueueReader(consumer, queue)
-    while (pulled := await reader.next()) is not None:
+    offset = await consumer.offsets.min_offset(queue)
+    while True:
+        pulled = await consumer.pull(queue, offset)
         for message in pulled.messages:
             found[message.queue_offset].append(message)
-    return found
+        if pulled.status is PullStatus.NO_NEW or pulled.next_offset <= offset:
+            return found
+        offset = pulled.next_offset
 
 
 def _difference(old: OldMessage, found: list[Received]) -> str:

@@ -109,10 +109,8 @@ class ProcessBackend:
         with trio.CancelScope(shield=True):
             for process in self._processes.values():
                 self._causes.setdefault(process, "kill")
-                noted = self._noted.get(process)
-                if noted is not None:
-                    process.signal(signal.SIGKILL)
-                    await noted.wait()
+                if process.signal(signal.SIGKILL):
+                    await process.wait_ended()  # its watcher may be cancelled already
         self._nursery.cancel_scope.cancel()
         try:
             await self._nursery_manager.__aexit__(kind, error, traceback)

@@ -1,11 +1,12 @@
 """One plan on real processes: from a seed to a run directory."""
 
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import trio
 
@@ -16,11 +17,25 @@ from chaos.process.janitor import Run as JanitorRun
 from chaos.process.machines import make_machine
 from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
+from chaos.trial.api import Backend
 from chaos.trial.conductor import Conductor
 
 Net = Literal["auto", "plain", "proxy", "switch"]
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NODES: Final = "nodes"
 """Folder of the run's directory with configurations, logs and, where plain, stores."""
+
+
+class Guest(Protocol):
+    """Data that the first master begins with."""
+
+    def settle(self, store: Path) -> None:
+        """Put it where that master's store directory is to be."""
+        ...
+
+    async def visit(self, when: str, backend: Backend) -> None:
+        """Look whether it is served, before and after the faults."""
+        ...
 
 
 def run_in_processes(
@@ -29,12 +44,40 @@ def run_in_processes(
     *,
     net: Net = "auto",
     say: Callable[[str], None] = lambda line: None,
+    guest: Guest | None = None,
 ) -> RunRecord:
-    """Run a plan. The directory has to exist and be empty. Raises `BackendError`."""
-    return trio.run(run, plan, directory, net, say)
+    """Run a plan. The directory has to exist and be empty.
+
+    SIGINT, SIGTERM and SIGHUP end what was started, then raise `KeyboardInterrupt`. Raises
+    `BackendError`.
+    """
+    records: list[RunRecord] = []
+
+    async def until_signal() -> None:
+        with trio.open_signal_receiver(*STOPPING) as signals:
+            async with trio.open_nursery() as nursery:
+
+                async def stop_at_signal() -> None:
+                    async for _number in signals:
+                        nursery.cancel_scope.cancel()
+
+                nursery.start_soon(stop_at_signal)
+                records.append(await run(plan, directory, net, say, guest))
+                nursery.cancel_scope.cancel()
+
+    trio.run(until_signal)
+    if not records:
+        raise KeyboardInterrupt
+    return records[0]
 
 
-async def run(plan: Plan, directory: Path, net: Net, say: Callable[[str], None]) -> RunRecord:
+async def run(
+    plan: Plan,
+    directory: Path,
+    net: Net,
+    say: Callable[[str], None],
+    guest: Guest | None = None,
+) -> RunRecord:
     """The same within a trio program; cancelled, it ends what it started."""
     began_ns = time.monotonic_ns()
     shape = plan.shape
@@ -45,6 +88,8 @@ async def run(plan: Plan, directory: Path, net: Net, say: Callable[[str], None])
             name: make_machine(directory / NODES / name, f"{plan.seed}/{name}", keeper, wanted)
             for name in shape.nodes
         }
+        if guest is not None:
+            guest.settle(machines[shape.nodes[0]].store)
         fabric: Fabric = PlainFabric(shape.nodes, shape.nameserver_names)
         history = stack.enter_context(
             HistoryWriter(directory / HISTORY_FILE, lambda: time.monotonic_ns() - began_ns)
@@ -53,7 +98,8 @@ async def run(plan: Plan, directory: Path, net: Net, say: Callable[[str], None])
             async with ProcessBackend(
                 fabric, machines, shape.nameserver_names, history, directory / NODES, began_ns
             ) as backend:
-                return await Conductor(plan, backend, say).run(directory)
+                visit = None if guest is None else guest.visit
+                return await Conductor(plan, backend, say, visit=visit).run(directory)
         finally:
             with trio.CancelScope(shield=True):
                 for machine in machines.values():

@@ -84,11 +84,11 @@ class Conductor:
             self.programs,
         )
         self.schedule = Schedule(
-            plan, backend, self.members, self.control, self.actions, resolver, say
+            plan, backend, self.members, self.control, self.actions, resolver, self._tell
         )
         self._say = say
         self._visit = visit
-        self._zero_ns = 0
+        self._zero_ns = backend.now_ns()
 
     async def run(self, directory: Path) -> RunRecord:
         """All phases, then everything into the directory. Raises `BackendError`."""
@@ -109,6 +109,10 @@ class Conductor:
     def now_s(self) -> float:
         """Seconds of the scenario: since the load began."""
         return (self.backend.now_ns() - self._zero_ns) / 1e9
+
+    def _tell(self, line: str, moment: float | None = None) -> None:
+        """Say what happens, with the scenario's time."""
+        self._say(f"{self.now_s() if moment is None else moment:7.2f} s  {line}")
 
     # --- phases
 
@@ -158,7 +162,7 @@ class Conductor:
         return sample is not None and sample.in_sync >= self.plan.shape.brokers
 
     async def _storm(self) -> None:
-        self._say("storm")
+        self._tell("storm")
         with trio.move_on_after(self.plan.storm_s):
             await self.schedule.run()
             await trio.sleep_forever()
@@ -167,7 +171,7 @@ class Conductor:
         self.record.calm_ns = self.backend.now_ns()
 
     async def _calm(self) -> None:
-        self._say("calm")
+        self._tell("calm")
         began_s = self.now_s()
         for group in self.plan.shape.group_nodes():
             if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
@@ -185,7 +189,7 @@ class Conductor:
 
     async def _drain(self) -> None:
         """Wait until producers have ended and every slave has all of its master's log."""
-        self._say("drain")
+        self._tell("drain")
         with trio.move_on_after(DRAIN_S) as scope:
             for name in producer_names(self.plan):
                 while self.backend.client_state(name) != "down":
@@ -220,7 +224,7 @@ class Conductor:
         return None
 
     async def _read(self) -> None:
-        self._say("reading")
+        self._tell("reading")
         reason = f"not everything was read within {READ_S:g} s"
         with trio.move_on_after(READ_S) as scope:
             try:
@@ -233,7 +237,7 @@ class Conductor:
             self._stall("drain", "final reader", reason)
 
     async def _stop(self) -> None:
-        self._say("stopping")
+        self._tell("stopping")
         self.control.producing = self.control.consuming = False
         self._note_ends()
         for name in self.programs:
@@ -309,7 +313,7 @@ class Conductor:
 
     def _stall(self, what: str, subject: str, reason: str) -> None:
         self.record.stalls.append(Stall(what=what, subject=subject, reason=reason))
-        self._say(f"stalled: {subject}: {reason}")
+        self._tell(f"stalled: {subject}: {reason}")
 
 
 def _is_disk_trouble(reason: str) -> bool:

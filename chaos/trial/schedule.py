@@ -46,7 +46,7 @@ class Schedule:
         control: LoadControl,
         actions: Actions,
         resolver: Resolver,
-        say: Callable[[str], None],
+        say: Callable[[str, float], None],
     ) -> None:
         self.done: list[Step] = []
         """What was carried out, concrete."""
@@ -146,12 +146,13 @@ class Schedule:
         if step.share < 1.0 and self._random.random() >= step.share:
             return
         moment = self.now_s()
+        began_ns = self._backend.now_ns()
         with trio.move_on_after(ACTION_S, shield=True):
             done = await self._actions.do(step)
         if not done.names:
             self.missed.append(f"{step}: nobody to do it to at {moment:.3f} s")
             return
-        concrete = self._note(step, done, moment)
+        concrete = self._note(step, done, moment, began_ns)
         if done.wait is not None:
             if not await done.wait():
                 self._event(step, done, "missed", concrete)
@@ -168,7 +169,7 @@ class Schedule:
                 await done.undo()
             self._event(step, done, "heal", concrete)
 
-    def _note(self, step: Step, done: Done, moment: float) -> Step:
+    def _note(self, step: Step, done: Done, moment: float, began_ns: int) -> Step:
         concrete = replace(
             step,
             trigger=At(round(moment, 6)),
@@ -180,11 +181,13 @@ class Schedule:
         if step.verb == "heal":
             concrete = replace(concrete, target="")
         self.done.append(concrete)
-        self._event(step, done, step.verb, concrete)
-        self._say(str(concrete))
+        self._event(step, done, step.verb, concrete, began_ns=began_ns)
+        self._say(concrete.action(), moment)
         return concrete
 
-    def _event(self, step: Step, done: Done, what: str, concrete: Step) -> None:
+    def _event(
+        self, step: Step, done: Done, what: str, concrete: Step, *, began_ns: int | None = None
+    ) -> None:
         fields: dict[str, Any] = {
             "step": str(concrete),
             "targets": done.names,
@@ -192,5 +195,7 @@ class Schedule:
             "label": step.label,
             "for_s": step.for_s,
         }
+        if began_ns is not None:
+            fields["began_ns"] = began_ns
         node = done.names[0] if len(done.names) == 1 else ""
         self._backend.history.event(Function.NEMESIS, node, what, fields)

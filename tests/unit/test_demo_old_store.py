@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.demo.errors import DemoError
 from chaos.demo.old_store import copy_store, read_old_store
-from chaos.demo.plan import PlanError
 from tests.unit.inspect_support import files_below, manifest, unpack
 
 
@@ -78,12 +78,12 @@ def test_a_copy_has_the_same_files_but_no_lock(tmp_path: Path) -> None:
     assert everything(tmp_path / "b") == {
         name: value for name, value in expected.items() if name != "lock"
     }
-    with pytest.raises(PlanError, match="cannot be copied"):
+    with pytest.raises(DemoError, match="cannot be copied"):
         copy_store(root, tmp_path / "b")
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="--store"):
+    with pytest.raises(DemoError, match="--store"):
         read_old_store(tmp_path)
 
 
@@ -91,7 +91,7 @@ def test_a_store_without_messages_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "commitlog"
     log.mkdir()
     (log / "0".zfill(20)).write_bytes(bytes(4096))
-    with pytest.raises(PlanError, match="no message"):
+    with pytest.raises(DemoError, match="no message"):
         read_old_store(tmp_path)
 
 
@@ -106,5 +106,5 @@ def test_a_store_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(PlanError, match=f"process {holder.pid} holds it"):
+        with pytest.raises(DemoError, match=f"process {holder.pid} holds it"):
             read_old_store(root)

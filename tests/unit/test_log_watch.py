@@ -59,3 +59,22 @@ def test_a_segment_exists_from_its_name_on() -> None:
         ("sync_end", FIRST, 0),
     )
     assert made.ends() == Ends(100, 100)
+
+
+def test_what_a_failed_sync_forsook_is_durable_only_once_it_was_written_again() -> None:
+    made = watch(
+        ("sync_dir", DIRECTORY, 0),
+        ("write", FIRST, 100),
+        ("sync_dir_end", DIRECTORY, 0),
+        ("sync", FIRST, 0),
+        ("sync_failed", FIRST, 0),
+        ("sync", FIRST, 0),
+        ("sync_end", FIRST, 0),
+    )
+    assert made.ends() == Ends(100, 0)
+    for time_ns, kind in enumerate(("sync_dir", "sync_dir_end"), start=8):
+        made.saw(time_ns, kind, DIRECTORY, 0, 0)
+    assert made.ends() == Ends(100, 0)
+    for time_ns, (kind, size) in enumerate((("write", 100), ("sync", 0), ("sync_end", 0)), 10):
+        made.saw(time_ns, kind, FIRST, 0, size)
+    assert made.ends() == Ends(100, 100)

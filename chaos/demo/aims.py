@@ -1,0 +1,91 @@
+"""Did the kills hit what they were aimed at? A kill that missed proves nothing."""
+
+from collections.abc import Callable, Sequence
+
+from chaos.checkers.result import CheckResult, judged, not_run
+from chaos.history import Event, Function, History
+from chaos.record import RunRecord
+
+SENDS = (Function.SEND, Function.SEND_ONEWAY)
+CLOSE_NS = 50_000_000
+"""Sends within this time of a kill, before and after it: somebody was writing."""
+
+
+def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
+    """D1 and D2: nodes killed while messages were under way; D3: one killed in its recovery."""
+    kills = [event for event in history.events if event.what == "kill" and event.node]
+    masters = _masters(history.events)
+    of_master = [kill for kill in kills if masters(kill.time_ns) == kill.node]
+    of_slaves = [kill for kill in kills if masters(kill.time_ns) != kill.node]
+    return [
+        _while_writing("D1 master killed while writing", of_master, history),
+        _while_writing("D2 slave killed while writing", of_slaves, history),
+        _in_recovery(history.events),
+        _back(history.events, record),
+    ]
+
+
+def _masters(events: Sequence[Event]) -> Callable[[int], str]:
+    """A function: who was master at a moment."""
+    changes = [
+        (event.time_ns, event.node)
+        for event in events
+        if event.what == "start" and event.fields.get("id") == 0
+    ]
+
+    def master(time_ns: int) -> str:
+        return next((node for at_ns, node in reversed(changes) if at_ns <= time_ns), "")
+
+    return master
+
+
+def _while_writing(name: str, kills: Sequence[Event], history: History) -> CheckResult:
+    """Kills with sends under way, or begun right before and right after."""
+    hits = []
+    for kill in kills:
+        began_ns = kill.fields.get("began_ns", kill.time_ns)
+        under_way = before = after = 0
+        for row in history.rows():
+            if row.function in SENDS:
+                under_way += row.invoked_ns <= began_ns < row.returned_ns
+                before += 0 <= began_ns - row.invoked_ns < CLOSE_NS
+                after += 0 < row.invoked_ns - began_ns < CLOSE_NS
+        if under_way or (before and after):
+            hits.append(f"{kill.node}, {under_way} messages in flight")
+    if not hits:
+        return not_run(name, "kills", f"{len(kills)} tried, but nobody was writing then")
+    return judged(name, len(hits), "kills", [], "; ".join(hits))
+
+
+def _in_recovery(events: Sequence[Event]) -> CheckResult:
+    """A kill between a start and its `recovered`."""
+    recovering: set[str] = set()
+    hits = []
+    for event in events:
+        if event.function != Function.NODE:
+            continue
+        if event.what == "start":
+            recovering.add(event.node)
+        elif event.what == "recovered":
+            recovering.discard(event.node)
+        elif event.what == "exit":
+            if event.fields.get("cause") == "kill" and event.node in recovering:
+                hits.append(event.node)
+            recovering.discard(event.node)
+    name = "D3 node killed in its recovery"
+    if not hits:
+        return not_run(name, "kills", "no kill met a recovery")
+    return judged(name, len(hits), "kills", [], ", ".join(hits))
+
+
+def _back(events: Sequence[Event], record: RunRecord) -> CheckResult:
+    """Every node serves at the end: its last start has recovered."""
+    last: dict[str, str] = {}
+    restarts = 0
+    for event in events:
+        if event.function == Function.NODE and event.what in ("start", "recovered"):
+            restarts += event.what == "start"
+            last[event.node] = event.what
+    nodes = [node for group in record.groups.values() for node in group]
+    findings = [f"{node} did not come back" for node in nodes if last.get(node) != "recovered"]
+    return judged("D4 back after every kill", restarts, "starts", findings)

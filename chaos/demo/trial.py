@@ -1,0 +1,188 @@
+"""The plan of the demo, and its run."""
+
+import errno
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final, Literal
+
+from chaos.checkers.judgement import Judgement, judge_run
+from chaos.checkers.result import CheckResult, judged, not_run
+from chaos.demo.aims import aim_checks
+from chaos.demo.errors import DemoError
+from chaos.demo.old_store import OldStore, check_served, copy_store, read_old_store
+from chaos.history import read_history
+from chaos.process.run import run_in_processes
+from chaos.record import HISTORY_FILE, RunRecord
+from chaos.report.page import write_report
+from chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape
+from chaos.scenario.step import parse_step
+from chaos.trial.api import Backend
+from chaos.trial.conductor import OCCASIONS
+
+SECONDS: Final = 10.0
+SECONDS_MIN: Final = 6.0
+CALM_S: Final = 3.0
+RUN: Final = "run"
+"""Folder of the run below the report's."""
+Flush = Literal["sync", "async"]
+BeforeChecks = Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What the demo is told."""
+
+    seed: int
+    report: Path
+    flush: Flush = "async"
+    seconds: float = SECONDS
+    """How long nodes are killed while producers write."""
+    keep: bool = False
+    """Keep stores, history and logs also when all is well."""
+    store: Path | None = None
+    """A store directory to begin with, which is copied."""
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """What came of it."""
+
+    judgement: Judgement
+    record: RunRecord
+    page: Path
+
+
+def demo_plan(
+    options: DemoOptions, *, prefix: str = "demo", settings: Mapping[str, str] | None = None
+) -> Plan:
+    """Three kills whose times and victims follow from the seed. Raises `DemoError`."""
+    if not options.seconds >= SECONDS_MIN:
+        raise DemoError(f"the kills need at least {SECONDS_MIN:g} seconds")
+    random = Random(f"demo {options.seed}")
+
+    def moment(low: float, high: float) -> str:
+        return f"{random.uniform(low, high) * options.seconds:.3f}s"
+
+    def pause() -> str:
+        return f"{random.uniform(0.1, 0.5):.3f}s"
+
+    slave, victim = random.choice(("b2", "b3")), random.choice(("b1", "b2", "b3"))
+    steps = (
+        f"at {moment(0.1, 0.2)} kill b1 for {pause()} as master",
+        f"at {moment(0.4, 0.5)} kill {slave} for {pause()} as slave",
+        f"at {moment(0.65, 0.75)} kill {victim} as victim",
+        f"after victim+50ms crash @victim at mark store.recovery* for {pause()} as recovery",
+        "after victim+100ms restart @victim",
+    )
+    return Plan(
+        name="demo",
+        seed=options.seed,
+        shape=Shape(
+            brokers=3,
+            nameservers=1,
+            flush=options.flush,
+            repl="sync",
+            min_isr=2,
+            segment=16 * MIB,
+            settings={"flushIntervalConsumeQueue": "3600000", **(settings or {})},
+        ),
+        producers=Producers(
+            count=4, rate=300.0, in_flight=8, topics=3, queues=4, prefix=prefix, timeout_s=5.0
+        ),
+        consumers=Consumers(count=2),
+        steps=tuple(map(parse_step, steps)),
+        storm_s=options.seconds,
+        calm_s=CALM_S,
+    )
+
+
+class Guest:
+    """Somebody's data that the cluster begins with."""
+
+    def __init__(self, old: OldStore) -> None:
+        self.old = old
+
+    def settle(self, store: Path) -> None:
+        """Put a copy where the first master's store is to be. Raises `DemoError`."""
+        copy_store(self.old.source, store)
+
+    async def visit(self, when: str, backend: Backend) -> None:
+        """Ask for every old message."""
+        await check_served(backend.world, backend.nameservers(), "b", self.old, when)
+
+    def check(self) -> CheckResult:
+        """O1: everything that was in the directory is served as it was, every time."""
+        name = "O1 old messages served"
+        if len(self.old.served) < len(OCCASIONS):
+            missing = " and ".join(when for when in OCCASIONS if when not in self.old.served)
+            return not_run(name, "old messages", f"they were not asked for {missing}")
+        note = ", ".join(f"{served} {when}" for when, served in self.old.served.items())
+        return judged(name, self.old.messages, "old messages", self.old.findings, note)
+
+
+def run_demo(
+    options: DemoOptions,
+    say: Callable[[str], None],
+    *,
+    before_checks: BeforeChecks | None = None,
+) -> DemoResult:
+    """Run, judge, and write the page into the report's directory.
+
+    `before_checks` gets the run's directory before anything is checked, so that a test can plant a
+    defect. Raises `DemoError`, `BackendError`, `OSError`.
+    """
+    guest = None
+    prefix = "demo"
+    settings: dict[str, str] = {}
+    if options.store is not None:
+        old = read_old_store(options.store)
+        say(
+            f"{options.store}: {old.messages} messages in {len(old.queues)} queues, log up to"
+            f" {old.log_end}"
+        )
+        guest = Guest(old)
+        settings = old.settings
+        prefix = free_prefix(old.topics)
+    plan = demo_plan(options, prefix=prefix, settings=settings)
+    directory = make_directory(options.report)
+    record = run_in_processes(plan, directory, net="plain", say=say, guest=guest)
+    say("checking")
+    if before_checks is not None:
+        before_checks(directory)
+    judgement = judge_run(directory)
+    judgement.results += aim_checks(read_history(directory / HISTORY_FILE), record)
+    if guest is not None:
+        judgement.results.append(guest.check())
+    page = write_report(directory, judgement, record)
+    if not options.keep and judgement.exit_code == 0:
+        for name in ("stores", "images", "nodes"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+    return DemoResult(judgement, record, page)
+
+
+def free_prefix(taken: set[str]) -> str:
+    """A beginning of topic names that none of these have: `demo`, `demo-2`, ..."""
+    prefix, number = "demo", 1
+    while any(topic.startswith(f"{prefix}-") for topic in taken):
+        number += 1
+        prefix = f"demo{number}"
+    return prefix
+
+
+def make_directory(report: Path) -> Path:
+    """An empty directory for the run, in place of an earlier one's. Raises `DemoError`."""
+    directory = report / RUN
+    try:
+        if (directory / HISTORY_FILE).exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+    except OSError as exc:
+        if exc.errno == errno.EEXIST:
+            raise DemoError(
+                f"{directory} exists and holds no run: choose another --report"
+            ) from exc
+        raise DemoError(f"{directory} cannot be made: {exc}") from exc
+    return directory
