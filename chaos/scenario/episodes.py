@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from chaos.scenario.plan import Shape
+from chaos.scenario.plan import Shape, Weather
 from chaos.scenario.units import show_duration
 
+START_S: Final = 0.5
 SETTLE_S: Final = 2.0
-"""After a change of the master, until the next fault of a machine."""
+"""After a start, and after a change of the master, until the next fault of a machine."""
+SYNCS: Final = 25
+"""How many syncs a start and a stop may take together; counts where disks are slow."""
 WITHIN_S: Final = 4.0
 """How long a crash point waits for its event."""
 
@@ -42,9 +45,14 @@ class Episode:
 class Maker:
     """Draws episodes for one cluster."""
 
-    def __init__(self, random: Random, shape: Shape) -> None:
+    def __init__(self, random: Random, shape: Shape, weather: Weather) -> None:
         self.random = random
         self.shape = shape
+        slowest_s = max(weather.disk_ms.values(), default=1.0) / 1000
+        self.start_s = round(START_S + SYNCS * slowest_s, 3)
+        """Until a node that was started is surely there."""
+        self.settle_s = round(SETTLE_S + SYNCS * slowest_s, 3)
+        """Until all nodes follow a new master."""
         self._labels = 0
 
     @property
@@ -85,10 +93,9 @@ class Maker:
             episode.steps.append(
                 (0, f"after {label}+{show_duration(down)} promote follower:longest{group}")
             )
-            episode.length_s += down + SETTLE_S
             down = round(down + self.seconds(0.2, 3.0), 3)
         episode.steps.append((0, f"after {label}+{show_duration(down)} restart @{label}"))
-        episode.length_s += down + (SETTLE_S if promote else 0.5)
+        episode.length_s += down + (self.settle_s if promote else self.start_s)
 
 
 def kill(maker: Maker) -> Episode:
@@ -103,7 +110,7 @@ def kill(maker: Maker) -> Episode:
         episode.steps.append((0, f"after {label}+{show_duration(again)} kill @{label}"))
         back = round(again + maker.seconds(0.05, 1.0), 3)
         episode.steps.append((0, f"after {label}+{show_duration(back)} restart @{label}"))
-        episode.length_s = back + 0.5
+        episode.length_s = back + maker.start_s
     else:
         maker.recover(episode, label, who, group, lost=False)
     return episode
@@ -136,7 +143,7 @@ def powercut(maker: Maker) -> Episode:
         episode.steps.append((0, f"powercut all for {show_duration(down)} as {label}"))
         back = round(down + 1.5, 3)
         episode.steps.append((0, f"after {label}+{show_duration(back)} promote longest"))
-        episode.length_s = back + SETTLE_S
+        episode.length_s = back + maker.settle_s
         return episode
     who = maker.member(group)
     episode.steps.append((0, f"powercut {who} as {label}"))
@@ -176,7 +183,7 @@ def crash_recovery(maker: Maker) -> Episode:
             f" within 2s for {maker.text(0.05, 1.0)}",
         ),
     ]
-    episode.length_s = back + 3.5
+    episode.length_s = back + 2.0 + maker.start_s
     return episode
 
 
@@ -201,7 +208,7 @@ def disk_sick(maker: Maker) -> Episode:
     back = round(length + maker.seconds(0.1, 1.0), 3)
     episode.steps.append((0, f"disk {who} {kind} as {label}"))
     episode.steps.append((0, f"after {label}+{show_duration(back)} restart @{label}"))
-    episode.length_s = back + 1.0
+    episode.length_s = back + maker.start_s
     return episode
 
 
@@ -213,7 +220,9 @@ def wipe(maker: Maker) -> Episode:
     if maker.random.random() < 0.5:
         return _lose_master(maker, group, label)
     down = maker.seconds(0.1, 2.0)
-    return Episode(down + SETTLE_S, [(0, f"wipe follower:any{group} for {show_duration(down)}")])
+    return Episode(
+        down + maker.settle_s, [(0, f"wipe follower:any{group} for {show_duration(down)}")]
+    )
 
 
 def promote(maker: Maker) -> Episode:
@@ -228,7 +237,7 @@ def promote(maker: Maker) -> Episode:
         (0, f"after {label}+{show_duration(down)} promote follower:longest{group}"),
         (0, f"after {label}+{show_duration(back)} restart @{label}"),
     ]
-    episode.length_s = back + SETTLE_S + 1.0
+    episode.length_s = back + maker.settle_s + maker.start_s
     return episode
 
 
@@ -249,7 +258,7 @@ def _lose_master(maker: Maker, group: str, label: str) -> Episode:
         (0, f"after {label}+{show_duration(wait)} promote follower:longest{group}"),
         (0, f"after {label}+{show_duration(back)} restart @{label}"),
     ]
-    episode.length_s = back + SETTLE_S
+    episode.length_s = back + maker.settle_s
     return episode
 
 
@@ -298,9 +307,9 @@ def slow_disk(maker: Maker) -> Episode:
     """Syncs take long, or hang."""
     who = maker.member(maker.group())
     if maker.random.random() < 0.2:
-        return Episode(0, [(0, f"disk {who} hang {maker.text(0.2, 3.0)}")])
+        return Episode(0, [(0, f"disk {who} hang {maker.text(0.2, 2.0)}")])
     return Episode(
-        0, [(0, f"disk {who} slow-fsync {maker.text(0.02, 2.0)} for {maker.text(0.5, 8.0)}")]
+        0, [(0, f"disk {who} slow-fsync {maker.text(0.02, 0.6)} for {maker.text(0.5, 5.0)}")]
     )
 
 

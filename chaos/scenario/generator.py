@@ -60,7 +60,9 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         producers=draw_producers(random, wanted.rate, weather),
         consumers=Consumers(count=random.choice((1, 2, 2, 3)), mode="mixed"),
         weather=weather,
-        steps=tuple(map(parse_step, _draw_steps(random, seed, shape, wanted))),
+        steps=tuple(
+            map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), wanted))
+        ),
         storm_s=wanted.storm_s,
         calm_s=wanted.calm_s,
     )
@@ -106,11 +108,10 @@ def draw_producers(random: Random, rate: tuple[float, float], weather: Weather) 
     )
 
 
-def _draw_steps(random: Random, seed: int, shape: Shape, wanted: Generate) -> list[str]:
-    maker = Maker(random, shape)
+def _draw_steps(random: Random, seed: int, maker: Maker, wanted: Generate) -> list[str]:
     ends = wanted.storm_s - MARGIN_S
     last: Episode | None = None
-    if seed % 2 and shape.brokers > 1 and "wipe" in wanted.classes:
+    if seed % 2 and not maker.alone and "wipe" in wanted.classes:
         last = final_loss(maker)
         ends -= last.length_s
     first = _lane(random, maker, _some(random, FIRST, wanted), ends, busy=True)

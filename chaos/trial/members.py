@@ -143,14 +143,15 @@ class Members:
         the master's log is lost, and nobody had joined it, any follower will do.
         """
         leader = self.leader(group)
+        candidates = [leader, *self.followers(group)] if leader_too else self.followers(group)
         with trio.move_on_after(ANSWER_S):
-            for node in self.followers(group):
+            for node in candidates:
                 if self.backend.state(node) == "running":
                     await self.wait_serving(node, ANSWER_S)
         members = [self.members[node] for node in self.followers(group)]
         anybody = not self.members[leader].joined and not any(m.joined for m in members)
         best: tuple[int, bool, str] | None = None
-        for node in [leader, *self.followers(group)] if leader_too else self.followers(group):
+        for node in candidates:
             sample: Sample | None = None
             if self.backend.state(node) == "running":
                 sample = await self.backend.observe(node)
