@@ -143,6 +143,7 @@ async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -
         task_status.started(node)
         await world.process.stop_requested.wait()
         world.log.info("node.stopping", name=config.broker_name)
+        world.mark("node.stopping")
         nursery.cancel_scope.cancel()
 
 

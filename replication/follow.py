@@ -192,6 +192,7 @@ class MasterConnection:
     def _follow(self) -> None:
         slave = self._slave
         slave.state = "following"
+        slave.world.mark("replication.following")
         slave.refusal = None
         slave.last_loss = ""
         if slave.search is not None:

@@ -164,6 +164,7 @@ class Slave:
         assert self.search is not None
         assert self._cutter is not None
         log = self.world.log
+        self.world.mark("replication.parted")
         log.info("replication.parted", compared_from=parted.first, at=parted.offset)
         end = self.log.max_offset
         try:
@@ -176,6 +177,7 @@ class Slave:
             self.refuse(address, exc)
             return
         self.search.reset()
+        self.world.mark("replication.cut")
         log.warning(
             "replication.cut",
             master=address_text(address),

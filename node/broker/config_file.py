@@ -105,12 +105,14 @@ class ConfigFile:
         try:
             file.truncate(0)
             file.write_at(0, data)
+            self._world.mark("config.written")
             await file.sync()
         finally:
             file.close()
         if disk.exists(self.path) and not self._is_damaged:
             disk.rename(self.path, f"{self.path}.bak")
         disk.rename(temporary, self.path)
+        self._world.mark("config.renamed")
         self._is_damaged = False
         await disk.sync_dir(self._directory)
 

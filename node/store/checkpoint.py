@@ -95,6 +95,7 @@ class Witnesses:
         file = self._world.disk.open(self._checkpoint, create=True)
         try:
             file.write_at(0, checkpoint.encode())
+            self._world.mark("store.checkpoint_written")
             await file.sync()
         finally:
             file.close()
@@ -126,8 +127,10 @@ class Witnesses:
         finally:
             file.close()
         await self._world.disk.sync_dir(self._root)
+        self._world.mark("store.abort_created")
 
     async def remove_abort(self) -> None:
         """The very last act of a clean stop."""
         self._world.disk.unlink(self._abort)
+        self._world.mark("store.abort_removed")
         await self._world.disk.sync_dir(self._root)

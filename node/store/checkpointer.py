@@ -61,6 +61,7 @@ class Checkpointer:
                 await self._flusher.flush()
                 await self._sync_derived()
                 await parts.pool.sync_names()
+                parts.world.mark("store.mark_backed")
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
                 await parts.marks.store(replace(mark, index_filled_ms=parts.index.filled_ms))

@@ -110,6 +110,7 @@ class CommitLog:
             for offset, _ in run.chunks:
                 if not self.segments.has(offset):
                     self.segments.create(offset - offset % self.segment_size)
+                    self._world.mark("store.segment_made")
         except OSError as exc:
             raise PutFailed(
                 PutStatus.CREATE_MAPPED_FILE_FAILED,
@@ -179,6 +180,7 @@ class CommitLog:
         if self.segments.end == start and not disk.exists(path):
             disk.rename(temporary, path)
             self.segments.starts.append(start)
+            self._world.mark("store.segment_made_ahead")
             self._pool.named(path)
             await self._pool.sync_names()
 

@@ -35,14 +35,17 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     if flushed is not None and flushed > offset:
         await marks.store_flushed(offset, durable=True)
     await marks.store(mark)
+    parts.world.mark("store.cut_recorded")
     start = log.segments.start_of(offset)
     if log.segments.has(offset):
         log.segments.zero(offset, start + log.segment_size)
         await log.segments.sync(start)
+    parts.world.mark("store.cut_zeroed")
     last = offset if offset == start else start + log.segment_size
     log.segments.drop_from(last)
     await parts.pool.sync_names()
     await marks.update(cut_to=None)
+    parts.world.mark("store.cut_done")
     log.written.reset(offset)
     log.flushed.reset(min(log.flushed.value, offset))
     log.cuts += 1

@@ -80,6 +80,7 @@ class Index:
             end = before.header
             file.header = Header(end.end_ms, end.end_ms, end.end_offset, end.end_offset)
         self.files.append(file)
+        self._world.mark("store.index_file_made")
         return file
 
     def _new_name(self) -> str:

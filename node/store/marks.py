@@ -144,8 +144,10 @@ class Marks:
         finally:
             file.close()
         disk.rename(temporary, self._path)
+        self._world.mark("store.mark_renamed")
         await disk.sync_dir(self._root)
         self.mark = mark
+        self._world.mark("store.mark_stored")
 
     async def update(self, **changes: object) -> None:
         """Replace some fields of the mark, durably."""

@@ -71,6 +71,7 @@ class Queues:
 
     def _make_ordinary(self, topic: str, queue_id: int) -> ConsumeQueue:
         self._make(QUEUE_DIR, topic, queue_id)
+        self._world.mark("store.queue_made")
         return self.ordinary[topic, queue_id]
 
     def all(self) -> Iterator[AnyQueue]:

@@ -85,6 +85,7 @@ class Recovery:
         began = trio.current_time()
         parts = self._parts
         self._load()
+        parts.world.mark("store.recovery_begun")
         evidence = gather(parts)
         self.report.was_clean = evidence.was_clean and evidence.trusted
         self.report.reason = evidence.reason
@@ -105,6 +106,7 @@ class Recovery:
         if evidence.trusted and not evidence.was_clean:
             await self._write_again(evidence.flushed)
         await self._finish()
+        parts.world.mark("store.recovery_finished")
         self.report.seconds = trio.current_time() - began
         return self.report
 
@@ -351,6 +353,7 @@ class Recovery:
                 f" ({report.cut_records} whole records among them) and were cut off; they are kept"
                 f" in {report.cut_copy}; last offset known to be on disk: {report.last_durable}"
             )
+        parts.world.mark("store.recovery_cut")
         self._advance(end)
         last = self._dispatcher.last
         start = last.physical_offset if last else parts.marks.mark.record_start

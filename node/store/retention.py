@@ -74,6 +74,7 @@ class Retention:
             start = segments.starts[0]
             self._parts.world.log.info("store.segment_deleted", path=segments.path(start))
             segments.remove(start)
+            self._parts.world.mark("store.retention_removed")
             deleted += 1
         self.deleted += deleted
         return deleted

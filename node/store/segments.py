@@ -136,6 +136,8 @@ class SegmentRow:
         self._pool.create(path, self.size, staging=self._staging, allocate=not self._sparse)
         self.starts.append(start)
         self.dirty[start] = None
+        if self._sparse:
+            self._world.mark("store.queue_segment_made")
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write within one segment. Raises `OSError`."""

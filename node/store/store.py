@@ -82,6 +82,7 @@ class MessageStore:
                     f"{config.root} is held by another process (its file `lock`): stop that"
                     " broker, or use another storePathRootDir"
                 )
+            world.mark("store.lock_taken")
             recovery = Recovery(
                 store._parts, store._flusher, store._dispatcher, store._checkpointer
             )
@@ -159,7 +160,9 @@ class MessageStore:
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
         self._closing.set()
+        self._world.mark("store.stop_dispatched")
         await self._flusher.flush()
+        self._world.mark("store.stop_flushed")
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
         caught_up = parts.dispatched.value == parts.log.written.value or self._partial_tail()
