@@ -19,7 +19,7 @@ from chaos.sim.coverage import Coverage
 from chaos.sim.disk import SimDisk
 from chaos.sim.diskfaults import DiskFaults
 from chaos.sim.image import DiskImage
-from chaos.sim.logwatch import LogWatch
+from chaos.sim.logwatch import COMMIT_LOG, LogWatch
 from chaos.sim.process import Process
 from chaos.sim.simulation import LogLine, Simulation
 from chaos.trace import Trace
@@ -329,6 +329,8 @@ class SimBackend:
         watch = self._watches.get(host)
         if watch is not None:
             watch.saw(self.simulation.timeline.now, kind, path, offset, size)
+            if kind == "sync_failed" and path.startswith(COMMIT_LOG):
+                self.history.event(Function.NODE, host, "eio", {"path": path})
 
     def _process_ended(self, process: Process) -> None:
         name = process.host.name

@@ -341,6 +341,8 @@ class SimDisk:
             return ""
         if fault.effect == "error_clean" and inode is not None:
             inode.forsake(number)
+            if self.observer is not None:
+                self.observer("sync_failed", path, 0, 0)
         if fault.effect in ("error", "error_clean"):
             raise fault.raised(path)
         return fault.effect

@@ -9,7 +9,7 @@ COMMIT_LOG = "/store/commitlog/"
 
 
 class _Segment:
-    __slots__ = ("durable", "is_named", "syncs", "written")
+    __slots__ = ("durable", "forsaken", "is_named", "syncs", "written")
 
     def __init__(self) -> None:
         self.written = 0
@@ -18,6 +18,9 @@ class _Segment:
         """End of those that a completed sync covers."""
         self.syncs: list[int] = []
         """What was written when each sync under way began."""
+        self.forsaken: tuple[int, int] | None = None
+        """What a failed sync left marked clean: no later sync brings it to disk before it is
+        written again."""
         self.is_named = False
         """Whether its directory was synced since it was made: else a power cut may take it all."""
 
@@ -71,6 +74,7 @@ class LogWatch:
         """The node lost what was not on disk; what stays beyond that shows at its recovery."""
         for segment in self._segments.values():
             segment.written = min(segment.written, segment.durable)
+            segment.forsaken = None
             segment.syncs.clear()
         self._naming.clear()
         self.trace.add(time_ns, *self.ends())
@@ -112,6 +116,7 @@ class LogWatch:
 def _change(segment: _Segment, kind: str, offset: int, size: int) -> bool:
     """Take an event in; whether an end may have moved."""
     if kind == "write":
+        _write_again(segment, offset, offset + size)
         if offset + size <= segment.written:
             return False
         segment.written = offset + size
@@ -128,10 +133,25 @@ def _change(segment: _Segment, kind: str, offset: int, size: int) -> bool:
         segment.syncs.append(segment.written)
         return False
     elif kind == "sync_end" and segment.syncs:
-        segment.durable = max(segment.durable, segment.syncs.pop(0))
+        end = segment.syncs.pop(0)
+        if segment.forsaken is not None:
+            end = min(end, segment.forsaken[0])
+        segment.durable = max(segment.durable, end)
+    elif kind == "sync_failed" and segment.syncs:
+        end = segment.syncs.pop(0)
+        if end > segment.durable:
+            segment.forsaken = (segment.durable, end)
+        return False
     elif kind == "sync_lost" and segment.syncs:
         segment.syncs.pop(0)
         return False
     else:
         return False
     return True
+
+
+def _write_again(segment: _Segment, begin: int, end: int) -> None:
+    """Take a write in where bytes were forsaken: those from their beginning on are dirty again."""
+    if segment.forsaken is not None and begin <= segment.forsaken[0]:
+        left = max(segment.forsaken[0], end)
+        segment.forsaken = (left, segment.forsaken[1]) if left < segment.forsaken[1] else None
