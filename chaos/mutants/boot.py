@@ -79,7 +79,7 @@ def _checksum_not_checked() -> None:
     edit="a table is truncated and written again, without a temporary file",
     caught_by=("S15", "SI", "C1"),
     family="abort-file",
-    targets={_WRITE: "2b92b62c42471e55"},
+    targets={_WRITE: "c8d05e8edbc18d32"},
 )
 def _table_in_place() -> None:
     async def write(self: Any, value: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def _empty_segment_fatal() -> None:
     edit="the lock is asked for once recovery is done",
     caught_by=("S18",),
     family="abort-file",
-    targets={_OPEN: "3ae196736ab72621"},
+    targets={_OPEN: "41924830a98fd253"},
 )
 def _lock_after_recovery() -> None:
     async def open_store(cls: Any, world: Any, config: Any, topics: Any = None) -> Any:

@@ -29,7 +29,7 @@ _BEGIN = "node.store.commitlog:CommitLog.begin"
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
     caught_by=("S11", "S5", "A2", "S13", "A1"),
     family="power-lone",
-    targets={_RAISE: "6d732aa1a93a1dfd"},
+    targets={_RAISE: "b57e09c589af4819"},
 )
 def _checkpoint_before_data() -> None:
     async def raise_mark(self: Any) -> bool:
@@ -54,7 +54,7 @@ def _checkpoint_before_data() -> None:
     edit="`abort` is removed before the last dispatch and flush",
     caught_by=("S12", "S12a", "SI", "S3", "S5"),
     family="abort-file",
-    targets={_CLOSE: "a836aba83403dfc6", _REMOVE: "6225477f09fb15f7"},
+    targets={_CLOSE: "d275a7f9a0815bad", _REMOVE: "6242aa43854bab9f"},
 )
 def _abort_removed_early() -> None:
     async def close(self: Any) -> None:
