@@ -147,7 +147,11 @@ class Conductor:
                     self.backend.world, nameservers=self.backend.nameservers()
                 ) as admin:
                     for topic in self._reading.topics:
-                        await admin.create_topic(topic, queues=self.plan.producers.queues)
+                        await admin.create_topic(
+                            topic,
+                            queues=self.plan.producers.queues,
+                            brokers=list(self.plan.shape.group_nodes()),
+                        )
                 return
             except ClientFailure:
                 await trio.sleep(LOOK_S)
