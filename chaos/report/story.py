@@ -1,0 +1,155 @@
+"""What happened in a run, node by node and second by second, as plain data for the charts.
+
+Times are seconds of the scenario (0: the load begins), so that they read like the steps.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from chaos.history import Event, Function, History, Outcome
+from chaos.record import RunRecord
+
+At = Callable[[int], float]
+"""Nanoseconds of the run to seconds of the scenario."""
+SENDS = (Function.SEND, Function.SEND_ONEWAY)
+OUTCOMES = {
+    Outcome.OK: "ok",
+    Outcome.WEAK: "weak",
+    Outcome.FAIL: "fail",
+    Outcome.INFO: "unknown",
+}
+
+
+@dataclass(slots=True)
+class Bar:
+    """A stretch of one row of the timeline."""
+
+    begin_s: float
+    end_s: float
+    kind: str
+    """`master`, `slave`, `recovering`, `down`, `paused`; of a fault its verb."""
+    label: str = ""
+
+
+@dataclass(slots=True)
+class Tick:
+    """A moment of one row."""
+
+    time_s: float
+    kind: str
+    """`kill`, `powercut`, `crash`, `stop`, `promote`, `cut`, `finding`."""
+    label: str = ""
+
+
+@dataclass(slots=True)
+class Story:
+    """Everything the charts show."""
+
+    end_s: float
+    calm_s: float
+    roles: dict[str, list[Bar]] = field(default_factory=dict)
+    ticks: dict[str, list[Tick]] = field(default_factory=dict)
+    faults: list[Bar] = field(default_factory=list)
+    """Steps with their duration; those of a moment have none."""
+    faulted: dict[str, list[Bar]] = field(default_factory=dict)
+    """The same by machine."""
+    samples: dict[str, list[tuple[float, int, int, int, int]]] = field(default_factory=dict)
+    """Node -> time, written, flushed, confirmed, dispatched."""
+    sends: list[tuple[float, float, str]] = field(default_factory=list)
+    """Time, latency in seconds, outcome."""
+    lag: list[tuple[float, int]] = field(default_factory=list)
+    """Time, messages that a group's reader was behind."""
+    outages: list[tuple[str, float, float]] = field(default_factory=list)
+
+
+def tell(record: RunRecord, history: History) -> Story:
+    """Put a run's record and history together."""
+    zero_ns = int(record.facts.get("zero_ns", 0))
+
+    def at(time_ns: int) -> float:
+        return (time_ns - zero_ns) / 1e9
+
+    story = Story(end_s=at(record.end_ns), calm_s=at(record.calm_ns) if record.calm_ns else 0.0)
+    _tell_roles(story, record, history.events, at)
+    _tell_faults(story, history.events, at)
+    for event in history.events:
+        if event.what == "sample":
+            fields = event.fields
+            story.samples.setdefault(event.node, []).append(
+                (
+                    at(event.time_ns),
+                    fields["written"],
+                    fields["flushed"],
+                    fields["confirmed"],
+                    fields["dispatched"],
+                )
+            )
+    for row in history.rows():
+        if row.function in SENDS and row.invoked_ns >= 0:
+            end_ns = row.returned_ns if row.returned_ns >= 0 else record.end_ns
+            latency_s = (end_ns - row.invoked_ns) / 1e9
+            story.sends.append((at(row.invoked_ns), latency_s, OUTCOMES[Outcome(row.outcome)]))
+        elif row.function == Function.PULL and row.value >= 0 and row.process < 1_000_000:
+            story.lag.append((at(row.returned_ns), max(0, row.value - row.physical_offset)))
+    for name, begin_ns, end_ns in record.facts.get("outages", []):
+        story.outages.append((name, at(begin_ns), at(end_ns)))
+    return story
+
+
+def _tell_roles(story: Story, record: RunRecord, events: list[Event], at: At) -> None:
+    """Bars of what each node was, from its starts, recoveries, promotions and ends."""
+    open_bars: dict[str, tuple[float, str]] = {}
+    role: dict[str, str] = {}
+
+    def switch(node: str, time_s: float, kind: str) -> None:
+        if node in open_bars:
+            begin_s, before = open_bars[node]
+            if time_s > begin_s:
+                story.roles.setdefault(node, []).append(Bar(begin_s, time_s, before))
+        open_bars[node] = time_s, kind
+
+    for nodes in record.groups.values():
+        for node in nodes:
+            story.roles[node] = []
+            story.ticks[node] = []
+    for event in events:
+        node, time_s = event.node, at(event.time_ns)
+        if event.function != Function.NODE or node not in story.roles:
+            continue
+        if event.what == "start":
+            role[node] = "master" if event.fields.get("id") == 0 else "slave"
+            switch(node, time_s, "recovering")
+        elif event.what == "recovered":
+            switch(node, time_s, role.get(node, "slave"))
+        elif event.what == "exit":
+            switch(node, time_s, "down")
+            cause = str(event.fields.get("cause", "stop"))
+            if time_s < story.end_s and cause != "stop":
+                story.ticks[node].append(Tick(time_s, cause, f"{cause} of {node}"))
+        elif event.what == "promote":
+            story.ticks[node].append(Tick(time_s, "promote", f"{node} promoted"))
+        elif event.what == "cut":
+            story.ticks[node].append(Tick(time_s, "cut", f"{node} cut its log"))
+    for node in list(open_bars):
+        switch(node, story.end_s, "")
+
+
+def _tell_faults(story: Story, events: list[Event], at: At) -> None:
+    ends: dict[str, float] = {}
+    for event in events:
+        if event.function == Function.NEMESIS and event.what == "heal":
+            ends[str(event.fields.get("step", ""))] = at(event.time_ns)
+    faulted: dict[str, list[Bar]] = defaultdict(list)
+    for event in events:
+        step = str(event.fields.get("step", ""))
+        if event.function != Function.NEMESIS or event.what in ("heal", "struck", "missed"):
+            continue
+        begin_s = at(int(event.fields.get("began_ns", event.time_ns)))
+        lasting = event.fields.get("for_s") is not None
+        end_s = ends.get(step, story.calm_s) if lasting else begin_s
+        bar = Bar(begin_s, max(begin_s, end_s), event.what, step)
+        story.faults.append(bar)
+        for name in event.fields.get("targets", []):
+            faulted[name].append(bar)
+    story.faulted = dict(faulted)

@@ -1,0 +1,101 @@
+"""Small pieces of SVG: scales, axes, lines that keep their extremes."""
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+WIDTH = 960
+LEFT = 110
+RIGHT = 12
+PLOT = WIDTH - LEFT - RIGHT
+Point = tuple[float, float]
+
+
+def x_of(time_s: float, end_s: float) -> float:
+    """Place of a time on the drawing."""
+    return LEFT + PLOT * max(0.0, min(time_s, end_s)) / max(end_s, 1e-9)
+
+
+def tag(name: str, text: str = "", **attributes: object) -> str:
+    """An element; `class_` and `data_x` become `class` and `data-x`; text is escaped."""
+    words = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{words}>{escape(text)}</{name}>" if text else f"<{name}{words}/>"
+
+
+def titled(name: str, title: str, **attributes: object) -> str:
+    """An element that shows its title when pointed at."""
+    shape = tag(name, "", **attributes)
+    return f"{shape[:-2]}><title>{escape(title)}</title></{name}>"
+
+
+def svg(height: float, parts: Iterable[str], label: str) -> str:
+    """A drawing that scales with the page's width."""
+    body = "".join(parts)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}">'
+        f"{body}</svg>"
+    )
+
+
+def time_axis(end_s: float, top: float, bottom: float) -> list[str]:
+    """Vertical lines with their seconds below."""
+    parts = []
+    for time_s in ticks(0.0, end_s, 10):
+        x = x_of(time_s, end_s)
+        parts.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
+        parts.append(tag("text", f"{time_s:g} s", x=x, y=bottom + 14, class_="tick"))
+    return parts
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """At most about `count` round numbers within a range."""
+    if high <= low:
+        return [low]
+    raw = (high - low) / count
+    magnitude: float = 10 ** math.floor(math.log10(raw))
+    step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= raw)
+    first = math.ceil(low / step) * step
+    return [first + number * step for number in range(int((high - first) / step + 1e-9) + 1)]
+
+
+def thin(points: Sequence[Point], columns: int = 480) -> list[Point]:
+    """Fewer points, but the lowest and the highest of each column of the drawing."""
+    if len(points) <= 2 * columns:
+        return list(points)
+    begin, end = points[0][0], points[-1][0]
+    width = max((end - begin) / columns, 1e-9)
+    buckets: dict[int, list[Point]] = {}
+    for point in points:
+        buckets.setdefault(int((point[0] - begin) / width), []).append(point)
+    kept: list[Point] = []
+    for bucket in buckets.values():
+        extremes = {min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])}
+        kept += sorted({bucket[0], bucket[-1], *extremes})
+    return kept
+
+
+def path(points: Sequence[Point], class_: str, *, closed: bool = False) -> str:
+    """A line through points of the drawing."""
+    if not points:
+        return ""
+    steps = " ".join(
+        f"{'L' if number else 'M'}{x:.1f} {y:.1f}" for number, (x, y) in enumerate(points)
+    )
+    return tag("path", d=steps + (" Z" if closed else ""), class_=class_)
+
+
+def show_bytes(size: float) -> str:
+    """A size for an axis."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+def _number(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
