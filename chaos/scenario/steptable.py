@@ -52,6 +52,7 @@ def _read_table(table: Table) -> Step:
 
 def _verb(table: Table) -> tuple[str, Verb]:
     names = [key for key in table.values if key in VERBS]
+    names = [name for name in names if not any(name in VERBS[other].takes for other in names)]
     if len(names) > 1:
         raise ScenarioError(f"two faults in one step: {names[0]} and {names[1]}")
     if names:

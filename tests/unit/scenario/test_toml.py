@@ -1,0 +1,274 @@
+"""Scenarios as files: what they mean, and what is said about mistakes in them."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.plan import Plan
+from chaos.scenario.toml import read_file, read_toml, read_yaml
+
+WHOLE = """
+name = "all"
+description = "Every key"
+backends = ["sim", "process"]
+seeds = { sim = 7, process = 2 }
+needs = ["disk.powercut"]
+[cluster]
+brokers = 3
+groups = 2
+nameservers = 3
+flush = "sync"
+repl = "async"
+min_isr = 3
+segment = "64KiB"
+settings = { flushIntervalCommitLog = 100, transferMsgByHeap = true }
+[[load.producer]]
+count = 2
+rate = 12.5
+in_flight = 3
+topics = 2
+queues = 8
+body = [16, "1KiB"]
+keys = 5
+batch = 0
+ordered = true
+timeout = "1500ms"
+[load.consumer]
+count = 3
+mode = "pull"
+[weather]
+cut = "strict"
+link = "5ms"
+link_jitter = "200us"
+disk = { b1 = "50ms" }
+slowness = { c2 = 3.5 }
+cold_share = 0.25
+[[step]]
+label = "k"
+at = "8s"
+kill = "leader:b"
+[[step]]
+after = ["k", "5s"]
+restart = "@k"
+[[step]]
+every = "7s"
+jitter = "2s"
+until = "50s"
+partition = ["rand:1", "others"]
+one-way = true
+for = "3s"
+p = 0.5
+[[step]]
+when = "lag > 64KiB"
+crash = "leader"
+store-event = "rand:1..400"
+powercut = true
+[calm]
+at = "60s"
+drain = "20s"
+[expect]
+loss = "none"
+rto = "5s"
+progress = [50, "5s"]
+"""
+STEPS = [
+    "at 8s kill leader:b as k",
+    "after k+5s restart @k",
+    "every 7s~2s until 50s partition rand:1 -> others one-way with p=0.5 for 3s",
+    "when lag>64KiB crash leader powercut store-event rand:1..400",
+]
+
+
+def plan_of(text: str, **options: bool) -> Plan:
+    return read_toml(text, "file.toml").plan(3, **options)
+
+
+def test_every_key_has_its_place_in_the_plan() -> None:
+    family = read_toml(WHOLE, "file.toml")
+    assert (family.name, family.description, family.needs) == (
+        "all",
+        "Every key",
+        ("disk.powercut",),
+    )
+    assert (family.seed_count("sim"), family.seed_count("process")) == (7, 2)
+    plan = family.plan(3)
+    shape, load, weather = plan.shape, plan.producers, plan.weather
+    assert (plan.name, plan.seed, plan.storm_s, plan.calm_s) == ("all", 3, 60.0, 20.0)
+    assert (shape.brokers, shape.groups, shape.nameservers, shape.min_isr) == (3, 2, 3, 3)
+    assert (shape.flush, shape.repl, shape.segment) == ("sync", "async", 65536)
+    assert shape.settings == {"flushIntervalCommitLog": "100", "transferMsgByHeap": "true"}
+    assert (load.count, load.rate, load.in_flight, load.topics, load.queues) == (2, 12.5, 3, 2, 8)
+    assert (load.body, load.keys, load.batch, load.ordered) == ((16, 1024), 5, 0.0, True)
+    assert load.timeout_s == 1.5
+    assert (plan.consumers.count, plan.consumers.mode) == (3, "pull")
+    assert (weather.cut_mode, weather.link_ms, weather.link_jitter_ms) == ("strict", 5.0, 0.2)
+    assert (weather.disk_ms, weather.slowness) == ({"b1": 50.0}, {"c2": 3.5})
+    assert [str(step) for step in plan.steps] == STEPS
+    assert (plan.expect.loss, plan.expect.rto_s, plan.expect.progress) == ("none", 5.0, (50, 5.0))
+
+
+def test_steps_as_texts_and_as_tables_are_the_same() -> None:
+    tables = plan_of(WHOLE)
+    begin, end = WHOLE.index("[[step]]"), WHOLE.index("[calm]")
+    texts = f"steps = {STEPS!r}\n" + WHOLE[:begin] + WHOLE[end:]
+    assert plan_of(texts) == tables
+
+
+def test_yaml_has_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyYAML itself is not needed to test what is made of its answer: here JSON, which is YAML."""
+    yaml = ModuleType("yaml")
+    vars(yaml).update(safe_load=json.loads, YAMLError=ValueError)
+    monkeypatch.setitem(sys.modules, "yaml", yaml)
+    text = """{"name": "small", "cluster": {"brokers": 1}, "steps": ["at 1s kill leader for 1s"],
+               "step": [{"at": "2s", "stop": "leader", "for": "1s"}]}"""
+    plan = read_yaml(text, "file.yaml").plan(0)
+    assert [str(step) for step in plan.steps] == [
+        "at 1s kill leader for 1s",
+        "at 2s stop leader for 1s",
+    ]
+    with pytest.raises(ScenarioError, match="this is no YAML"):
+        read_yaml("{", "file.yaml")
+
+
+def test_yaml_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ScenarioError, match="needs PyYAML, which is not installed"):
+        read_yaml("name: x", "file.yaml")
+
+
+def test_variants_replace_keys() -> None:
+    text = """
+name = "v"
+steps = ["at 24s kill leader for 2s"]
+load.producer = { rate = 5 }
+[calm]
+at = "48s"
+[process.load.producer]
+rate = 100
+"""
+    family = read_toml(text, "v.toml")
+    assert family.plan(0).producers.rate == 5.0
+    assert family.plan(0, "process").producers.rate == 100.0
+    quick = family.plan(0, quick=True)
+    assert (quick.storm_s, str(quick.steps[0])) == (12.0, "at 6s kill leader for 500ms")
+    own = read_toml(text + '[quick]\nsteps = ["at 1s kill leader"]\n', "v.toml")
+    assert [str(step) for step in own.plan(0, quick=True).steps] == ["at 1s kill leader"]
+
+
+def test_swarm_weather_comes_from_the_seed() -> None:
+    family = read_toml('name = "w"\n[weather]\nswarm = true\nlink = "3ms"\n', "w.toml")
+    assert family.plan(1) == family.plan(1)
+    assert len({str(family.plan(seed).weather) for seed in range(8)}) > 3
+    assert {family.plan(seed).weather.link_ms for seed in range(8)} == {3.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("brokers = 3", "file.toml: brokers: unknown key"),
+        (
+            "[cluster]\nbrokrs = 3",
+            "file.toml: cluster.brokrs: unknown key; did you mean 'brokers'?",
+        ),
+        ("[cluster]\nbrokers = '3'", "cluster.brokers: '3' is no whole number"),
+        ("[cluster]\nbrokers = 0", "brokers: 0 is not between 1 and 9"),
+        ("[cluster]\nflush = 'synk'", "cluster.flush: 'synk' is none of sync, async; did you mean"),
+        ("[cluster]\ncontrollers = 1", "cluster.controllers: automatic failover is not there yet"),
+        ("[cluster]\nsegment = '64KB!'", "cluster.segment: '64KB!' is not a size such as 64KiB"),
+        ("[cluster.settings]\nflushDiskTipe = 'x'", "unknown key 'flushDiskTipe'; did you mean"),
+        ("[calm]\nat = 8", 'calm.at: 8 is no duration; write it as "8s"'),
+        ("[calm]\nat = '-8s'", "calm.at: '-8s' is below 0"),
+        ("[load.producer]\nbody = [4000, 4000]", "batches of bodies of 4000 bytes are more"),
+        ("[[load.producer]]\n[[load.producer]]", "load.producer: there are 2 of them"),
+        ("[weather.disk]\nb9 = '1ms'", "weather: unknown node 'b9'"),
+        ("[expect]\nprogress = 5", "expect.progress: 5 is no number and time"),
+        ("backends = ['dokker']", "backends: 'dokker' is none of sim, process"),
+        ("needs = ['disk.powerct']", "needs: unknown capability 'disk.powerct'; did you mean"),
+        ("generate = { classes = ['kil'] }", "generate.classes: 'kil' is none of"),
+        ("quick = 3", "quick: has to be a table"),
+        ("steps = ['at 1s kil leader']", "steps[0]: step 'at 1s kil leader': unknown fault 'kil'"),
+        ("steps = [1]", "steps: 1 is no text in quotes"),
+        (
+            "[[step]]\nat = '1s'\nkil = 'leader'",
+            "step[0]: unknown fault 'kil'; did you mean 'kill'?",
+        ),
+        ("[[step]]\nat = '1s'", "step[0]: no fault: a key such as kill is missing"),
+        ("[[step]]\nkill = 'leader'", "step[0]: a step has one of at, after, every, when"),
+        ("[[step]]\nat = '1s'\nkill = 'leader'\nstop = 'leader'", "two faults in one step"),
+        (
+            "[[step]]\nat = '1s'\nkill = 'leader'\nfr = '1s'",
+            "step[0]: fr: unknown key; did you mean",
+        ),
+        ("[[step]]\nat = '1s'\npartition = 'leader'", "step[0]: partition: 'leader' is no list"),
+        ("[[step]]\nat = 1\nkill = 'leader'", "step[0]: at: 1 is no duration"),
+    ],
+)
+def test_mistakes_are_told_with_their_place(text: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        read_toml(f"name = 'x'\n{text}\n", "file.toml")
+    assert said in str(raised.value)
+    assert str(raised.value).startswith("file.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("at -1s kill leader", "before the cluster is up"),
+        ("at 61s kill leader", "it is due at 61s, after the faults end ([calm] at = 60s)"),
+        ("at 1s kill leadr", "unknown target 'leadr'; did you mean 'leader'?"),
+        ("at 1s kill b4", "unknown target 'b4'"),
+        ("at 1s kill ns:3", "there are 2 nameservers"),
+        ("at 1s kill controller:leader", "needs automatic failover"),
+        ("at 1s kill @k", "unknown label 'k'"),
+        ("after k+1s kill leader", "unknown label 'k'"),
+        ("at 1s kill @x as x", "@x is the step itself"),
+        ("after x+1s kill leader as x", "labels go in a circle"),
+    ],
+)
+def test_steps_that_can_never_be_are_refused(step: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        read_toml(f"name = 'x'\nsteps = [{step!r}]\n", "file.toml")
+    assert said in str(raised.value)
+    assert f"step {step!r}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (["at 8s kill leader as k", "at 3s restart @k"], "@k is used at 3s, before its step"),
+        (["at 1s kill leader as k", "at 2s kill leader as k"], "two steps are called 'k'"),
+        (["after a kill leader as b", "after b kill leader as a"], "labels go in a circle"),
+    ],
+)
+def test_labels_have_an_order(steps: list[str], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        read_toml(f"name = 'x'\nsteps = {steps!r}\n", "file.toml")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        read_file(tmp_path / "absent.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("name = ", encoding="utf-8")
+    with pytest.raises(ScenarioError, match="this is no TOML"):
+        read_file(broken)
+
+
+def test_the_name_may_come_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "short-name.toml"
+    path.write_text("[cluster]\nbrokers = 1\n", encoding="utf-8")
+    assert read_file(path).plan(0).name == "short-name"
+    with pytest.raises(ScenarioError, match="name: it is missing"):
+        read_toml("[cluster]\nbrokers = 1\n", "x")
+
+
+def test_a_backend_that_the_scenario_is_not_made_for() -> None:
+    family = read_toml("name = 'x'\nbackends = ['sim']\n", "x.toml")
+    with pytest.raises(ScenarioError, match="not made for process: sim only"):
+        family.plan(0, "process")
+    with pytest.raises(ScenarioError, match="unknown backend 'docke'"):
+        family.plan(0, "docke")
