@@ -1,0 +1,134 @@
+"""`rocketbed chaos run`: one scenario, one seed or many."""
+
+import json
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, Literal
+
+import click
+
+from chaos.campaign import Campaign, CampaignOptions, run_campaign
+from chaos.report.text import summary_text
+from chaos.runner import Options
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.library import load_scenario
+from rocketbed.cli.interrupts import Interruptible
+
+
+@click.command()
+@click.argument("scenario")
+@click.option(
+    "--backend",
+    type=click.Choice(["sim", "process"]),
+    default="sim",
+    show_default=True,
+    help="In simulation, or on real processes.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="What is drawn; else random.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Run so many seeds from --seed on.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--net",
+    type=click.Choice(["auto", "plain", "proxy", "switch"]),
+    default="auto",
+    show_default=True,
+    help="What lies between real processes.",
+)
+@click.option("--quick", is_flag=True, help="A short form of the scenario.")
+@click.option("--strict", is_flag=True, help="End with 5 if a step had to be skipped.")
+@click.option("--no-shrink", is_flag=True, help="Do not look for a shorter failing plan.")
+@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/chaos"),
+    show_default=True,
+    help="Directory for the pages of runs, and for what failed.",
+)
+def run(
+    scenario: str,
+    backend: Literal["sim", "process"],
+    seed: int | None,
+    seeds: int | None,
+    jobs: int,
+    net: Literal["auto", "plain", "proxy", "switch"],
+    quick: bool,
+    strict: bool,
+    no_shrink: bool,
+    as_json: bool,
+    report: Path,
+) -> int:
+    """Run SCENARIO, a name from `chaos list` or a file (.toml, .py), and judge it."""
+
+    def say(line: str) -> None:
+        click.echo(line, err=as_json)
+
+    first = SystemRandom().randrange(1_000_000) if seed is None else seed
+    numbers = range(first, first + (seeds or 1))
+    options = Options(backend=backend, net=net, say=say)
+    try:
+        family = load_scenario(scenario)
+        if backend not in family.backends:
+            raise ScenarioError(f"{family.name} is not made for {backend}")
+        campaign = CampaignOptions(
+            options=options,
+            seeds=numbers,
+            jobs=jobs if backend == "sim" else 1,
+            quick=quick,
+            report=report.absolute(),
+            strict=strict,
+            shrink=not no_shrink,
+        )
+        with Interruptible():
+            result = run_campaign(family, campaign, say)
+    except ScenarioError as exc:
+        raise click.UsageError(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    tell(result, say)
+    if as_json:
+        click.echo(json.dumps(as_row(result), indent=1))
+    return result.exit_code
+
+
+def tell(result: Campaign, say: Any) -> None:
+    """What came of it, for people."""
+    if len(result.outcomes) == 1:
+        outcome = result.outcomes[0]
+        if outcome.judgement is None or outcome.record is None:
+            say(f"the run failed: {outcome.error}")
+        else:
+            say(summary_text(outcome.judgement, outcome.record))
+            if outcome.directory is not None:
+                say(f"report: {outcome.directory / 'index.html'}")
+    else:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
+        say(f"{len(result.outcomes)} runs, {result.simulated_s:.0f} simulated seconds: {counts}")
+    for seed, path in sorted(result.replays.items()):
+        say(f"seed {seed}: rocketbed chaos replay {path}")
+
+
+def as_row(result: Campaign) -> dict[str, Any]:
+    """What came of it, for programs: of one run its verdict, of many a table."""
+    rows = []
+    for outcome in result.outcomes:
+        row: dict[str, Any] = {"seed": outcome.plan.seed, "verdict": outcome.verdict}
+        if outcome.judgement is not None:
+            row = {**outcome.judgement.as_row(), **row}
+        if outcome.error:
+            row["error"] = outcome.error
+        if outcome.directory is not None:
+            row["directory"] = str(outcome.directory)
+        if outcome.plan.seed in result.replays:
+            row["replay"] = str(result.replays[outcome.plan.seed])
+        rows.append(row)
+    if len(rows) == 1:
+        return {**rows[0], "exit_code": result.exit_code}
+    return {
+        "scenario": result.family.name,
+        "exit_code": result.exit_code,
+        "simulated_s": round(result.simulated_s, 3),
+        "counts": dict(result.counts),
+        "not_repeatable": result.not_repeatable,
+        "runs": rows,
+    }
