@@ -243,7 +243,9 @@ def promote(maker: Maker) -> Episode:
 
 def final_loss(maker: Maker) -> Episode:
     """The master's disk is lost; what was promised has to be found on the others."""
-    return _lose_master(maker, maker.group(), maker.label())
+    episode = _lose_master(maker, maker.group(), maker.label())
+    episode.length_s -= maker.settle_s
+    return episode
 
 
 def _lose_master(maker: Maker, group: str, label: str) -> Episode:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from chaos.checkers.result import Severity
 from chaos.runner import Options, Outcome, run_many, run_plan
@@ -188,7 +189,7 @@ class _Work:
         """The first of these that shows the finding; tried a few at a time, in their order."""
         waiting = iter(plans)
         while self._budget.left():
-            group = [plan for plan, _ in zip(waiting, range(self._width), strict=False)]
+            group = list(islice(waiting, self._width))
             if not group:
                 return None
             self._budget.used += len(group)

@@ -114,10 +114,9 @@ def test_labels_are_made_only_where_they_are_used() -> None:
     ],
 )
 def test_mistakes(call: object, said: str) -> None:
-    scenario = Scenario("x", 0)
+    made = family(call, name="x")  # type: ignore[arg-type]
     with pytest.raises(ScenarioError) as raised:
-        call(scenario)  # type: ignore[operator]
-        scenario.plan()
+        made.plan(0)
     assert said in str(raised.value)
 
 

@@ -83,8 +83,8 @@ STEPS = [
 ]
 
 
-def plan_of(text: str, **options: bool) -> Plan:
-    return read_toml(text, "file.toml").plan(3, **options)
+def plan_of(text: str) -> Plan:
+    return read_toml(text, "file.toml").plan(3)
 
 
 def test_every_key_has_its_place_in_the_plan() -> None:

@@ -1,0 +1,115 @@
+"""Plans from a seed: pure, within the fault model, different enough."""
+
+from collections import Counter
+
+import pytest
+
+from chaos.scenario.check import check_plan
+from chaos.scenario.generator import GENERATED, Generate, generate
+from chaos.scenario.plan import Plan
+from chaos.scenario.step import After, At, Step
+from chaos.scenario.targets import labels_in
+
+SEEDS = range(300)
+
+
+def label_root(plan: Plan, step: Step) -> Step:
+    """The step that a step follows, and that one, to the first."""
+    labels = {one.label: one for one in plan.steps if one.label}
+    while isinstance(step.trigger, After):
+        step = labels[step.trigger.label]
+    return step
+
+
+def test_a_seed_is_a_plan() -> None:
+    for seed in range(20):
+        assert generate(seed) == generate(seed)
+    assert len({str(generate(seed)) for seed in range(50)}) == 50
+
+
+@pytest.mark.parametrize("storm_s", [12.0, 30.0, 120.0])
+def test_plans_can_be_run(storm_s: float) -> None:
+    for seed in SEEDS:
+        plan = generate(seed, Generate(storm_s=storm_s))
+        check_plan(plan)
+        assert plan.storm_s == storm_s
+        for step in plan.steps:
+            first = label_root(plan, step).trigger
+            assert isinstance(first, At)
+            assert first.seconds < storm_s
+
+
+def test_the_load_is_light() -> None:
+    for seed in SEEDS:
+        load = generate(seed).producers
+        assert 7.9 <= load.rate * load.count <= 20.1
+
+
+def test_a_master_that_may_have_lost_the_end_of_its_log_is_replaced_before_it_comes_back() -> None:
+    for seed in SEEDS:
+        plan = generate(seed)
+        if plan.shape.brokers == 1:
+            continue
+        for step in plan.steps:
+            lost = step.verb in ("wipe", "powercut") or "powercut" in step.words
+            if not (lost and step.target.startswith("leader")):
+                continue
+            after = [
+                one
+                for one in plan.steps
+                if isinstance(one.trigger, After) and one.trigger.label == step.label
+            ]
+            delays = {
+                one.verb: one.trigger.seconds for one in after if isinstance(one.trigger, After)
+            }
+            assert delays["promote"] < delays["restart"]
+            assert step.for_s is None
+
+
+def test_odd_seeds_end_with_the_loss_of_the_masters_disk() -> None:
+    for seed in SEEDS:
+        plan = generate(seed)
+        wiped = [
+            step.trigger.seconds
+            for step in plan.steps
+            if step.verb == "wipe"
+            and step.target.startswith("leader")
+            and isinstance(step.trigger, At)
+        ]
+        if seed % 2 and plan.shape.brokers > 1:
+            assert wiped
+            assert max(wiped) > plan.storm_s / 3
+
+
+def test_all_classes_come_and_each_is_often_absent() -> None:
+    verbs: Counter[str] = Counter()
+    for seed in SEEDS:
+        verbs.update({step.verb for step in generate(seed).steps})
+    for verb in ("kill", "stop", "powercut", "crash", "pause", "wipe", "promote", "partition"):
+        assert 20 < verbs[verb] < 290, verb
+    for verb in ("link", "reset", "swizzle", "disk", "clock", "cpu", "isolate"):
+        assert 5 < verbs[verb] < 250, verb
+
+
+@pytest.mark.parametrize("name", sorted(GENERATED))
+def test_one_class_alone(name: str) -> None:
+    plans = [generate(seed, Generate(classes=(name,))) for seed in range(0, 60, 2)]
+    assert any(plan.steps for plan in plans)
+    for plan in plans:
+        check_plan(plan)
+
+
+def test_every_mix_of_promises_comes() -> None:
+    mixes = Counter(
+        (plan.shape.brokers, plan.shape.flush, plan.shape.repl) for plan in map(generate, SEEDS)
+    )
+    assert len(mixes) == 12
+    assert min(mixes.values()) > 3
+
+
+def test_what_is_named_exists() -> None:
+    for seed in SEEDS:
+        plan = generate(seed)
+        labels = {step.label for step in plan.steps}
+        for step in plan.steps:
+            assert labels.issuperset(labels_in(step.target))
