@@ -11,8 +11,9 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -49,25 +50,37 @@ def make(name: str) -> None:
     path = path_of(name)
     path.touch(mode=0o444, exist_ok=False)
     try:
-        _in_own_thread(path)
+        _in_own_thread(partial(_make, path))
     except BaseException:
         path.unlink()
         raise
 
 
-def _in_own_thread(path: Path) -> None:
+def check_right() -> None:
+    """Raises `OSError` when this process may not make network namespaces."""
+    _in_own_thread(_leave)
+
+
+def _make(path: Path) -> None:
+    _leave()
+    if CHILD_TABLE.exists():  # of this thread's namespace: for the next one only
+        CHILD_TABLE.write_text(str(TABLE_SIZE))
+        _leave()
+    _bring_up("lo")
+    _check(_libc.mount(_OWN.encode(), bytes(path), None, MS_BIND, None), f"mount on {path}")
+
+
+def _leave() -> None:
+    _check(_libc.unshare(CLONE_NEWNET), "unshare(CLONE_NEWNET)")
+
+
+def _in_own_thread(function: Callable[[], None]) -> None:
     """A thread that ends afterwards, so that nobody is left in the wrong place."""
     failures: list[OSError] = []
 
     def run() -> None:
         try:
-            _check(_libc.unshare(CLONE_NEWNET), "unshare(CLONE_NEWNET)")
-            if CHILD_TABLE.exists():  # of this thread's namespace: for the next one only
-                CHILD_TABLE.write_text(str(TABLE_SIZE))
-                _check(_libc.unshare(CLONE_NEWNET), "unshare(CLONE_NEWNET)")
-            _bring_up("lo")
-            source, target = _OWN.encode(), bytes(path)
-            _check(_libc.mount(source, target, None, MS_BIND, None), f"mount on {path}")
+            function()
         except OSError as error:
             failures.append(error)
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import trio
 
 from chaos.history import HistoryWriter
 from chaos.process.backend import ProcessBackend
-from chaos.process.fabric import Fabric, PlainFabric
+from chaos.process.fabrics import Net, make_fabric
 from chaos.process.janitor import Run as JanitorRun
 from chaos.process.machines import make_machine
 from chaos.record import HISTORY_FILE, RunRecord
@@ -20,7 +20,6 @@ from chaos.scenario.plan import Plan
 from chaos.trial.api import Backend
 from chaos.trial.conductor import Conductor
 
-Net = Literal["auto", "plain", "proxy", "switch"]
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NODES: Final = "nodes"
 """Folder of the run's directory with configurations, logs and, where plain, stores."""
@@ -90,7 +89,7 @@ async def run(
         }
         if guest is not None:
             guest.settle(machines[shape.nodes[0]].store)
-        fabric: Fabric = PlainFabric(shape.nodes, shape.nameserver_names)
+        fabric = make_fabric(net, plan, keeper)
         history = stack.enter_context(
             HistoryWriter(directory / HISTORY_FILE, lambda: time.monotonic_ns() - began_ns)
         )

@@ -35,6 +35,11 @@ def missing_for_switch() -> str | None:
         return f"no {TUN_DEVICE}: the kernel or the container has no TUN devices"
     if shutil.which(ENTER) is None:
         return f"no {ENTER}; install util-linux"
+    try:
+        netns.check_right()
+        os.close(os.open(TUN_DEVICE, os.O_RDWR))
+    except OSError as error:
+        return f"root may not do everything here: {error}"
     return None
 
 

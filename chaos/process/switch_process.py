@@ -172,8 +172,10 @@ class Switch:
 
     def deliver(self) -> None:
         """Hand over all that is due."""
-        now = time.monotonic()
         heap = self._heap
+        if not heap:
+            return
+        now = time.monotonic()
         while heap and heap[0][0] <= now:
             _, _, source, target, path, packet = heapq.heappop(heap)
             path.arrived()
@@ -253,6 +255,7 @@ class Control:
         """Obey what has come; False when the harness is gone."""
         data = os.read(CONTROL, 65536)
         self._switch.take_all()
+        self._switch.deliver()
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._obey(json.loads(line))
@@ -305,8 +308,8 @@ def run(switch: Switch, control: Control) -> None:
                 known = set(switch.tuns)
                 for tun in known:
                     poll.register(tun, select.POLLIN)
-        if due is not None:
-            switch.deliver()
+        switch.deliver()
+        if control.is_resetting:
             switch.resets.try_again()
             control.finish_reset()
 

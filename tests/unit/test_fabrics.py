@@ -1,0 +1,40 @@
+"""Which network a run's machines get, with root and without."""
+
+import os
+from typing import cast
+
+import pytest
+
+from chaos.process import fabrics
+from chaos.process.fabrics import Net, make_fabric
+from chaos.process.janitor import Run
+from chaos.scenario.library import load_scenario
+from chaos.trial.api import BackendError
+
+PLAN = load_scenario("half-open").plan(1)
+
+
+@pytest.mark.parametrize(
+    ("net", "missing", "expected"),
+    [
+        ("auto", None, "switch"),
+        ("auto", "needs root", "proxy"),
+        ("switch", None, "switch"),
+        ("proxy", None, "proxy"),
+        ("plain", "needs root", "plain"),
+    ],
+)
+def test_the_best_network_that_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, net: Net, missing: str | None, expected: str
+) -> None:
+    monkeypatch.setattr(fabrics, "missing_for_switch", lambda: missing)
+    with Run.begin(guard=False) as run:
+        fabric = make_fabric(net, PLAN, run)
+        assert fabric.name == expected
+        assert (fabric.lacks("net.cut") is None) == (expected != "plain")
+
+
+def test_a_switch_that_cannot_be_had_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(BackendError, match="needs root"):
+        make_fabric("switch", PLAN, cast(Run, None))
