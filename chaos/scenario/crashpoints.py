@@ -15,21 +15,24 @@ from chaos.runner import Options, Outcome, run_plan
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.plan import Plan
 from chaos.scenario.step import Step, parse_step
+from chaos.sim.coverage import TICK_NS
 
 LABEL = "crash-point"
 
 
 def disk_events(plan: Plan, node: str) -> tuple[int, Outcome]:
-    """Changes of a node's disk in a run of the plan as it is, and that run.
+    """Changes of a node's disk in the storm of a run of the plan as it is, and that run.
 
     Raises `ScenarioError` when the run says nothing of the node.
     """
     outcome = run_plan(plan, Options(backend="sim"))
-    counts = outcome.record.facts.get("disk_events", {}) if outcome.record is not None else {}
-    if node not in counts:
+    record = outcome.record
+    counts = record.facts.get("disk_events", {}) if record is not None else {}
+    if record is None or node not in counts:
         reason = outcome.error or f"it knows {', '.join(counts) or 'no node'}"
         raise ScenarioError(f"no disk events of {node} were counted: {reason}")
-    return int(counts[node]), outcome
+    begin, end = record.facts["zero_ns"] // TICK_NS, record.calm_ns // TICK_NS
+    return sum(count for tick, count in counts[node] if begin < tick < end), outcome
 
 
 def crash_points(

@@ -87,13 +87,12 @@ class SimBackend:
         self._reasons: dict[str, str] = {}
         self._end_counts: dict[str, int] = {}
         self._roles: dict[str, str] = {}
-        self._coverage = Coverage(simulation, lambda name: self._roles.get(name, ""))
+        self._coverage = Coverage(simulation, self._roles, self._saw_disk)
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
         simulation.on_end.append(self._process_ended)
         simulation.on_log.append(self._logged)
-        simulation.on_disk = self._saw_disk
         simulation.tolerate_crashes = True
 
     # --- looking

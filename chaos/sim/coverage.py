@@ -4,43 +4,46 @@ Points are the marks in the node's code and the events that it logs. They tell t
 plans went somewhere new, and the crash-point mode how many places there are to die in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from chaos.sim.clock import SECOND
-from chaos.sim.process import Process
 from chaos.sim.simulation import LogLine, Simulation
 
 TICK_NS: Final = SECOND // 2
+OnDisk = Callable[[str, str, str, int, int], None]
 
 
 class Coverage:
-    """Watches one simulation from its beginning."""
+    """Watches one simulation from its beginning, and passes on what its disks tell."""
 
-    def __init__(self, simulation: Simulation, role: Callable[[str], str]) -> None:
+    def __init__(self, simulation: Simulation, roles: Mapping[str, str], on_disk: OnDisk) -> None:
         self._simulation = simulation
-        self._role = role
+        self._roles = roles
         self._points: dict[str, dict[int, None]] = {}
-        self._disk_events: dict[str, int] = {}
+        self._disk_events: dict[str, dict[int, int]] = {}
+        self._on_disk = on_disk
+        simulation.on_disk = self._saw_disk
         simulation.on_mark.append(self._reached)
         simulation.on_log.append(self._logged)
-        simulation.on_end.append(self._ended)
 
     def facts(self) -> dict[str, Any]:
         """For the record. `points`: name and role -> half seconds in which it was reached.
 
-        `disk_events`: node -> changes of its disk in its last incarnation.
+        `disk_events`: node -> half seconds, each with the number of changes of its disk in it.
         """
         timeline = self._simulation.timeline
         return {
             "events": timeline.events,
             "checkpoints": list(timeline.checkpoints),
-            "disk_events": dict(self._disk_events),
+            "disk_events": {
+                node: list(map(list, counts.items())) for node, counts in self._disk_events.items()
+            },
             "points": {name: list(ticks) for name, ticks in sorted(self._points.items())},
         }
 
     def _reached(self, node: str, mark: str) -> None:
-        role = self._role(node)
+        role = self._roles.get(node)
         if role:
             tick = self._simulation.timeline.now // TICK_NS
             self._points.setdefault(f"{mark} {role}", {})[tick] = None
@@ -48,6 +51,9 @@ class Coverage:
     def _logged(self, line: LogLine) -> None:
         self._reached(line.node, line.event)
 
-    def _ended(self, process: Process) -> None:
-        if self._role(process.host.name):
-            self._disk_events[process.host.name] = process.disk.events
+    def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
+        if host in self._roles:
+            tick = self._simulation.timeline.now // TICK_NS
+            counts = self._disk_events.setdefault(host, {})
+            counts[tick] = counts.get(tick, 0) + 1
+        self._on_disk(host, kind, path, offset, size)

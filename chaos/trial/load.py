@@ -22,6 +22,7 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent
 from rocketbed.client.producer import Producer
 from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.errors import ProtocolError
 from rocketbed.wire.message import parse_offset_message_id
 from rocketbed.world.api import World
 
@@ -239,5 +240,5 @@ class ProducerProgram:
             control.keys.append((topic, f"v{value}", value))
 
 
-ClientFailure = (ClientError, RemotingError)
-"""What a client of ours may raise without being broken."""
+ClientFailure = (ClientError, RemotingError, ProtocolError)
+"""What a client of ours may raise without being broken; the last for damage that it was served."""
