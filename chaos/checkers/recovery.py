@@ -127,6 +127,8 @@ def _wrong_end(evidence: Evidence, losses: Losses, restart: _Restart) -> str:
     if written is not None and restart.end > max(written, image.log_end):
         return f"beyond {written}, where its written bytes ended"
     if image.image.cause == "powercut":
+        if restart.end > max(image.log_end, durable or 0):
+            return f"beyond {image.log_end}, the end of what the cut left whole"
         if durable is None:
             return ""
         floor = max(image.floor(durable), losses.written_before(restart.image, durable))

@@ -4,7 +4,7 @@ At the end, after a clean stop, nothing may be unfinished. An image is what a cu
 torn tail and queues behind the log are legal in it, and what is judged is what may never be.
 """
 
-from chaos.checkers.evidence import Evidence
+from chaos.checkers.evidence import Evidence, targets_of
 from chaos.checkers.logs import NodeLog
 from chaos.checkers.result import (
     CheckResult,
@@ -55,8 +55,9 @@ def image_checks(evidence: Evidence) -> CheckResult:
     findings: list[Example] = []
     excused: list[Example] = []
     for image in evidence.images:
+        is_cut = _after_power_cut(evidence, image)
         for finding in image.report.findings:
-            if finding.severity < Grade.DAMAGE or not _binds(image, finding):
+            if finding.severity < Grade.DAMAGE or not _binds(image, finding, is_cut=is_cut):
                 continue
             foreign = image.name in evidence.damaged
             (excused if foreign else findings).append(_example(image, finding))
@@ -151,10 +152,24 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
     return judged(title, sum(counts.values()), unit, findings, note, allowed=excused)
 
 
-def _binds(image: NodeLog, finding: Finding) -> bool:
+def _after_power_cut(evidence: Evidence, image: NodeLog) -> bool:
+    """Whether an image is a power cut's, or of a process that died before it had mended one."""
+    assert image.image is not None
+    cut = False
+    for event in evidence.history.events:
+        if event.time_ns > image.image.time_ns:
+            break
+        if event.what == "recovered" and event.node == image.name:
+            cut = False
+        elif event.what == "powercut" or event.fields.get("cause") == "powercut":
+            cut = cut or image.name in targets_of(event)
+    return cut or image.image.cause == "powercut"
+
+
+def _binds(image: NodeLog, finding: Finding, *, is_cut: bool) -> bool:
     """Whether a rule holds for an image of this cause, at this place."""
     assert image.image is not None
-    if image.image.cause != "powercut":
+    if not is_cut:
         return finding.rule in KILL_RULES
     durable = image.image.durable
     on_disk = finding.offset is not None and durable is not None and finding.offset < durable

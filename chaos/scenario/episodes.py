@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from chaos.scenario.marks import RUNNING, STARTING, STOPPING
 from chaos.scenario.plan import Shape, Weather
 from chaos.scenario.units import show_duration
 
@@ -124,8 +125,10 @@ def stop(maker: Maker) -> Episode:
         who = f"leader{group}"
     if maker.random.random() < 0.5:
         power = " powercut" if maker.random.random() < 0.7 else ""
-        event = maker.random.randint(1, 30)
-        episode.steps.append((0, f"crash {who} at store-event {event}{power} as {label}"))
+        point = f"store-event {maker.random.randint(1, 30)}"
+        if maker.random.random() < 0.4:
+            point = f"mark {maker.random.choice(STOPPING)}"
+        episode.steps.append((0, f"crash {who} at {point}{power} as {label}"))
         episode.steps.append((maker.seconds(0.001, 0.05), f"stop {who}"))
         maker.recover(episode, label, who, group, lost=bool(power))
     else:
@@ -158,8 +161,8 @@ def crash(maker: Maker) -> Episode:
     power = " powercut" if maker.random.random() < 0.5 else ""
     event = int(maker.seconds(1, 60))
     point = f"store-event {event}"
-    if maker.random.random() < 0.2:
-        point = f"mark {maker.random.choice(('store.*', 'replication.*'))}"
+    if maker.random.random() < 0.4:
+        point = f"mark {maker.random.choice(RUNNING)}"
     within = f"within {show_duration(WITHIN_S)}"
     episode.steps.append((0, f"crash {who} at {point}{power} {within} as {label}"))
     maker.recover(episode, label, who, group, lost=bool(power))
@@ -172,14 +175,16 @@ def crash_recovery(maker: Maker) -> Episode:
     group, label, episode = maker.group(), maker.label(), Episode()
     who = maker.member(group)
     back = maker.seconds(0.1, 1.0)
-    event = int(maker.seconds(1, 25))
+    point = f"store-event {int(maker.seconds(1, 25))}"
+    if maker.random.random() < 0.4:
+        point = f"mark {maker.random.choice(STARTING)}"
     power = " powercut" if maker.alone and maker.random.random() < 0.5 else ""
     episode.steps += [
         (0, f"kill {who} as {label}"),
         (0, f"after {label}+{show_duration(back)} restart @{label}"),
         (
             0,
-            f"after {label}+{show_duration(back)} crash @{label} at store-event {event}{power}"
+            f"after {label}+{show_duration(back)} crash @{label} at {point}{power}"
             f" within 2s for {maker.text(0.05, 1.0)}",
         ),
     ]

@@ -197,6 +197,23 @@ def test_an_image_may_be_torn(run: RunMaker, cause: str) -> None:
     assert found(run.judge()) == set()
 
 
+@pytest.mark.parametrize(("cut", "wanted"), [(True, set()), (False, {"SI"})])
+def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
+    run: RunMaker, cut: bool, wanted: set[str]
+) -> None:
+    """All of the log was lost, and what was not cut yet of the queues points into it."""
+
+    def take(root: Path) -> None:
+        segment_of(root, 0)[0].unlink()
+        overwrite(root / "checkpoint", 0, bytes(48))
+
+    image(run, "kill", count=1, written=0, durable=0, harm=take)
+    if cut:
+        run.event(SECOND // 2, "b2", "exit", cause="powercut")
+    judgement = run.judge(only=["SI"])
+    assert found(judgement) == wanted, [result.findings for result in judgement.findings]
+
+
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
 def test_an_image_of_a_living_process_has_an_abort_file(run: RunMaker, cause: str) -> None:
     image(run, cause, clean=True)
