@@ -1,0 +1,222 @@
+"""The score: how many planted bugs the testbed finds with `soak-swarm` alone, how fast, and whether
+it is silent where there is nothing to find (chaos.md 6.4)."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Final
+
+from chaos.mutants.catalogue import WAITING
+from chaos.mutants.hunt import Hunt
+from chaos.mutants.mutant import Mutant
+from chaos.scenario.marks import MARKS
+
+HISTORY: Final = Path(__file__).parents[1] / "score.json"
+HALF_IDS: Final = ("C", "L")
+"""A mutant of another column that only ends a node or stalls counts one half."""
+SHARE_MIN: Final = 2 / 3
+"""Of the repetitions that have to find it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """What became of one mutant, or of a control, or of the node as it is."""
+
+    identity: str
+    title: str
+    hunts: list[Hunt] = field(default_factory=list)
+    column: tuple[str, ...] = ()
+    shrunk_steps: int | None = None
+    """Steps of the plan that was shrunk, of the first repetition that found it."""
+
+    @property
+    def finds(self) -> list[Hunt]:
+        """Repetitions that found it."""
+        return [one for one in self.hunts if one.found]
+
+    @property
+    def points(self) -> float:
+        """1 found, 0.5 when it only ended a node or stalled, 0 survived."""
+        if self.hunts and len(self.finds) >= SHARE_MIN * len(self.hunts):
+            return 1.0
+        seen = [one for one in self.hunts if one.found or any(map(_is_half, one.other))]
+        return 0.5 if self.hunts and len(seen) >= SHARE_MIN * len(self.hunts) else 0.0
+
+    def as_row(self) -> dict[str, Any]:
+        """JSON fields."""
+        return {
+            "id": self.identity,
+            "title": self.title,
+            "points": self.points if self.column else None,
+            "found": len(self.finds),
+            "repetitions": len(self.hunts),
+            "by": sorted({name for one in self.finds for name in one.found}),
+            "seeds": [one.seed for one in self.finds],
+            "simulated_s": _rounded([one.simulated_s for one in self.hunts]),
+            "cpu_s": _rounded([one.cpu_s for one in self.hunts]),
+            "runs": sum(one.runs for one in self.hunts),
+            "other": [text for one in self.hunts for text in one.noisy],
+            "shrunk_steps": self.shrunk_steps,
+        }
+
+
+@dataclass(slots=True)
+class Score:
+    """All rows, and what they come to."""
+
+    rows: list[Row]
+    """Of mutants."""
+    quiet: list[Row]
+    """Of the controls and of the node."""
+
+    @property
+    def points(self) -> float:
+        """The kill score."""
+        return sum(row.points for row in self.rows)
+
+    @property
+    def noise(self) -> list[str]:
+        """What was found where nothing should be."""
+        return [
+            f"{row.identity} {text}" for row in self.quiet for h in row.hunts for text in h.noisy
+        ]
+
+    @property
+    def efforts(self) -> list[tuple[float, float]]:
+        """Simulated and CPU seconds of each find."""
+        return [(one.simulated_s, one.cpu_s) for row in self.rows for one in row.finds]
+
+    @property
+    def unhit(self) -> list[str]:
+        """Marks that no run reached."""
+        hunts = [one for row in (*self.rows, *self.quiet) for one in row.hunts]
+        reached = {point.partition(" ")[0] for one in hunts for point in one.points}
+        return [name for name in MARKS if name not in reached]
+
+    def as_row(self) -> dict[str, Any]:
+        """JSON fields."""
+        simulated = [effort[0] for effort in self.efforts]
+        cpu = [effort[1] for effort in self.efforts]
+        shrunk = [row.shrunk_steps for row in self.rows if row.shrunk_steps is not None]
+        return {
+            "score": self.points,
+            "of": len(self.rows),
+            "effort_simulated_s": _spread(simulated),
+            "effort_cpu_s": _spread(cpu),
+            "noise": self.noise,
+            "quiet_simulated_s": round(
+                sum(one.simulated_s for row in self.quiet for one in row.hunts), 1
+            ),
+            "shrunk_steps": median(shrunk) if shrunk else None,
+            "marks": [len(MARKS) - len(self.unhit), len(MARKS)],
+            "unhit": self.unhit,
+            "mutants": [row.as_row() for row in self.rows],
+            "quiet": [row.as_row() for row in self.quiet],
+            "waiting": [
+                {"id": one.id, "title": one.title, "waits_for": one.waits_for} for one in WAITING
+            ],
+        }
+
+
+def row_of(planted: Mutant | None) -> Row:
+    """An empty row."""
+    if planted is None:
+        return Row(identity="node", title="the node as it is")
+    return Row(identity=planted.id, title=planted.title, column=planted.caught_by)
+
+
+def row_text(row: Row) -> str:
+    """One line of the table."""
+    result = row.as_row()
+    if row.column:
+        outcome = {1.0: "found", 0.5: "half", 0.0: "SURVIVED"}[row.points]
+        outcome += f" {result['found']}/{result['repetitions']}"
+    else:
+        outcome = "NOISE" if result["other"] else "silent"
+    mean_s = _mean(one.simulated_s for one in row.hunts)
+    mean_cpu_s = _mean(one.cpu_s for one in row.hunts)
+    by = ", ".join(result["by"]) or "-"
+    times = f"{mean_s:6.0f} s {mean_cpu_s:5.0f} s CPU"
+    return f"{row.identity:5} {row.title:36} {outcome:13} {times}  {by}"
+
+
+def total_lines(score: Score) -> list[str]:
+    """Behind the table; the last line is the score."""
+    result = score.as_row()
+    lines = [f"{one.id:5} {one.title:36} waits for {one.waits_for}" for one in WAITING]
+    if (effort := result["effort_simulated_s"]) is not None:
+        cpu = result["effort_cpu_s"]
+        lines.append(
+            f"effort: mean {effort['mean']:.0f}, p90 {effort['p90']:.0f} simulated seconds;"
+            f" mean {cpu['mean']:.0f}, p90 {cpu['p90']:.0f} seconds of CPU"
+        )
+    if score.quiet:
+        seconds = result["quiet_simulated_s"]
+        lines.append(f"silence: {len(score.noise)} findings in {seconds:.0f} simulated seconds")
+        lines += [f"    {text}" for text in score.noise]
+    if result["shrunk_steps"] is not None:
+        lines.append(f"shrunk plans: median {result['shrunk_steps']:g} steps")
+    hit, declared = result["marks"]
+    unhit = f"; never: {', '.join(score.unhit)}" if score.unhit else ""
+    lines.append(f"marks reached: {hit} of {declared}{unhit}")
+    lines.append(f"score: {score.points:g} of {len(score.rows)}")
+    return lines
+
+
+def load_history(path: Path = HISTORY) -> list[dict[str, Any]]:
+    """Scores taken before, oldest first."""
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+def save_history(rows: Sequence[dict[str, Any]], path: Path = HISTORY) -> None:
+    """Write them, one score a line so that differences read well."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def entry(score: Score, **facts: Any) -> dict[str, Any]:
+    """What the history keeps of a score."""
+    result = score.as_row()
+    kept = ("score", "of", "effort_simulated_s", "effort_cpu_s", "shrunk_steps", "marks")
+    return {
+        **facts,
+        **{name: result[name] for name in kept},
+        "noise": len(score.noise),
+        "quiet_simulated_s": result["quiet_simulated_s"],
+        "survived": [row.identity for row in score.rows if row.points < 1],
+    }
+
+
+def has_dropped(score: Score, history: Sequence[dict[str, Any]]) -> bool:
+    """Whether fewer are found than at the last time, of those that there were then."""
+    if not history:
+        return False
+    before = history[-1]
+    missed = float(before["score"] - before["of"])
+    return score.points - len(score.rows) < missed
+
+
+def _is_half(identity: str) -> bool:
+    return identity.rstrip("0123456789") in HALF_IDS
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return mean(found) if found else 0.0
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [round(value, 1) for value in values]
+
+
+def _spread(values: list[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    p90 = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+    return {"mean": round(mean(values), 1), "p90": round(p90, 1)}
