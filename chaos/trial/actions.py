@@ -56,6 +56,8 @@ class Actions:
         self.effects = Effects(backend)
         self.excused: set[str] = set()
         """Nodes that may end by themselves now: a fault makes them."""
+        self.damaged: set[str] = set()
+        """Nodes that may refuse to start: their stored bytes were damaged, and they have to say so."""
         self._plan = plan
         self._backend = backend
         self._members = members
@@ -178,6 +180,7 @@ class Actions:
             if name in self._members.members:
                 self._members.members[name].joined = False
             await self._backend.wipe(name)
+            self.damaged.discard(name)
         return Done(names=names, undo=self._starter(names))
 
     async def _promote(self, step: Step, names: list[str]) -> Done:
@@ -260,6 +263,8 @@ class Actions:
         effect = Effect(disks=dict.fromkeys(names, fault))
         if kind in ("eio-fsync", "eio-write", "full", "read-only"):
             self.excused.update(names)
+        if kind == "lost-fsync":
+            self.damaged.update(names)
         await self.effects.begin(effect)
         done = Done(names=names, undo=lambda: self.effects.end(effect), words=dict(words))
         if kind == "hang" and step.for_s is None:
@@ -272,6 +277,7 @@ class Actions:
             self._unwanted(name)
             await self._backend.kill(name)
             await self._backend.bit_flip(name)
+            self.damaged.add(name)
             await self._start(name)
         return Done(names=names, words={"bit-flip": True})
 

@@ -311,6 +311,8 @@ class Conductor:
                 reason = self.backend.end_reason(node)
                 if node in self.actions.excused and _is_disk_trouble(reason):
                     continue
+                if node in self.actions.damaged and reason.startswith("DamagedLog"):
+                    continue
                 self.record.crashes.append(
                     Crash(node=node, time_ns=self.backend.now_ns(), reason=reason)
                 )
