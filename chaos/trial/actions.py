@@ -57,7 +57,7 @@ class Actions:
         self.excused: set[str] = set()
         """Nodes that may end by themselves now: a fault makes them."""
         self.damaged: set[str] = set()
-        """Nodes that may refuse to start: their stored bytes were damaged, and they have to say so."""
+        """Nodes that may refuse to start: what they had stored was damaged, as they have to say."""
         self._plan = plan
         self._backend = backend
         self._members = members
