@@ -1,0 +1,59 @@
+"""The shipped scenarios and the swarm on whole simulated clusters: nothing may be found."""
+
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from random import SystemRandom
+
+import pytest
+
+from chaos.runner import Outcome, run_many
+from chaos.scenario.library import load_scenario, scenario_names
+from chaos.scenario.plan import Plan
+
+SEEDS = Path(__file__).with_name("seeds.txt")
+SWARM = "soak-swarm"
+
+
+def failed(plans: Iterable[Plan]) -> list[str]:
+    """A line for each run that did not pass, with what repeats it."""
+    with closing(run_many(plans, jobs=os.cpu_count() or 1)) as outcomes:
+        return [describe(outcome) for outcome in outcomes if outcome.verdict != "pass"]
+
+
+def describe(outcome: Outcome) -> str:
+    plan = outcome.plan
+    found = ", ".join(outcome.finding_ids)
+    return (
+        f"rocketbed chaos run {plan.name} --seed {plan.seed}: {outcome.verdict} {found}"
+        f" {outcome.error}"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in scenario_names() if name != SWARM])
+def test_a_shipped_scenario_finds_nothing(name: str) -> None:
+    family = load_scenario(name)
+    assert failed(family.plan(seed, quick=True) for seed in range(2)) == []
+
+
+def test_sixty_seeds_of_the_swarm_and_those_that_ever_failed() -> None:
+    lines = SEEDS.read_text(encoding="utf-8").splitlines()
+    known = [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+    family = load_scenario(SWARM)
+    seeds = dict.fromkeys([*range(60), *known])
+    assert failed(map(family.plan, seeds)) == []
+
+
+@pytest.mark.slow
+def test_a_thousand_fresh_seeds_of_the_swarm() -> None:
+    first = SystemRandom().randrange(1_000, 1_000_000_000)
+    family = load_scenario(SWARM)
+    assert failed(family.plan(first + number) for number in range(1_000)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in scenario_names() if name != SWARM])
+def test_a_shipped_scenario_in_full_with_twenty_seeds(name: str) -> None:
+    family = load_scenario(name)
+    assert failed(map(family.plan, range(20))) == []
