@@ -19,7 +19,7 @@ from chaos.runner import Outcome
 from chaos.scenario.check import check_plan
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.form import plan_from_row, plan_to_row
-from chaos.scenario.generator import Generate, draw_producers, generate
+from chaos.scenario.generator import TINY, Generate, draw_producers, generate
 from chaos.scenario.plan import Plan
 from chaos.scenario.step import At, Step, parse_step
 from chaos.scenario.swarm import swarm_weather
@@ -107,8 +107,10 @@ def vary(plan: Plan, fresh: Plan, random: Random) -> Plan:
         varied = replace(varied, weather=weather)
     if random.random() < 0.3:
         rate = plan.producers.rate * plan.producers.count
-        varied = replace(varied, producers=draw_producers(random, (rate, rate), varied.weather))
-    if random.random() < 0.3:
+        varied = replace(
+            varied, producers=draw_producers(random, (rate, rate), plan.shape, varied.weather)
+        )
+    if random.random() < 0.3 and TINY not in (plan.shape.segment, fresh.shape.segment):
         varied = replace(varied, shape=replace(plan.shape, segment=fresh.shape.segment))
     return replace(varied, steps=tuple(_vary_steps(plan, fresh, random)))
 

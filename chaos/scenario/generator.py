@@ -31,6 +31,8 @@ MARGIN_S: Final = 1.0
 GAP_S: Final = 0.8
 """Shortest usual gap; the long ones are rare and long (Pareto, exponent 1.3)."""
 
+TINY: Final = 1 << 13
+"""A segment that holds a dozen messages: its end is met often, in every way it can be met."""
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
 """From here on producers wait longer, or they would time out in the best of times."""
@@ -57,7 +59,7 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         name=name,
         seed=seed,
         shape=shape,
-        producers=draw_producers(random, wanted.rate, weather),
+        producers=draw_producers(random, wanted.rate, shape, weather),
         consumers=Consumers(count=random.choice((1, 2, 2, 3)), mode="mixed"),
         weather=weather,
         steps=tuple(
@@ -74,6 +76,9 @@ def draw_shape(random: Random) -> Shape:
     settings: dict[str, str] = {}
     if random.random() < 0.3:
         settings["flushIntervalCommitLog"] = random.choice(("100", "2000"))
+    segment = random.choice((TINY, 1 << 15, 1 << 16, 1 << 16, 1 << 18, 1 << 20))
+    if segment == TINY:
+        settings["maxMessageSize"] = str(TINY // 4)
     return Shape(
         brokers=brokers,
         groups=groups,
@@ -81,12 +86,14 @@ def draw_shape(random: Random) -> Shape:
         flush="sync" if random.random() < 0.5 else "async",
         repl="sync" if random.random() < 0.7 else "async",
         min_isr=3 if brokers == 3 and random.random() < 0.15 else 2,
-        segment=random.choice((1 << 15, 1 << 16, 1 << 16, 1 << 18, 1 << 20)),
+        segment=segment,
         settings=settings,
     )
 
 
-def draw_producers(random: Random, rate: tuple[float, float], weather: Weather) -> Producers:
+def draw_producers(
+    random: Random, rate: tuple[float, float], shape: Shape, weather: Weather
+) -> Producers:
     """Light load: faults want variety of moments, not many messages."""
     is_quick = (
         weather.link_ms < SLOW_LINK_MS and max(weather.disk_ms.values(), default=1.0) < SLOW_DISK_MS
@@ -94,6 +101,9 @@ def draw_producers(random: Random, rate: tuple[float, float], weather: Weather) 
     count = random.choice((1, 2, 2, 4))
     small = random.choice((64, 64, 400))
     large = random.choice((small + 8, 700, 1800, 4096))
+    if shape.segment == TINY:
+        small, large = 64, random.choice((72, 300))
+    may_batch = large < BATCH_BODY_MAX and shape.segment != TINY
     return Producers(
         count=count,
         rate=round(random.uniform(*rate) / count, 2),
@@ -102,7 +112,7 @@ def draw_producers(random: Random, rate: tuple[float, float], weather: Weather) 
         queues=random.choice((1, 4)),
         body=(small, large),
         keys=random.choice((4, 64)),
-        batch=random.choice((0.0, 0.1, 0.5)) if large < BATCH_BODY_MAX else 0.0,
+        batch=random.choice((0.0, 0.1, 0.5)) if may_batch else 0.0,
         ordered=random.random() < 0.2,
         timeout_s=random.choice((1.0, 3.0)) if is_quick else 5.0,
     )
