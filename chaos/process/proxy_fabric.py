@@ -194,6 +194,7 @@ class ProxyFabric:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER // 2)
             server.bind((self._public(machine), port))
             server.listen(BACKLOG)
+            server.setblocking(False)
         except OSError:
             server.close()
             raise
@@ -211,13 +212,14 @@ class ProxyFabric:
     async def _accept(
         self, machine: str, port: int, server: socket.socket, scope: trio.CancelScope
     ) -> None:
-        server.setblocking(False)
         with scope, suppress(trio.ClosedResourceError):
-            while True:
+            while server.fileno() >= 0:
                 await trio.lowlevel.wait_readable(server)
                 try:
                     near, caller = server.accept()
                 except OSError as error:
+                    if server.fileno() < 0:
+                        return  # closed after it became readable and before it was our turn
                     if error.errno in OUT_OF_RESOURCES:
                         await trio.sleep(ACCEPT_PAUSE)
                     elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):

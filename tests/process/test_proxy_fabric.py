@@ -1,8 +1,9 @@
 """Machines with a TCP proxy between: each fault is made and seen from both ends."""
 
+import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,19 @@ async def test_jitter_and_loss_keep_the_order() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
             assert await receive(server, len(numbers)) == numbers
+
+
+async def test_who_stops_listening_while_somebody_dials_harms_nobody() -> None:
+    async with proxied() as fabric:
+        for _ in range(100):
+            await fabric.set_link("b1", "b2", CUT)  # b2 has no server: only now is it listened for
+            with socket.socket() as caller:
+                caller.setblocking(False)
+                with suppress(BlockingIOError):
+                    caller.connect(fabric.address("b2"))
+                await fabric.set_link("b1", "b2", FREE)
+        async with connected(fabric) as (client, server):
+            await round_trip(client, server)
 
 
 async def test_a_cut_direction_holds_bytes_and_heals_in_order() -> None:
