@@ -15,7 +15,11 @@ from chaos.scenario.units import show_duration
 from chaos.scenario.verbs import VERBS
 from node.config import ConfigError, Setting, make_config
 
-CAPABILITIES: Final = tuple(dict.fromkeys(verb.needs for verb in VERBS.values() if verb.needs))
+CAPABILITIES: Final = tuple(
+    dict.fromkeys(
+        need for verb in VERBS.values() for need in (verb.needs, *verb.word_needs.values()) if need
+    )
+)
 """What a step may need of a backend."""
 BATCH_BODY_MAX: Final = 1900
 """Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""

@@ -103,10 +103,11 @@ class Step:
     @property
     def needs(self) -> tuple[str, ...]:
         """Capabilities of the backend that it takes."""
-        if self.verb != "crash":
-            return (self.form.needs,) if self.form.needs else ()
-        point = "proc.crash.mark" if "mark" in self.words else "proc.crash.event"
-        return (point, "proc.crash.power") if "powercut" in self.words else (point,)
+        if self.verb == "crash":
+            point = "proc.crash.mark" if "mark" in self.words else "proc.crash.event"
+            return (point, "proc.crash.power") if "powercut" in self.words else (point,)
+        own = (self.form.needs,) if self.form.needs else ()
+        return (*own, *(self.form.word_needs[w] for w in self.words if w in self.form.word_needs))
 
     def action(self) -> str:
         """The text without its trigger."""

@@ -47,6 +47,8 @@ class Verb:
     """Capability; empty for what every backend can."""
     takes: Mapping[str, Parse | None] = field(default_factory=dict)
     """Words behind the target: a word alone (None), or a word and its value."""
+    word_needs: Mapping[str, str] = field(default_factory=dict)
+    """Word -> capability that it takes beside the verb's."""
     one_of: tuple[str, ...] = ()
     """Of these words exactly one has to be there."""
     has_second: bool = False
@@ -61,7 +63,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "kill": Verb(lasts=True, help="SIGKILL; with `for`, started again after that time"),
     "stop": Verb(lasts=True, takes={"gracefully": None}, help="SIGTERM"),
     "restart": Verb(
-        takes={"stale-table": None}, help="start what is down (what runs is stopped first)"
+        takes={"stale-table": None},
+        word_needs={"stale-table": "nameserver.stale"},
+        help="start what is down (what runs is stopped first)",
     ),
     "pause": Verb(needs="proc.pause", lasts=True, help="SIGSTOP"),
     "powercut": Verb(
@@ -95,6 +99,7 @@ VERBS: Final[Mapping[str, Verb]] = {
             "loss": _share,
             "rate": parse_size,
         },
+        word_needs={"loss": "net.loss", "rate": "net.rate"},
         help="make a link slow or lossy",
     ),
     "reset": Verb(needs="net.reset", has_second=True, help="reset all connections between two"),
@@ -133,6 +138,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "clock": Verb(
         needs="clock.jump",
         takes={"jump": parse_duration, "drift": _share},
+        word_needs={"drift": "clock.drift"},
         one_of=("jump", "drift"),
         lasts=True,
         help="move a node's wall clock, or let it run fast",

@@ -21,6 +21,7 @@ def list_(faults: bool, as_json: bool) -> int:
                 "words": sorted(verb.takes),
                 "lasts": verb.lasts,
                 "needs": verb.needs,
+                "words_need": dict(verb.word_needs),
             }
             for name, verb in VERBS.items()
         ]
