@@ -52,6 +52,12 @@ SETTINGS: Final = {
     "fileReservedTime": "876000",
 }
 """Small files, so that several of each kind come to be; nothing is deleted for a full disk."""
+MISSING: Final = {
+    "client.pause": "clients share the harness's process: they cannot be stopped one by one",
+    "nameserver.stale": "a nameserver process cannot be given the table of an earlier one",
+    "clock.drift": "a real clock can be moved, but not made to drift",
+}
+"""What no cluster of processes can do, and why."""
 _RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
 _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
 _FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
@@ -85,8 +91,8 @@ class ProcessBackend:
         """Why a process is going to end."""
         self._reasons: dict[str, str] = {}
         self._end_counts: dict[str, int] = {}
-        self._armed: set[str] = set()
-        """Nodes that have a crash point."""
+        self._armed: dict[str, bool] = {}
+        """Nodes that have a crash point; whether the power goes with it."""
         self._noted: dict[ManagedProcess, trio.Event] = {}
         """Set once a process's end stands in the history."""
         self._clients: dict[str, trio.CancelScope] = {}
@@ -127,8 +133,8 @@ class ProcessBackend:
         """Why a capability is missing on this machine or in this set-up."""
         if capability.startswith("net."):
             return self.fabric.lacks(capability)
-        if capability == "client.pause":
-            return "clients share the harness's process: they cannot be stopped one by one"
+        if capability in MISSING:
+            return MISSING[capability]
         for machine in self._machines.values():
             return machine.lacks(capability)
         return None
@@ -166,9 +172,12 @@ class ProcessBackend:
     # --- processes
 
     async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
-        """Start a node or nameserver."""
+        """Start a node or nameserver; waits until an earlier process of it is off the books."""
         if stale:
-            raise BackendError("a nameserver process cannot be given the table of an earlier one")
+            raise BackendError(MISSING["nameserver.stale"])
+        earlier = self._processes.get(name)
+        if earlier is not None and (noted := self._noted.get(earlier)) is not None:
+            await noted.wait()
         own = self._directory / name
         own.mkdir(parents=True, exist_ok=True)
         lines = dict(self.fabric.settings(name))
@@ -240,14 +249,22 @@ class ProcessBackend:
         await machine.remount()
         self._keep_image(name, "powercut")
 
+    async def _lose_unflushed(self, name: str) -> None:
+        machine = self._machines[name]
+        machine.power_cut()
+        await machine.remount()
+        self._keep_image(name, "powercut")
+
     async def crash(self, name: str, point: CrashPoint) -> None:
-        """Arm a crash point: of the disk layer, or a mark of the node."""
-        if point.power:
-            raise BackendError("real processes die at a point of their work by SIGKILL only")
+        """Arm a crash point: of the disk layer, or a mark of the node.
+
+        With `power` the volume loses what it did not have when the process died; unlike at a power
+        cut, peers hear of that death.
+        """
         if point == CrashPoint():
-            self._armed.discard(name)
+            self._armed.pop(name, None)
         else:
-            self._armed.add(name)
+            self._armed[name] = point.power
         self._machines[name].crash_at(point.event, point.mark)
 
     async def wipe(self, name: str) -> None:
@@ -282,15 +299,19 @@ class ProcessBackend:
             await process.wait_ended()
         code = process.exit_code()
         cause = self._causes.pop(process, "crash")
+        has_power_gone = False
         if cause == "crash" and name in self._armed and code == -signal.SIGKILL:
-            cause = "kill"
+            has_power_gone = self._armed[name]
+            cause = "powercut" if has_power_gone else "kill"
             await self.crash(name, CrashPoint())
         elif cause == "crash" and self._processes[name] is process:
             self._reasons[name] = _reason(process, code)
-        self._end_counts[name] = self._end_counts.get(name, 0) + 1
         if name not in self._nameservers:
             fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}
             self.history.event(Function.NODE, name, "exit", fields)
+        if has_power_gone:
+            await self._lose_unflushed(name)
+        self._end_counts[name] = self._end_counts.get(name, 0) + 1
         self._noted.pop(process).set()
 
     async def _read_log(self, name: str, process: ManagedProcess, log_end: int) -> None:
@@ -338,7 +359,7 @@ class ProcessBackend:
     async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
         """Move the node's wall clock."""
         if drift:
-            raise BackendError("a real clock can be moved, but not made to drift")
+            raise BackendError(MISSING["clock.drift"])
         if jump_s:
             self._machines[name].jump_clock(jump_s)
 

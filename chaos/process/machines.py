@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 COMMIT_S: Final = 300
 """ext4's commit interval on a node's volume: nothing becomes durable by itself within a run."""
+STANDS_ON: Final = {"proc.crash.event": "disk.faults", "proc.crash.power": "disk.powercut"}
+WATCHED: Final = {"disk.powercut", "disk.faults", *STANDS_ON}
+"""Capabilities that take, or profit from, a library below the node that sees its disk calls."""
 
 
 class RealMachine(Machine):
@@ -54,12 +57,12 @@ class RealMachine(Machine):
         """Make a machine with the parts that the capabilities `wanted` ask for."""
         machine = cls(directory, seed, run)
         directory.mkdir(parents=True, exist_ok=True)
-        if "disk.powercut" in wanted:
+        if {"disk.powercut", "proc.crash.power"}.intersection(wanted):
             made = machine._try(
                 "disk.powercut", lambda: Volume.create(directory, run=run, commit_s=COMMIT_S)
             )
             machine.volume = made
-        if {"disk.powercut", "disk.faults", "proc.crash.event"}.intersection(wanted):
+        if WATCHED.intersection(wanted):
             machine.faults = machine._try(
                 "disk.faults", lambda: DiskFaults(directory / "faults", root=machine.store.parent)
             )
@@ -85,11 +88,12 @@ class RealMachine(Machine):
             "disk.powercut": self.volume is not None,
             "disk.faults": self.faults is not None,
             "proc.crash.event": self.faults is not None,
+            "proc.crash.power": self.volume is not None,
             "clock.jump": self.clock is not None,
         }
         if present.get(capability):
             return None
-        missing = "disk.faults" if capability == "proc.crash.event" else capability
+        missing = STANDS_ON.get(capability, capability)
         return self._missing.get(missing, f"{capability} is not known on real processes")
 
     def environment(self) -> Mapping[str, str]:
