@@ -66,11 +66,13 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
         queue_count=count,
         queue_total=total,
         index=index,
+        index_filled_ms=0,
         clean=None,
         cut_to=offset,
     )
     parts.queues.cut_units(ends)
     parts.index.restore(index)
+    parts.index.filled_ms = 0  # the next sync finds it from the files that are full still
     await parts.queues.sync()
     await parts.index.sync()
 
