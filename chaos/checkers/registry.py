@@ -160,6 +160,11 @@ def _replicas_and_stores() -> list[Check]:
             needs_history=False,
         ),
         _one("SI images", lambda c: stores.image_checks(c.evidence), history=False),
+        _one(
+            "S11m marks not ahead of the disk",
+            lambda c: stores.honest_marks(c.evidence),
+            history=False,
+        ),
         _one("S12a abort law", lambda c: stores.abort_law(c.evidence), history=False),
         _one("S13 recovered end", lambda c: recovery.recovered_ends(c.evidence, c.losses)),
         _one(

@@ -13,6 +13,7 @@ from chaos.checkers.result import (
     not_applicable,
     not_run,
 )
+from chaos.history import Function
 from rocketbed.inspect import Finding, Report
 from rocketbed.inspect import Severity as Grade
 
@@ -64,6 +65,42 @@ def image_checks(evidence: Evidence) -> CheckResult:
     return judged(title, len(evidence.images), unit, findings, allowed=excused)
 
 
+def honest_marks(evidence: Evidence) -> CheckResult:
+    """S11m: at no moment do the durable marks W and F name an offset that was not on disk.
+
+    The disk layer says what was, so every image shows it, a kill's as well as a power cut's.
+    """
+    title, unit = "S11m marks not ahead of the disk", "images"
+    findings: list[Example] = []
+    excused: list[Example] = []
+    examined = 0
+    for image in evidence.images:
+        marks = image.directory.marks
+        assert image.image is not None
+        durable = image.image.durable
+        if marks is None or durable is None:
+            continue
+        examined += 1
+        named = max(marks.durable_offset, marks.flushed_offset or 0)
+        if named > durable:
+            text = f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the"
+            example = Example(
+                f"{text} log was on disk up to {durable}",
+                node=image.name,
+                time_ns=image.image.time_ns,
+                distance=named - durable,
+            )
+            (excused if image.name in evidence.damaged else findings).append(example)
+    for event in evidence.events(Function.NODE, "mark_ahead"):
+        text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
+        text += f" on disk up to {event.fields['durable']}"
+        example = Example(text, node=event.node, time_ns=event.time_ns)
+        (excused if event.node in evidence.damaged else findings).append(example)
+    if not examined and not findings:
+        return not_applicable(title, unit, "no image has marks, or nobody saw the disk")
+    return judged(title, examined, unit, findings, allowed=excused)
+
+
 def abort_law(evidence: Evidence) -> CheckResult:
     """S12: there after a kill or a cut, gone after a clean stop.
 
@@ -80,7 +117,9 @@ def abort_law(evidence: Evidence) -> CheckResult:
         if not _was_up(evidence, image):
             continue
         examined += 1
-        if not image.directory.has_abort:
+        marks = image.directory.marks
+        is_over = marks is not None and marks.trusted  # `clean` is stored: a stop's very last act
+        if not image.directory.has_abort and not is_over:
             text = f"{image.label}: there is no abort file, although the process lived"
             findings.append(
                 Example(text, node=image.name, time_ns=image.image.time_ns, distance=image.log_end)
@@ -112,7 +151,10 @@ def _was_up(evidence: Evidence, image: NodeLog) -> bool:
 
 
 def two_owners(evidence: Evidence) -> CheckResult:
-    """S18: between two starts of one node there is its exit."""
+    """S18: between two starts of one node there is its exit.
+
+    And a second process on its store gives up before it has changed anything.
+    """
     title, unit = "S18 one owner", "starts"
     findings: list[Example] = []
     living: set[str] = set()
@@ -125,6 +167,14 @@ def two_owners(evidence: Evidence) -> CheckResult:
                 text = f"{event.node} was started while its process before was alive"
                 findings.append(Example(text, node=event.node, time_ns=event.time_ns))
             living.add(event.node)
+        elif event.what == "twin" and event.function == Function.NODE:
+            examined += 1
+            reason = str(event.fields.get("reason"))
+            changes = event.fields.get("changes")
+            if changes or not reason.startswith("StoreLocked"):
+                text = f"a second process on the store of {event.node} made {changes} changes"
+                text += f" and ended with {reason or 'a clean stop'}"
+                findings.append(Example(text, node=event.node, time_ns=event.time_ns))
         elif event.what in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
             targets = event.fields.get("targets", ())
             living -= {event.node, *map(str, targets)}

@@ -55,6 +55,7 @@ SETTINGS: Final = {
 MISSING: Final = {
     "client.pause": "clients share the harness's process: they cannot be stopped one by one",
     "nameserver.stale": "a nameserver process cannot be given the table of an earlier one",
+    "proc.twin": "a second process on a store is tried in simulation only",
     "clock.drift": "a real clock can be moved, but not made to drift",
 }
 """What no cluster of processes can do, and why."""
@@ -266,6 +267,10 @@ class ProcessBackend:
         else:
             self._armed[name] = point.power
         self._machines[name].crash_at(point.event, point.mark)
+
+    async def twin(self, name: str) -> bool:
+        """Never called: the capability is missing."""
+        raise BackendError(f"{name}: {MISSING['proc.twin']}")
 
     async def wipe(self, name: str) -> None:
         """Kill it and empty its disk."""

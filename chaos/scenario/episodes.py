@@ -361,6 +361,11 @@ def clients(maker: Maker) -> Episode:
     return Episode(0, [(0, f"{verb} {who} for {maker.text(0.05, 3.0)}")])
 
 
+def twin(maker: Maker) -> Episode:
+    """An operator starts a node a second time."""
+    return Episode(0, [(0, f"twin {maker.member(maker.group())}")])
+
+
 FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "kill": kill,
     "stop": stop,
@@ -382,5 +387,6 @@ SECOND: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "slow-cpu": slow_cpu,
     "nameservers": nameservers,
     "clients": clients,
+    "twin": twin,
 }
 """Classes whose episodes may happen meanwhile."""

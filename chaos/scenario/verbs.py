@@ -152,6 +152,10 @@ VERBS: Final[Mapping[str, Verb]] = {
         help="make a slave the master (id 0); the old one is its slave from its next start on",
     ),
     "double": Verb(lasts=True, help="operator's error: start a slave as a second master"),
+    "twin": Verb(
+        needs="proc.twin",
+        help="operator's error: start a second process on a running node's store",
+    ),
     "heal": Verb(help="mend all links and disks"),
 }
 COMMON: Final[Mapping[str, Parse]] = {"p": _share}

@@ -16,12 +16,13 @@ from chaos.history import Function, HistoryWriter
 from chaos.record import IMAGES, STORES, Image
 from chaos.sim.clock import SECOND
 from chaos.sim.coverage import Coverage
-from chaos.sim.disk import SimDisk
-from chaos.sim.diskfaults import DiskFaults
+from chaos.sim.diskfaults import DiskFaults, arm, flip_bit
 from chaos.sim.image import DiskImage
 from chaos.sim.logwatch import COMMIT_LOG, LogWatch
+from chaos.sim.markwatch import mark_ahead
 from chaos.sim.process import Process
 from chaos.sim.simulation import LogLine, Simulation
+from chaos.sim.twin import Twins, innermost
 from chaos.trace import Trace
 from chaos.trial.api import (
     BackendError,
@@ -33,7 +34,7 @@ from chaos.trial.api import (
     Sample,
     State,
 )
-from node.config import Setting, make_config
+from node.config import NodeConfig, Setting, make_config
 from node.node import Node, run_node
 from rocketbed.world.api import Address, World
 from routing.config import NameserverConfig
@@ -88,6 +89,8 @@ class SimBackend:
         self._end_counts: dict[str, int] = {}
         self._roles: dict[str, str] = {}
         self._coverage = Coverage(simulation, self._roles, self._saw_disk)
+        self._configs: dict[str, NodeConfig] = {}
+        self._twins = Twins(simulation, f"{STORE}/lock")
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
@@ -165,6 +168,7 @@ class SimBackend:
             "namesrvAddr": self.nameservers(),
         }
         config, _ = make_config([Setting(key, value, name) for key, value in lines.items()])
+        self._configs[name] = config
         self._segment_size[name] = config.store.segment_size
         self._roles[name] = config.broker_role
         self._watch(name)
@@ -179,7 +183,7 @@ class SimBackend:
     def _launch(self, name: str, main: Program) -> None:
         process = self.simulation.start(name, main)
         self._disk(name).apply(process.disk)
-        _arm(process.disk, self._armed.pop(name, CrashPoint()))
+        arm(process.disk, self._armed.pop(name, CrashPoint()))
 
     async def _run_nameserver(self, world: World, name: str, stale: bool) -> None:
         nameserver = Nameserver(world, NameserverConfig())
@@ -229,7 +233,16 @@ class SimBackend:
         if self.state(name) == "down":
             self._armed[name] = point
         else:
-            _arm(self.simulation.process(name).disk, point)
+            arm(self.simulation.process(name).disk, point)
+
+    async def twin(self, name: str) -> bool:
+        """Start a second process on a store that another one serves from, and wait for its end."""
+        if name not in self.nodes or self.state(name) != "running":
+            return False
+        twin = await self._act(partial(self._twins.start, name, self._configs[name]))
+        await self._ended.setdefault(twin, trio.Event()).wait()
+        self.history.event(Function.NODE, name, "twin", self._twins.outcome(twin))
+        return True
 
     async def wipe(self, name: str) -> None:
         """An empty disk."""
@@ -241,19 +254,9 @@ class SimBackend:
         """Flip a bit within what the log holds."""
         if self.state(name) != "down":
             raise BackendError(f"{name} is running: bits are flipped while a node is down")
-        host = self.simulation.host(name)
         random = self.simulation.timeline.stream("bit-flip")
-        end = self._watch(name).ends().durable
-        paths = [path for path in host.image.paths() if path.startswith(f"{STORE}/commitlog/")]
-        if not paths or end == 0:
-            return "nothing: the log is empty"
-        size = self._segment_size[name]
-        offset = random.randrange(int(paths[0].rpartition("/")[2]), end)
-        path = f"{STORE}/commitlog/{offset - offset % size:020d}"
-        namespace = host.image.namespace()
-        namespace.visible.files[path].flip(offset % size * 8 + random.randrange(8))
-        host.image = DiskImage(namespace)
-        return f"log offset {offset}"
+        end, size = self._watch(name).ends().durable, self._segment_size[name]
+        return flip_bit(self.simulation.host(name), random, f"{STORE}/commitlog", end, size)
 
     # --- surroundings
 
@@ -330,6 +333,11 @@ class SimBackend:
             watch.saw(self.simulation.timeline.now, kind, path, offset, size)
             if kind == "sync_failed" and path.startswith(COMMIT_LOG):
                 self.history.event(Function.NODE, host, "eio", {"path": path})
+            durable = watch.ends().durable if kind == "sync_dir" else 0
+            ahead = mark_ahead(self.simulation.process(host).disk, kind, path, durable)
+            if ahead is not None:
+                fields = {"offset": ahead, "durable": durable}
+                self.history.event(Function.NODE, host, "mark_ahead", fields)
 
     def _process_ended(self, process: Process) -> None:
         name = process.host.name
@@ -347,7 +355,7 @@ class SimBackend:
             try:
                 process.value()
             except BaseException as error:
-                reason = self._reasons[name] = _innermost(error)
+                reason = self._reasons[name] = innermost(error)
         if process.fate.cause == "closed":
             return
         ends = self._watches[name].ends()
@@ -437,14 +445,3 @@ class SimBackend:
         if failure:
             raise failure[0]
         return result[0]
-
-
-def _arm(disk: SimDisk, point: CrashPoint) -> None:
-    disk.crash_kind = "power" if point.power else "kill"
-    disk.crash_at = None if point.event is None else disk.events + point.event
-
-
-def _innermost(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"

@@ -2,10 +2,13 @@
 
 import errno
 from collections.abc import Sequence
+from random import Random
 
 from chaos.sim.disk import SimDisk
 from chaos.sim.faults import Fault
-from chaos.trial.api import DiskFault
+from chaos.sim.image import DiskImage
+from chaos.sim.process import Host
+from chaos.trial.api import CrashPoint, DiskFault
 
 
 class DiskFaults:
@@ -43,3 +46,22 @@ def _rules(fault: DiskFault) -> list[Fault]:
     if fault.kind == "eio-write":
         return [Fault(operation="write", error=errno.EIO, times=times)]
     return [Fault(operation="sync", effect="lose", times=times)]
+
+
+def arm(disk: SimDisk, point: CrashPoint) -> None:
+    """Let a process die at this event of its disk; at none if the point names none."""
+    disk.crash_kind = "power" if point.power else "kill"
+    disk.crash_at = None if point.event is None else disk.events + point.event
+
+
+def flip_bit(host: Host, random: Random, directory: str, end: int, segment_size: int) -> str:
+    """Flip one bit of a log below `end`, on a host where nothing runs; what was hit."""
+    paths = [path for path in host.image.paths() if path.startswith(f"{directory}/")]
+    if not paths or end == 0:
+        return "nothing: the log is empty"
+    offset = random.randrange(int(paths[0].rpartition("/")[2]), end)
+    path = f"{directory}/{offset - offset % segment_size:020d}"
+    namespace = host.image.namespace()
+    namespace.visible.files[path].flip(offset % segment_size * 8 + random.randrange(8))
+    host.image = DiskImage(namespace)
+    return f"log offset {offset}"

@@ -201,6 +201,9 @@ class Actions:
         await again(True)
         return Done(names=[name], undo=lambda: again(False))
 
+    async def _twin(self, step: Step, names: list[str]) -> Done:
+        return Done(names=[name for name in names if await self._backend.twin(name)])
+
     # --- links
 
     async def _partition(self, step: Step, names: list[str]) -> Done:

@@ -160,6 +160,14 @@ class Backend(Protocol):
         """Let it die there, after its next start if it is down; returns at once."""
         ...
 
+    async def twin(self, name: str) -> bool:
+        """Start a second process on a running node's store, and wait until it has given up.
+
+        Writes a NODE event `twin`: `changes` it made to the directory, `reason` of its end. False
+        when the node does not serve.
+        """
+        ...
+
     async def wipe(self, name: str) -> None:
         """Kill it and give it an empty disk."""
         ...
