@@ -89,6 +89,7 @@ def _table_in_place() -> None:
         try:
             file.truncate(0)
             file.write_at(0, json.dumps(value).encode())
+            self._world.mark("config.written")
             await file.sync()
         finally:
             file.close()
@@ -140,6 +141,7 @@ def _lock_after_recovery() -> None:
         except BaseException:
             store._release()
             raise
+        world.log.info("store.recovered", end=store.recovery.end)
         return store
 
     swap(_OPEN, classmethod(open_store))

@@ -27,7 +27,7 @@ _BEGIN = "node.store.commitlog:CommitLog.begin"
     "checkpoint before data",
     bug="the checkpoint speaks of bytes that are not on disk yet (678, 4559)",
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
-    caught_by=("S11", "S5", "A2", "S13", "A1"),
+    caught_by=("S11", "S11m", "S5", "A2", "S13", "A1"),
     family="power-lone",
     targets={_RAISE: "b57e09c589af4819"},
 )

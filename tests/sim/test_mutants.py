@@ -1,0 +1,94 @@
+"""Planted bugs are found, and harmless changes are not."""
+
+import pytest
+
+from chaos.mutants.catalogue import WAITING, controls, mutants
+from chaos.mutants.examine import Examination, examine
+from chaos.mutants.hunt import hunt
+from chaos.mutants.mutant import REGISTRY, Mutant, StaleMutant, source_hash, swap
+from chaos.mutants.score import has_dropped, load_history
+from chaos.scenario.library import load_scenario
+
+FIRST_SEED = 7_000
+QUICK_S = 600.0
+ALL = [*mutants(), *controls()]
+FAMILY = load_scenario("soak-swarm")
+
+
+@pytest.mark.parametrize("mutant", ALL, ids=[mutant.id for mutant in ALL])
+def test_no_mutant_is_stale(mutant: Mutant) -> None:
+    mutant.check()
+
+
+def test_every_bug_of_the_catalogue_is_planted_or_waits() -> None:
+    numbers = sorted(int(one.id[1:]) for one in (*mutants(), *WAITING))
+    assert numbers == list(range(1, 24))
+    assert [one.id for one in controls()] == ["E1", "E2", "E3"]
+
+
+def test_a_mutant_of_changed_source_says_how_it_is_mended() -> None:
+    target = "chaos.mutants.mutant:source_hash"
+    stale = Mutant(
+        id="M0",
+        title="none",
+        bug="none",
+        edit="none",
+        caught_by=("A1",),
+        targets={target: "0" * 16},
+        plant=lambda: None,
+    )
+    assert stale.stale() == [target]
+    with pytest.raises(StaleMutant, match="--rehash M0"):
+        stale.check()
+    assert source_hash("chaos.mutants.mutant:nothing") == ""
+
+
+def test_planting_gives_back_what_stood_there() -> None:
+    target = "chaos.mutants.mutant:HASH_DIGITS"
+    before = swap(target, 3)
+    try:
+        assert source_hash("chaos.mutants.mutant:swap") != ""
+    finally:
+        assert swap(target, before) == 3
+
+
+@pytest.mark.parametrize("identity", ["M2", "M9"])
+def test_a_cheap_one_is_found_soon(identity: str) -> None:
+    found = hunt(REGISTRY[identity], FAMILY, first_seed=FIRST_SEED, budget_s=QUICK_S)
+    assert found.found, found.noisy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", mutants(), ids=[mutant.id for mutant in mutants()])
+def test_every_one_is_found(mutant: Mutant) -> None:
+    found = hunt(mutant, FAMILY, first_seed=FIRST_SEED, budget_s=3000)
+    assert found.found, found.noisy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", controls(), ids=[control.id for control in controls()])
+def test_a_control_is_not(control: Mutant) -> None:
+    quiet = hunt(control, FAMILY, first_seed=FIRST_SEED, budget_s=QUICK_S)
+    assert quiet.runs > 0
+    assert quiet.noisy == []
+
+
+def test_a_score_that_misses_more_than_the_last_one_has_dropped() -> None:
+    wanted = Examination(
+        family=FAMILY, seed=FIRST_SEED, only=("M2",), budget_s=QUICK_S, repetitions=1
+    )
+    told: list[str] = []
+    score = examine(wanted, lambda row: told.append(row.identity), lambda line: None)
+    assert told == ["M2"]
+    assert score.points == 1
+    assert not has_dropped(score, [{"score": 16, "of": 16}])
+    score.rows[0].hunts[0].found = ()
+    assert score.points == 0
+    assert has_dropped(score, [{"score": 16, "of": 16}])
+    assert not has_dropped(score, [{"score": 15, "of": 16}])
+
+
+def test_the_last_score_that_was_taken_missed_nothing() -> None:
+    last = load_history()[-1]
+    assert last["survived"] == []
+    assert last["noise"] == 0
