@@ -1,0 +1,156 @@
+"""The page of a run, its JUnit file and the lines on the console, from real simulated runs."""
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from chaos.mutants.catalogue import mutants
+from chaos.report.page import write_report
+from chaos.report.svg import thin, ticks
+from chaos.report.text import summary_text
+from chaos.runner import Options, Outcome, run_plan
+from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from chaos.scenario.step import parse_step
+
+
+def plan() -> Plan:
+    """A short run with a kill, a promotion and a cut."""
+    steps = (
+        "at 2s kill leader as k",
+        "after k+500ms promote follower:longest",
+        "after k+2s restart @k",
+        "at 6s partition b1 -> others for 1s",
+    )
+    return Plan(
+        name="page",
+        seed=1,
+        shape=Shape(brokers=3, flush="sync"),
+        producers=Producers(count=2, rate=5.0),
+        consumers=Consumers(count=2),
+        steps=tuple(map(parse_step, steps)),
+        storm_s=8.0,
+        calm_s=6.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], tuple[Outcome, Path]]:
+    """A run as it is, or with a planted bug; each made once."""
+    made: dict[bool, tuple[Outcome, Path]] = {}
+
+    def get(planted: bool) -> tuple[Outcome, Path]:
+        if planted not in made:
+            bug = next(one for one in mutants() if one.id == "M1")
+            directory = tmp_path_factory.mktemp("run") / "run"
+            options = Options(before=bug.plant if planted else None)
+            made[planted] = run_plan(plan(), options, directory=directory), directory
+        return made[planted]
+
+    return get
+
+
+class Links(HTMLParser):
+    """What a page fetches, and where its links go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.anchors: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        fields = dict(attrs)
+        self.ids.add(fields.get("id") or "")
+        for name in ("src", "data", "action"):
+            if fields.get(name):
+                self.fetched.append(str(fields[name]))
+        if tag == "link":
+            self.fetched.append(str(fields.get("href")))
+        if tag == "a" and fields.get("href"):
+            self.anchors.append(str(fields["href"]))
+
+
+def page_of(outcome: Outcome, directory: Path) -> str:
+    assert outcome.judgement is not None, outcome.error
+    assert outcome.record is not None
+    page = write_report(directory, outcome.judgement, outcome.record)
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_page_stands_alone_and_its_links_lead_somewhere(
+    run_of: Callable[[bool], tuple[Outcome, Path]], planted: bool
+) -> None:
+    text = page_of(*run_of(planted))
+    links = Links()
+    links.feed(text)
+    assert links.fetched == []
+    assert not re.search(r"url\(|@import", text)
+    assert all(anchor.startswith("#") for anchor in links.anchors)
+    assert {anchor[1:] for anchor in links.anchors} <= links.ids
+    assert len(text) < 1_500_000
+
+
+def test_a_green_page_says_what_was_promised_and_lost(
+    run_of: Callable[[bool], tuple[Outcome, Path]],
+) -> None:
+    outcome, directory = run_of(False)
+    text = page_of(outcome, directory)
+    assert outcome.verdict == "pass"
+    assert "Everything that was promised was kept." in text
+    assert "sync flush, 2 copies" in text
+    assert "lost 0 of" in text
+    assert text.count("<svg") == 3 + 3
+    for step in outcome.record.steps if outcome.record else []:
+        assert step.replace(">", "&gt;") in text
+
+
+def test_a_red_page_names_the_finding_and_what_was_around_it(
+    run_of: Callable[[bool], tuple[Outcome, Path]],
+) -> None:
+    outcome, directory = run_of(True)
+    text = page_of(outcome, directory)
+    assert outcome.verdict == "anomaly"
+    assert "A promise was broken." in text
+    assert 'id="check-I7"' in text
+    assert outcome.judgement is not None
+    first = outcome.judgement.result("I7").examples[0]
+    assert first.text in text
+    cases = ElementTree.parse(directory / "junit.xml").getroot()
+    failed = [case.get("name", "") for case in cases if case.find("failure") is not None]
+    assert [name.partition(" ")[0] for name in failed] == outcome.finding_ids
+    assert int(cases.get("failures", "0")) == len(failed)
+
+
+def test_the_console_ends_with_verdict_loss_and_findings(
+    run_of: Callable[[bool], tuple[Outcome, Path]],
+) -> None:
+    outcome, _ = run_of(True)
+    assert outcome.judgement is not None
+    assert outcome.record is not None
+    lines = summary_text(outcome.judgement, outcome.record).splitlines()
+    assert lines[0].startswith("ANOMALY  page, seed 1, sim")
+    assert any(line.startswith("  FINDING I7") for line in lines)
+    assert any(line.startswith("loss:     allowed") for line in lines)
+
+
+def test_thinning_keeps_the_extremes_of_each_column() -> None:
+    points = [(float(number), float(number % 7)) for number in range(10_000)]
+    points[5_000] = (5_000.0, 99.0)
+    kept = thin(points, 100)
+    assert len(kept) < 600
+    assert (5_000.0, 99.0) in kept
+    assert kept[0] == points[0]
+    assert kept[-1] == points[-1]
+    assert kept == sorted(kept)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 60.0), (0.0, 0.3), (5.0, 5.0), (0.0, 1e9)])
+def test_ticks_are_round_and_within(low: float, high: float) -> None:
+    found = ticks(low, high, 10)
+    assert 1 <= len(found) <= 11
+    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
