@@ -11,6 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, Literal
 
 Plant = Callable[[], None]
@@ -111,8 +112,12 @@ def swap(target: str, replacement: Any) -> Any:
     return original
 
 
+@cache
 def source_hash(target: str) -> str:
-    """The first digits of the SHA-256 of a function's source; empty if it is not there."""
+    """The first digits of the SHA-256 of a function's source; empty if it is not there.
+
+    Asked once: while a long score is taken somebody may edit the file.
+    """
     try:
         owner, name = _find(target)
         source = inspect.getsource(getattr(owner, name))

@@ -21,8 +21,8 @@ def test_no_mutant_is_stale(mutant: Mutant) -> None:
 
 
 def test_every_bug_of_the_catalogue_is_planted_or_waits() -> None:
-    numbers = sorted(int(one.id[1:]) for one in (*mutants(), *WAITING))
-    assert numbers == list(range(1, 24))
+    names = [one.id for one in mutants()] + [one.id for one in WAITING]
+    assert sorted(int(name[1:]) for name in names) == list(range(1, 24))
     assert [one.id for one in controls()] == ["E1", "E2", "E3"]
 
 
@@ -46,10 +46,7 @@ def test_a_mutant_of_changed_source_says_how_it_is_mended() -> None:
 def test_planting_gives_back_what_stood_there() -> None:
     target = "chaos.mutants.mutant:HASH_DIGITS"
     before = swap(target, 3)
-    try:
-        assert source_hash("chaos.mutants.mutant:swap") != ""
-    finally:
-        assert swap(target, before) == 3
+    assert swap(target, before) == 3
 
 
 @pytest.mark.parametrize("identity", ["M2", "M9"])
