@@ -18,6 +18,8 @@ from chaos.report.text import faults_text, loss_text, promise_text
 from rocketbed import __version__
 
 PAGE = "index.html"
+SHOWN = 5
+"""Findings of a check that stand open; the others are folded away."""
 WORDS = {
     "pass": "Everything that was promised was kept.",
     "anomaly": "A promise was broken.",
@@ -69,6 +71,7 @@ def _view(judgement: Judgement, record: RunRecord, story: Story, again: str) -> 
         "loss": loss_text(judgement),
         "counts": counts,
         "findings": [(kind, result) for kind, results in groups for result in results],
+        "shown": SHOWN,
         "bounds": judgement.bounds,
         "timeline": _safe(charts.timeline(story, judgement)),
         "offsets": drawings,
