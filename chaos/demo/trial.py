@@ -156,11 +156,20 @@ def run_demo(
     judgement.results += aim_checks(read_history(directory / HISTORY_FILE), record)
     if guest is not None:
         judgement.results.append(guest.check())
-    page = write_report(directory, judgement, record)
+    page = write_report(directory, judgement, record, again=command_again(options))
     if not options.keep and judgement.exit_code == 0:
         for name in ("stores", "images", "nodes"):
             shutil.rmtree(directory / name, ignore_errors=True)
     return DemoResult(judgement, record, page)
+
+
+def command_again(options: DemoOptions) -> str:
+    """The command that does the same once more."""
+    words = [f"rocketbed demo --seed {options.seed} --flush {options.flush}"]
+    words.append(f"--seconds {options.seconds:g}")
+    if options.store is not None:
+        words.append(f"--store {options.store}")
+    return " ".join(words)
 
 
 def free_prefix(taken: set[str]) -> str:

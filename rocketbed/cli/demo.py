@@ -57,7 +57,7 @@ def demo(
     """Run a cluster, kill its nodes while producers write, and check that nothing was lost."""
     try:
         from chaos.demo.errors import DemoError
-        from chaos.demo.trial import DemoOptions, run_demo
+        from chaos.demo.trial import DemoOptions, command_again, run_demo
         from chaos.report.text import summary_text
         from chaos.runner import explain
     except ModuleNotFoundError as exc:
@@ -90,7 +90,7 @@ def demo(
         return EXIT_HARNESS
     say(summary_text(result.judgement, result.record))
     say(f"report: {result.page}")
-    say(f"again:  rocketbed demo --seed {chosen} --flush {flush} --seconds {seconds:g}")
+    say(f"again:  {command_again(options)}")
     if as_json:
         click.echo(json.dumps(result.judgement.as_row(), indent=1))
     return result.judgement.exit_code
