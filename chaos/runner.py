@@ -15,11 +15,10 @@ import select
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
@@ -28,6 +27,7 @@ from chaos.checkers.judgement import Judgement, judge_run
 from chaos.process.tied import tie_to
 from chaos.record import RunRecord
 from chaos.scenario.plan import Plan
+from chaos.scratch import Scratch
 from chaos.sim.fate import SimulationError
 from chaos.trial.api import BackendError
 from rocketbed.wire.errors import RocketbedError
@@ -37,6 +37,9 @@ END_S: Final = 20.0
 """What an interrupted run may take to clean up before it is killed."""
 TIMEOUT_S: Final = 900.0
 """Real seconds that one run may take."""
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EXIT_INTERRUPTED: Final = 130
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Say = Callable[[str], None]
 
@@ -138,6 +141,7 @@ def run_many(
     """Run plans side by side; outcomes as they come, in no particular order.
 
     `keep` says where a run's files go (None: nowhere). Closing the generator ends what still runs.
+    Raises `OSError` when a place for a run cannot be made.
     """
     options = options or Options()
     _prepare_to_fork()
@@ -146,36 +150,57 @@ def run_many(
     try:
         while True:
             while len(children) < jobs and (plan := next(waiting, None)) is not None:
-                child = _Child(plan, options, keep(plan))
-                children[child.pipe] = child
+                kept = keep(plan)
+                with held() as mask:
+                    child = _Child(plan, options, kept, mask)
+                    children[child.pipe] = child
             if not children:
                 return
             due = min(child.deadline for child in children.values()) - time.monotonic()
             ready, _, _ = select.select(list(children), [], [], max(due, 0.0))
             for pipe in ready:
                 if children[pipe].read():
-                    yield children.pop(pipe).outcome()
+                    with held():
+                        outcome = children.pop(pipe).outcome()
+                    yield outcome
             now = time.monotonic()
             for pipe, child in list(children.items()):
                 if child.deadline <= now:
-                    yield children.pop(pipe).time_out()
+                    with held():
+                        outcome = children.pop(pipe).time_out()
+                    yield outcome
     finally:
-        for child in children.values():
-            child.end()
+        with held():
+            _end_all(children.values())
+
+
+@contextmanager
+def held() -> Iterator[set[signal.Signals]]:
+    """Signals that interrupt a command wait until this is over; gives the mask from before."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # may raise for one that came just now
+        yield {signal.Signals(number) for number in mask}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class _Child:
-    """One forked run."""
+    """One forked run. Made, asked and ended while signals are held."""
 
-    def __init__(self, plan: Plan, options: Options, kept: Path | None) -> None:
+    def __init__(
+        self, plan: Plan, options: Options, kept: Path | None, mask: set[signal.Signals]
+    ) -> None:
         self.plan = plan
         self.deadline = time.monotonic() + options.timeout_s
         self._options = options
         self._kept = kept
         self._data = bytearray()
-        self.directory = kept or Path(tempfile.mkdtemp(prefix="rocketbed-run-", dir=scratch()))
+        self._scratch = None if kept is not None else Scratch()
         if kept is not None:
             kept.mkdir(parents=True, exist_ok=True)
+        directory = self._scratch.path if kept is None and self._scratch is not None else kept
+        assert directory is not None
         self.pipe, theirs = os.pipe()
         parent = os.getpid()
         sys.stdout.flush()
@@ -183,7 +208,7 @@ class _Child:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
-            _child_main(parent, theirs, plan, options, self.directory)
+            _child_main(parent, theirs, plan, options, directory, mask)
         os.close(theirs)
 
     def read(self) -> bool:
@@ -201,19 +226,22 @@ class _Child:
         except Exception:
             code = os.waitstatus_to_exitcode(status)
             outcome = self._failed(f"the run's process ended with code {code}")
-        outcome.directory = self._kept
+        outcome.directory = self._place()
         return outcome
 
     def time_out(self) -> Outcome:
         """Kill it."""
-        self.end()
+        _end_all([self])
         limit_s = self._options.timeout_s
         return self._failed(f"the run took longer than {limit_s:g} s and was ended")
 
-    def end(self) -> None:
-        """Interrupt it, so that it ends what it started; then SIGKILL."""
-        os.kill(self.pid, signal.SIGINT)
-        until = time.monotonic() + END_S
+    def interrupt(self) -> None:
+        """Ask it to end what it started; a simulation has nothing of that."""
+        in_simulation = self._options.backend == "sim"
+        os.kill(self.pid, signal.SIGKILL if in_simulation else signal.SIGINT)
+
+    def reap(self, until: float) -> None:
+        """Wait for it; SIGKILL when it takes too long."""
         ended = 0
         while not ended and time.monotonic() < until:
             ended, _ = os.waitpid(self.pid, os.WNOHANG)
@@ -225,53 +253,89 @@ class _Child:
 
     def _failed(self, error: str) -> Outcome:
         backend = self._options.backend
-        return Outcome(plan=self.plan, backend=backend, error=error, directory=self._kept)
+        return Outcome(plan=self.plan, backend=backend, error=error, directory=self._place())
+
+    def _place(self) -> Path | None:
+        return self._kept if self._kept is not None and self._kept.exists() else None
 
     def _close(self) -> None:
         os.close(self.pipe)
-        if self._kept is None:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
 
 
-def _child_main(parent: int, pipe: int, plan: Plan, options: Options, directory: Path) -> NoReturn:
-    """All of a child's life."""
-    outcome = Outcome(plan=plan, backend=options.backend)
+def _end_all(children: Iterable[_Child]) -> None:
+    """End runs that nobody waits for any more, all at the same time."""
+    ending = list(children)
+    for child in ending:
+        child.interrupt()
+    until = time.monotonic() + END_S
+    for child in ending:
+        child.reap(until)
+
+
+def _child_main(
+    parent: int,
+    pipe: int,
+    plan: Plan,
+    options: Options,
+    directory: Path,
+    mask: set[signal.Signals],
+) -> NoReturn:
+    """All of a child's life; nothing leaves it, so that nothing of its parent runs twice."""
+    code = EXIT_INTERRUPTED
     try:
+        outcome = Outcome(plan=plan, backend=options.backend)
         if not tie_to(parent):
             os._exit(1)
-        if options.backend == "sim":
-            gc.disable()
-        if options.before is not None:
-            options.before()
-        outcome = run_here(plan, directory, options)
-    except KeyboardInterrupt:
-        os._exit(130)
-    except BaseException as error:
-        outcome.error = explain(error)
-    outcome.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    try:
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if options.backend == "sim":
+                gc.disable()
+            if options.before is not None:
+                options.before()
+            outcome = run_here(plan, directory, options)
+        except KeyboardInterrupt:
+            os._exit(EXIT_INTERRUPTED)
+        except BaseException as error:
+            outcome.error = explain(error)
+            if is_full(error):
+                shutil.rmtree(directory, ignore_errors=True)
+        outcome.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         with os.fdopen(pipe, "wb") as file:
             pickle.dump(outcome, file)
         sys.stdout.flush()
         sys.stderr.flush()
+        code = 0
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def explain(error: BaseException) -> str:
     """Why a run failed: a sentence for what the harness foresees, else where it happened."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"no space left where the harness writes ({error.filename or 'its scratch place'})"
-    if isinstance(error, BackendError | RocketbedError | SimulationError):
-        return str(error)
+    errors = list(_leaves(error))
+    for one in errors:
+        if isinstance(one, OSError) and one.errno in FULL:
+            place = one.filename or "its scratch place"
+            return f"no space left where the harness writes ({place}): make room, run again"
+    for one in errors:
+        if isinstance(one, BackendError | RocketbedError | SimulationError):
+            return str(one)
     return "".join(traceback.format_exception(error))
 
 
-def scratch() -> str | None:
-    """Where runs write what is not kept: memory, if the system has such a place."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def is_full(error: BaseException) -> bool:
+    """Whether the harness could not write for want of space."""
+    return any(isinstance(one, OSError) and one.errno in FULL for one in _leaves(error))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors within groups of errors."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def _prepare_to_fork() -> None:

@@ -108,13 +108,23 @@ def remove_network_namespace(value: str) -> bool:
 
 
 def remove_directory(value: str) -> bool:
-    """Remove a directory tree, but not through a mount that is still there."""
+    """Remove a directory tree, but not through a mount that is still there.
+
+    Another guardian may be at work in it, and a process that was killed may still write.
+    """
     path = Path(value)
     if not path.is_dir() or path.is_symlink():
         return False
-    if any(volume_loop.mounts_at_or_below(path)):
-        raise OSError(f"{path} still has something mounted in it")
-    shutil.rmtree(path)
+    until = time.monotonic() + LEAVE_S
+    while path.exists():
+        try:
+            if any(volume_loop.mounts_at_or_below(path)):
+                raise OSError(f"{path} still has something mounted in it")
+            shutil.rmtree(path)
+        except OSError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.02)
     return True
 
 

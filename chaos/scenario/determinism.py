@@ -10,15 +10,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Final
 
-from chaos.runner import scratch
 from chaos.scenario.form import plan_from_row, plan_to_row
 from chaos.scenario.plan import Plan
+from chaos.scratch import scratch_directory
 from chaos.sim.clock import CHECKPOINT_EVENTS
 from chaos.sim.run import run_in_simulation
 
@@ -138,8 +136,8 @@ def _main() -> None:
         _without_aslr({**request, "aslr": True})
     begin = request["begin"]
     plan = plan_from_row(request["plan"])
-    with tempfile.TemporaryDirectory(prefix="rocketbed-run-", dir=scratch()) as directory:
-        record, simulation = run_in_simulation(plan, Path(directory), keep_trace=begin is not None)
+    with scratch_directory() as directory:
+        record, simulation = run_in_simulation(plan, directory, keep_trace=begin is not None)
     answer = {
         "digest": record.digest,
         "events": simulation.timeline.events,

@@ -1,0 +1,177 @@
+"""Runs in processes of their own: what comes back, and that nothing stays when they are ended."""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos import scratch
+from chaos.checkers import loss
+from chaos.process.janitor import Run
+from chaos.runner import Options, Outcome, explain, is_full, run_many, run_plan
+from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from chaos.trial.api import BackendError
+
+PLAN = Plan(
+    name="small",
+    seed=1,
+    shape=Shape(brokers=1, nameservers=1, repl="async"),
+    producers=Producers(count=1, rate=5),
+    consumers=Consumers(count=1),
+    storm_s=1.0,
+    calm_s=2.0,
+)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where scratch directories are made."""
+    monkeypatch.setattr(scratch, "MEMORY", str(tmp_path))
+    return tmp_path
+
+
+def fail(error: BaseException) -> Callable[[], None]:
+    def before() -> None:
+        raise error
+
+    return before
+
+
+def hang() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        signal.pause()
+
+
+def test_a_run_leaves_nothing_but_its_outcome(places: Path) -> None:
+    outcome = run_plan(PLAN)
+    assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
+    assert outcome.directory is None
+    assert list(places.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "full", "/x/history.rbh"), "no space left where the harness writes"),
+        (BackendError("there is no TUN: load the module"), "there is no TUN: load the module"),
+        (ZeroDivisionError("deep inside"), "ZeroDivisionError: deep inside"),
+    ],
+)
+def test_a_harness_that_fails_says_why(places: Path, error: BaseException, said: str) -> None:
+    outcome = run_plan(PLAN, Options(before=fail(error)))
+    assert (outcome.verdict, outcome.exit_code) == ("harness-error", 4)
+    assert said in outcome.error
+    assert list(places.iterdir()) == []
+
+
+def test_a_full_disk_takes_the_kept_directory_along(tmp_path: Path) -> None:
+    full = Options(before=fail(OSError(errno.ENOSPC, "full")))
+    assert run_plan(PLAN, full, directory=tmp_path / "run").directory is None
+    assert not (tmp_path / "run").exists()
+    other = Options(before=fail(ValueError("a bug of ours")))
+    assert run_plan(PLAN, other, directory=tmp_path / "run").directory == tmp_path / "run"
+
+
+def test_a_run_that_takes_too_long_is_ended(places: Path) -> None:
+    outcome = run_plan(PLAN, Options(before=hang, timeout_s=0.3))
+    assert outcome.exit_code == 4
+    assert "longer than 0.3 s" in outcome.error
+    assert list(places.iterdir()) == []
+
+
+def test_a_process_that_is_killed_is_told_apart(places: Path) -> None:
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    outcome = run_plan(PLAN, Options(before=die))
+    assert "ended with code -9" in outcome.error
+    assert list(places.iterdir()) == []
+
+
+def test_who_does_not_wait_for_the_rest_ends_it(places: Path) -> None:
+    began = time.monotonic()
+    plans = [replace(PLAN, seed=seed) for seed in range(1, 4)]
+    reading, writing = os.pipe()
+
+    def first_only() -> None:
+        if os.read(reading, 1) != b"1":
+            hang()
+
+    os.write(writing, b"123")
+    with closing(run_many(plans, Options(before=first_only), jobs=3)) as outcomes:
+        first = next(outcomes)
+        assert first.verdict == "pass"
+        assert len(list(places.iterdir())) == 2
+    assert list(places.iterdir()) == []
+    assert time.monotonic() - began < 15, "simulations are not asked twice to end"
+    os.close(reading)
+    os.close(writing)
+
+
+def test_an_interrupt_anywhere_ends_all_runs(places: Path) -> None:
+    """A signal may come at any moment: between fork and bookkeeping, too."""
+    previous = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        for delay_s in (0.0001, 0.001, 0.003, 0.01, 0.02, 0.03, 0.1):
+            with pytest.raises(KeyboardInterrupt):
+                interrupted_after(delay_s)
+            assert list(places.iterdir()) == []
+            with pytest.raises(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def interrupted_after(delay_s: float) -> None:
+    """Begin runs that never end, with a SIGINT on the way."""
+    with closing(run_many([PLAN] * 8, Options(before=hang), jobs=4)) as outcomes:
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        next(outcomes)
+
+
+def test_a_crashing_check_is_no_pass(places: Path) -> None:
+    def break_a_check() -> None:
+        def crash(_evidence: object, _losses: object) -> None:
+            raise ZeroDivisionError("the check itself")
+
+        vars(loss)["lost_writes"] = crash
+
+    outcome = run_plan(PLAN, Options(before=break_a_check))
+    assert (outcome.verdict, outcome.exit_code) == ("unknown", 6)
+    assert outcome.judgement is not None
+    assert "ZeroDivisionError" in outcome.judgement.result("A1").note
+
+
+def test_places_are_on_record_before_they_are_made(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.begin(places / "runs", guard=False)
+    monkeypatch.setattr(scratch, "keeper", lambda: run)
+    made, removed = scratch.Scratch(), scratch.Scratch()
+    removed.remove()
+    assert run.close().removed == [f"directory {made.path}"]
+    assert not made.path.exists()
+
+
+def test_explanations_look_into_groups() -> None:
+    full = OSError(errno.ENOSPC, "no room", "/run/file")
+    group = BaseExceptionGroup("", [ValueError("x"), BaseExceptionGroup("", [full])])
+    assert is_full(group)
+    assert explain(group) == (
+        "no space left where the harness writes (/run/file): make room, run again"
+    )
+    assert explain(BaseExceptionGroup("", [BackendError("why")])) == "why"
+    assert not is_full(ValueError())
+
+
+def test_an_outcome_without_judgement_is_the_harness_s_fault() -> None:
+    outcome = Outcome(plan=PLAN, backend="sim", error="why")
+    assert (outcome.verdict, outcome.exit_code, outcome.finding_ids) == ("harness-error", 4, [])
