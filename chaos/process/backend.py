@@ -60,6 +60,7 @@ MISSING: Final = {
 }
 """What no cluster of processes can do, and why."""
 _RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
+_FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
 _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
 _FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
 
@@ -432,6 +433,9 @@ def _fields(text: bytes) -> dict[str, Any]:
 
 
 def _reason(process: ManagedProcess, code: int | None) -> str:
+    """The last line of the log, behind the kind of error if the node named it."""
     lines = process.log_tail().splitlines()
-    last = lines[-1] if lines else ""
-    return f"{last} (exit code {code})"
+    last = lines[-1].removeprefix("rocketbed: ") if lines else ""
+    named = _FAILED.findall("\n".join(lines[-2:]))
+    kind = f"{named[-1]}: " if named else ""
+    return f"{kind}{last} (exit code {code})"

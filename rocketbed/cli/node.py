@@ -1,5 +1,6 @@
 """`rocketbed node`: run one broker until SIGTERM or SIGINT."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) ->
         raise click.UsageError(str(exc)) from exc
     start_logging(warnings, verbose=verbose)
     source = usable_source(config.bind_address)
-    run_real(lambda world: run_node(world, config), config.broker_name, source)
+    try:
+        run_real(lambda world: run_node(world, config), config.broker_name, source)
+    except RocketbedError as exc:
+        logging.getLogger("rocketbed.node").error("node.failed error=%s", type(exc).__name__)
+        raise
     return 0
 
 
