@@ -38,6 +38,17 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What the scenario expects beyond the promise."""
+
+    loss: Literal["bound", "none"] = "bound"
+    rto_s: float | None = None
+    """Longest time without an acknowledgement for a producer that sends."""
+    progress: tuple[int, float] | None = None
+    """At least so many acknowledgements in any such time (seconds) of the storm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """A store directory at a moment of the run."""
 
@@ -85,6 +96,7 @@ class RunRecord:
     promise: Promise
     groups: dict[str, list[str]]
     """Broker name -> its nodes."""
+    expect: Expectation = Expectation()
     leaders: dict[str, str] = field(default_factory=dict)
     """Broker name -> the node that was master at the end."""
     ids: dict[str, int] = field(default_factory=dict)
@@ -133,9 +145,15 @@ def read_record(directory: str | os.PathLike[str]) -> RunRecord:
         if row.pop("format") != FORMAT:
             raise RecordError(f"{path} was written by another version of rocketbed")
         row["promise"] = Promise(**row["promise"])
+        row["expect"] = _expectation(row.get("expect", {}))
         row["images"] = [Image(**image) for image in row["images"]]
         row["crashes"] = [Crash(**crash) for crash in row["crashes"]]
         row["stalls"] = [Stall(**stall) for stall in row["stalls"]]
         return RunRecord(**row)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RecordError(f"{path} cannot be used: {error}") from error
+
+
+def _expectation(row: dict[str, Any]) -> Expectation:
+    progress = row.get("progress")
+    return Expectation(**{**row, "progress": None if progress is None else tuple(progress)})

@@ -21,6 +21,7 @@ from chaos.checkers import (
     reads,
     recovery,
     replicas,
+    service,
     stores,
 )
 from chaos.checkers.context import Surroundings
@@ -181,4 +182,7 @@ def _replicas_and_stores() -> list[Check]:
             needs_history=False,
         ),
         _one("L7 sends succeed in calm", lambda c: liveness.producers_succeed(c.evidence)),
+        _one(service.RECOVERY, lambda c: service.recovery_time(c.evidence)),
+        _one(service.PROGRESS, lambda c: service.progress(c.evidence)),
+        _one(service.NO_LOSS, lambda c: service.nothing_lost(c.evidence, c.losses)),
     ]

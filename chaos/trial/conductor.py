@@ -6,6 +6,7 @@ happen in its time is written down as a stall, and the run goes on as far as it 
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 import trio
 
 from chaos.history import Function
-from chaos.record import TRACE_FILE, Crash, Promise, RunRecord, Stall
+from chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Stall
 from chaos.scenario.plan import Plan
 from chaos.trial.actions import Actions
 from chaos.trial.api import Backend, Program
@@ -57,6 +58,7 @@ class Conductor:
             promise=Promise(
                 flush=plan.shape.flush, replication=plan.shape.repl, copies=plan.shape.copies
             ),
+            expect=Expectation(**asdict(plan.expect)),
             groups=plan.shape.group_nodes(),
             ordered_topics=topic_names(plan) if plan.producers.ordered else [],
         )

@@ -12,7 +12,7 @@ import pytest
 
 from chaos.checkers import Judgement
 from chaos.history import Function
-from chaos.record import Promise
+from chaos.record import Expectation, Promise
 from chaos.trace import Trace
 from tests.unit.checkers.run_maker import (
     COUNT,
@@ -113,6 +113,15 @@ def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
     assert "allowed 4 messages" in row["text"]
     result = results(judgement)["A1"]
     assert (result.found, result.allowed_found) == (0, 2)
+
+
+def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bound) -> None:
+    cut_master(bound, durable=20, kept=22)
+    bound.run.record.expect = Expectation(loss="none")
+    judgement = bound.judge()
+    assert found(judgement) == {"X3"}
+    assert results(judgement)["X3"].found == 2
+    assert judgement.exit_code == 2
 
 
 def test_nothing_on_disk_may_be_lost(bound: Bound) -> None:
