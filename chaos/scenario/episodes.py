@@ -146,7 +146,9 @@ def powercut(maker: Maker) -> Episode:
         episode.steps.append((0, f"powercut all for {show_duration(down)} as {label}"))
         back = round(down + 1.5, 3)
         episode.steps.append((0, f"after {label}+{show_duration(back)} promote longest"))
-        episode.length_s = back + maker.settle_s
+        again = round(back + maker.seconds(1.0, 2.0), 3)
+        episode.steps.append((0, f"after {label}+{show_duration(again)} restart @{label} down"))
+        episode.length_s = again + maker.settle_s
         return episode
     who = maker.member(group)
     episode.steps.append((0, f"powercut {who} as {label}"))

@@ -63,9 +63,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "kill": Verb(lasts=True, help="SIGKILL; with `for`, started again after that time"),
     "stop": Verb(lasts=True, takes={"gracefully": None}, help="SIGTERM"),
     "restart": Verb(
-        takes={"stale-table": None},
+        takes={"stale-table": None, "down": None},
         word_needs={"stale-table": "nameserver.stale"},
-        help="start what is down (what runs is stopped first)",
+        help="start what is down; what runs is stopped first, or with `down` left alone",
     ),
     "pause": Verb(needs="proc.pause", lasts=True, help="SIGSTOP"),
     "powercut": Verb(

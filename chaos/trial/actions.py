@@ -116,6 +116,8 @@ class Actions:
         return Done(names=names, undo=self._starter(names))
 
     async def _restart(self, step: Step, names: list[str]) -> Done:
+        if "down" in step.words:
+            names = [name for name in names if self._state(name) == "down"]
         for name in names:
             if self._state(name) != "down":
                 await self._stop(step, [name])
