@@ -173,10 +173,21 @@ class Inode:
             self.sync_count = number
 
     def forsake(self, number: int) -> None:
-        """That sync failed, and the kernel marked its pages clean (Linux's way with EIO)."""
+        """That sync failed, and the kernel marked its pages clean (Linux's way with EIO).
+
+        What was written to since it began is dirty still, and the next sync writes it out.
+        """
         done = number - self.sync_count
+        platter: dict[int, bytes] = {}
         for generation in self.generations[:done]:
             for sector, before in generation.sectors.items():
+                platter.setdefault(sector, before)
+        for sector, before in platter.items():
+            for generation in self.generations[done:]:
+                if sector in generation.sectors:
+                    generation.sectors[sector] = before
+                    break
+            else:
                 self.forsaken.setdefault(sector, before)
         self.complete_sync(number)
 
@@ -244,7 +255,7 @@ class Inode:
                 start = sector * SECTOR
                 sectors[sector] = bytes(data[start : start + SECTOR])
                 if self.forsaken and sector in self.forsaken:
-                    self.generations[0].sectors[sector] = self.forsaken.pop(sector)
+                    sectors[sector] = self.forsaken.pop(sector)
 
     def _set_length(self, length: int) -> None:
         if length != self.length:
