@@ -441,7 +441,7 @@ async def test_a_directory_made_again_stays_when_the_old_one_goes(seed: int) -> 
 
 
 def test_what_is_written_while_a_sync_fails_is_dirty_still() -> None:
-    """Found by soak-swarm seed 53: a sector stayed lost although it was written and synced again."""
+    """Found by soak-swarm seed 53: a sector stayed lost though it was written and synced again."""
     inode = Inode()
     inode.write(0, b"a" * 600)
     failing = inode.begin_sync()
