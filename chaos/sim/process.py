@@ -11,8 +11,8 @@ from chaos.sim.clock import MICROSECOND, SECOND, HostClock
 from chaos.sim.disk import SimDisk
 from chaos.sim.engine import NodeLoop
 from chaos.sim.fate import Fate, SimKilled, SimulationError
+from chaos.sim.host_network import HostNetwork
 from chaos.sim.image import DiskImage
-from chaos.sim.network import HostNetwork
 from chaos.sim.world import SimProcess, build_world
 from rocketbed.world.api import World
 

@@ -12,9 +12,9 @@ import trio
 
 from chaos.sim.engine import _check_private_names
 from chaos.sim.fate import SimulationError
-from chaos.sim.network import WINDOW
 from chaos.sim.simulation import Simulation
 from chaos.sim.solo import run_solo
+from chaos.sim.stream import WINDOW
 from rocketbed.world.api import World
 from tests.sim.weather import run_weather
 
