@@ -117,9 +117,11 @@ async def run_node(
 
 
 async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -> None:
-    """Ports open until the stop. Raises `NodeError` when a port is taken."""
+    """Ports open until the stop. Raises `NodeError` when a port is taken, `StoreError` as soon as
+    the store has failed."""
     world, config = node.world, node.config
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.store.wait_failed)
         nursery.start_soon(node.broker.run)
         for server in node.servers:
             try:

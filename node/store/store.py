@@ -1,6 +1,7 @@
 """The store as the broker and replication see it: open, put, get, close."""
 
-from collections.abc import Set
+from collections.abc import Awaitable, Callable, Set
+from typing import NoReturn
 
 import trio
 
@@ -114,10 +115,8 @@ class MessageStore:
         """
         self._read_ahead()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flusher.run)
-            nursery.start_soon(self._dispatcher.run)
-            nursery.start_soon(self._checkpointer.run)
-            nursery.start_soon(self._retention.run)
+            for task in (self._flusher, self._dispatcher, self._checkpointer, self._retention):
+                nursery.start_soon(self._guard, task.run)
             nursery.start_soon(self._prepare)
             nursery.start_soon(self.scrubber.run, self.recovery.scanned_from)
             nursery.start_soon(self._fail)
@@ -145,7 +144,19 @@ class MessageStore:
                     self._world.log.warning("store.no_next_segment", error=exc.strerror)
             await log.written.wait_above(log.written.value)
 
+    async def _guard(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Say at once that the store has failed: a sync under way holds up the end of the nursery,
+        and until then nothing may be put or promised any more (I25)."""
+        try:
+            await run()
+        except StoreError as exc:
+            self.fail(exc)
+
     async def _fail(self) -> None:
+        await self.wait_failed()
+
+    async def wait_failed(self) -> NoReturn:
+        """Wait until the store has failed, then raise why: a `StoreError`."""
         await self._failed.wait()
         assert self._failure is not None
         raise self._failure

@@ -4,6 +4,8 @@ import pytest
 import trio
 
 from chaos.sim.faults import Fault
+from node.store.errors import StoreFailed
+from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.message import decode_messages
 from tests.broker_support import STORE, Session, node_run, with_node
@@ -81,3 +83,36 @@ def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
     assert told.code == ResponseCode.SYSTEM_ERROR
     assert "Input/output error" in (told.remark or "")
     assert later == [b"second"]
+
+
+async def send_until_refused(session: Session) -> float:
+    """Send until the connection is gone; seconds until then."""
+    began = trio.current_time()
+    while True:
+        try:
+            await session.send(body=b"more")
+        except RemotingError:
+            return trio.current_time() - began
+        await trio.sleep(0.01)
+
+
+def test_nothing_is_promised_once_a_sync_of_the_log_has_failed() -> None:
+    """Found by disk-sick seed 2: the slow sync of a mark held up the end, and the node went on."""
+    ended: list[float] = []
+
+    async def scenario(session: Session) -> None:
+        disk = session.world.disk
+        slow = Fault(operation="sync", path="*rocketbed.ckpt*", effect="delay", seconds=30.0)
+        disk.inject(slow)  # type: ignore[attr-defined]
+        assert (await session.send(body=b"first")).code == 0
+        while not slow.fired:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        broken = Fault(operation="sync", path=f"{STORE}/commitlog/*")
+        disk.inject(broken)  # type: ignore[attr-defined]
+        assert (await session.send(body=b"second")).code == 0
+        ended.append(await send_until_refused(session))
+
+    with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
+        with_node(scenario)
+    assert len(ended) == 1
+    assert ended[0] < 2.0
