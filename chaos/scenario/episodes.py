@@ -141,13 +141,17 @@ def stop(maker: Maker) -> Episode:
 def powercut(maker: Maker) -> Episode:
     """A power cut of one machine, or of all of them at once."""
     group, label, episode = maker.group(), maker.label(), Episode()
-    if maker.random.random() < 0.25 and not maker.alone and maker.shape.groups == 1:
+    if maker.random.random() < 0.25 and not maker.alone:
         down = maker.seconds(0.1, 1.0)
-        episode.steps.append((0, f"powercut all for {show_duration(down)} as {label}"))
+        # The master stays down until a follower has taken its place: if it came back, it would go
+        # on writing behind the end that it has now, and its length would say nothing any more.
+        episode.steps.append((0, f"powercut leader{group} as {label}"))
+        episode.steps.append((0, f"powercut follower:all{group} for {show_duration(down)}"))
         back = round(down + 1.5, 3)
-        episode.steps.append((0, f"after {label}+{show_duration(back)} promote longest"))
+        promote = f"promote follower:longest{group}"
+        episode.steps.append((0, f"after {label}+{show_duration(back)} {promote}"))
         again = round(back + maker.seconds(1.0, 2.0), 3)
-        episode.steps.append((0, f"after {label}+{show_duration(again)} restart @{label} down"))
+        episode.steps.append((0, f"after {label}+{show_duration(again)} restart @{label}"))
         episode.length_s = again + maker.settle_s
         return episode
     who = maker.member(group)
