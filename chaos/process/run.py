@@ -80,7 +80,7 @@ async def run(
     """The same within a trio program; cancelled, it ends what it started."""
     began_ns = time.monotonic_ns()
     shape = plan.shape
-    wanted = sorted({need for step in plan.steps for need in step.needs})
+    wanted = sorted({*plan.needs, *(need for step in plan.steps for need in step.needs)})
     with ExitStack() as stack:
         keeper = stack.enter_context(JanitorRun.begin())
         machines = {

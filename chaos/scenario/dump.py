@@ -12,6 +12,8 @@ def plan_to_toml(plan: Plan, *, description: str = "") -> str:
     lines = [f"name = {_text(plan.name)}"]
     if description:
         lines.append(f"description = {_text(description)}")
+    if plan.needs:
+        lines.append(f"needs = [{', '.join(map(_text, plan.needs))}]")
     lines += ["steps = [", *(f"    {_text(str(step))}," for step in plan.steps), "]"]
     lines += _table("cluster", _cluster(plan.shape))
     if plan.shape.settings:

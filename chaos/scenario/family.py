@@ -39,7 +39,7 @@ class Family:
                 if backend in BACKENDS
                 else unknown("backend", backend, list(BACKENDS))
             )
-        return self.make(seed, backend, quick)
+        return replace(self.make(seed, backend, quick), needs=self.needs)
 
     def seed_count(self, backend: str) -> int:
         """How many seeds are a usual run."""

@@ -29,6 +29,7 @@ def plan_to_row(plan: Plan) -> dict[str, Any]:
         "steps": [str(step) for step in plan.steps],
         "storm_s": plan.storm_s,
         "calm_s": plan.calm_s,
+        "needs": list(plan.needs),
     }
 
 
@@ -40,6 +41,7 @@ def plan_from_row(row: dict[str, Any]) -> Plan:
             if name not in known:
                 raise ScenarioError(unknown("field of a plan", name, known))
         values = {**row, "steps": tuple(parse_step(text) for text in row["steps"])}
+        values["needs"] = tuple(row.get("needs", ()))
         for name, part in _PARTS.items():
             values[name] = part(**_tuples(row[name]))
         return Plan(**values)

@@ -134,3 +134,5 @@ class Plan:
     calm_s: float = 30.0
     """How long the healed cluster is written to and watched before it has to be in order."""
     expect: Expect = Expect()
+    needs: tuple[str, ...] = ()
+    """Capabilities without which the run would prove nothing: it is skipped as a whole."""

@@ -93,7 +93,19 @@ class Conductor:
         self._zero_ns = backend.now_ns()
 
     async def run(self, directory: Path) -> RunRecord:
-        """All phases, then everything into the directory. Raises `BackendError`."""
+        """All phases, then everything into the directory. Raises `BackendError`.
+
+        Nothing is done where a capability is missing that the plan stands on.
+        """
+        missing = [
+            f"all of {self.plan.name}, which needs {need}: {reason}"
+            for need in self.plan.needs
+            if (reason := self.backend.lacks(need)) is not None
+        ]
+        if missing:
+            self.schedule.skipped += missing
+            await self._collect(directory)
+            return self.record
         async with trio.open_nursery() as nursery:
             if await self._set_up():
                 nursery.start_soon(self._sample)
