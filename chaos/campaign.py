@@ -13,17 +13,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from chaos.checkers.judgement import Judgement
+from chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from chaos.report.page import write_report
-from chaos.runner import Options, Outcome, run_many
+from chaos.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
+from chaos.scenario.errors import ScenarioError
 from chaos.scenario.family import Family
 from chaos.scenario.plan import Plan
 from chaos.scenario.replay import Replay, save_replay
 from chaos.scenario.shrink import shrink
 
+EXIT_HARNESS: Final = 4
 EXIT_STRICT: Final = 5
 EXIT_NOT_REPEATABLE: Final = 7
 SEVERITY: Final = (1, 3, 2, 4, 6, 7, 5, 0)
 """Exit codes, the worst first (chaos.md 4.9)."""
+OURS: Final = (RUN_FILE, HISTORY_FILE, VERDICT_FILE, STORES, "nodes")
+"""What a directory with a run, or a part of one, has some of."""
 SHRINK_RUNS: Final = 60
 SHRINK_S: Final = 120.0
 
@@ -66,7 +72,7 @@ class Campaign:
 
 
 def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaign:
-    """Run all seeds. Raises `ScenarioError` before anything runs."""
+    """Run all seeds. Raises `ScenarioError` before anything runs, `OSError` for the report."""
     result = Campaign(family)
     options = campaign.options
     plans = [family.plan(seed, options.backend, quick=campaign.quick) for seed in campaign.seeds]
@@ -92,7 +98,7 @@ def _take(
     result.counts[outcome.verdict] += 1
     result.simulated_s += outcome.simulated_s
     result.outcomes.append(outcome)
-    result.add_exit(outcome.exit_code)
+    result.add_exit(0 if outcome.verdict == "skipped" else outcome.exit_code)
     skipped = outcome.record.skipped if outcome.record else []
     if campaign.strict and skipped:
         result.add_exit(EXIT_STRICT)
@@ -102,12 +108,22 @@ def _take(
     if outcome.directory is not None and outcome.judgement is not None:
         if failed or single:
             assert outcome.record is not None
-            write_report(outcome.directory, outcome.judgement, outcome.record)
+            _write_page(outcome.directory, outcome.judgement, outcome.record)
         else:
             shutil.rmtree(outcome.directory, ignore_errors=True)
             outcome.directory = None
     if failed and outcome.record is not None and campaign.report is not None:
         _make_repeatable(result, campaign, outcome, say)
+
+
+def _write_page(directory: Path, judgement: Judgement, record: RunRecord) -> None:
+    """The run's page; a disk that is full of the run gets its room back."""
+    try:
+        write_report(directory, judgement, record)
+    except OSError as error:
+        if is_full(error):
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def _make_repeatable(
@@ -144,8 +160,18 @@ def _place(campaign: CampaignOptions, plan: Plan) -> Path | None:
     if campaign.report is None:
         return None
     place = campaign.report / f"{plan.name}-{plan.seed}-{campaign.options.backend}"
-    shutil.rmtree(place, ignore_errors=True)
+    clear_place(place)
     return place
+
+
+def clear_place(place: Path) -> None:
+    """Remove an earlier run. Raises `ScenarioError` for a directory that holds something else."""
+    if not place.exists():
+        return
+    names = {path.name for path in place.iterdir()} if place.is_dir() else {place.name}
+    if names and not names.intersection(OURS):
+        raise ScenarioError(f"{place} holds no run of ours: choose another --report")
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _line(outcome: Outcome) -> str:
@@ -167,9 +193,14 @@ def _sample(plans: Sequence[Plan], share: float) -> Iterator[Plan]:
 
 
 def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
-    from chaos.scenario.determinism import same_digest
+    from chaos.scenario.determinism import DeterminismError, same_digest
 
-    answer = same_digest(plan)
+    try:
+        answer = same_digest(plan)
+    except DeterminismError as error:
+        result.add_exit(EXIT_HARNESS)
+        say(f"seed {plan.seed} could not be run again elsewhere: {error}")
+        return
     if not answer.same:
         result.not_repeatable.append(f"seed {plan.seed}: {answer.reason}")
         result.add_exit(EXIT_NOT_REPEATABLE)

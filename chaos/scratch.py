@@ -28,7 +28,7 @@ class Scratch:
         """Raises `OSError`."""
         root = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
         self._keeper = keeper()
-        self.path = Path(root) / f"{PREFIX}{secrets.token_hex(6)}"
+        self.path = Path(root) / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self._number = self._keeper.note("directory", self.path)
         self.path.mkdir(mode=0o700)
 

@@ -6,11 +6,13 @@ from typing import Literal
 
 import click
 
+from chaos.campaign import clear_place
 from chaos.report.page import write_report
 from chaos.report.text import summary_text
 from chaos.runner import Options
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.replay import load_replay, run_replay
+from rocketbed.cli.chaos_run import tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 EXIT_NOT_REPEATABLE = 7
@@ -59,22 +61,29 @@ def replay(
         held = load_replay(file)
         if original:
             held = held.of_original()
+        directory = report.absolute() / file.stem
+        clear_place(directory)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
     options = Options(backend=backend or held.backend, net=net, say=say)
-    directory = report.absolute() / file.stem
     try:
         with Interruptible():
             replayed = run_replay(held, options, directory=directory)
+        outcome = replayed.outcome
+        if outcome.judgement is not None and outcome.record is not None:
+            again = f"rocketbed chaos replay {file}"
+            page = write_report(directory, outcome.judgement, outcome.record, again=again)
+    except OSError as exc:
+        return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
         raise click.Abort from None
-    outcome = replayed.outcome
     if outcome.judgement is None or outcome.record is None:
         say(f"the run failed: {outcome.error}")
+        if as_json:
+            click.echo(json.dumps({"verdict": outcome.verdict, "error": outcome.error}))
         return outcome.exit_code
     say(summary_text(outcome.judgement, outcome.record))
-    again = f"rocketbed chaos replay {file}"
-    say(f"report: {write_report(directory, outcome.judgement, outcome.record, again=again)}")
+    say(f"report: {page}")
     wanted = held.finding or ", ".join(held.taken.findings) or "no finding"
     say(f"{wanted}: {'found again' if replayed.same_finding else 'not found this time'}")
     if replayed.same_digest is not None:

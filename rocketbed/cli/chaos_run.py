@@ -1,15 +1,16 @@
 """`rocketbed chaos run`: one scenario, one seed or many."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Literal
 
 import click
 
-from chaos.campaign import Campaign, CampaignOptions, run_campaign
+from chaos.campaign import EXIT_HARNESS, Campaign, CampaignOptions, run_campaign
 from chaos.report.text import summary_text
-from chaos.runner import Options
+from chaos.runner import Options, explain, is_full
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.library import load_scenario
 from rocketbed.cli.interrupts import Interruptible
@@ -83,6 +84,8 @@ def run(
             result = run_campaign(family, campaign, say)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
+    except OSError as exc:
+        return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
         raise click.Abort from None
     tell(result, say)
@@ -91,7 +94,7 @@ def run(
     return result.exit_code
 
 
-def tell(result: Campaign, say: Any) -> None:
+def tell(result: Campaign, say: Callable[[str], None]) -> None:
     """What came of it, for people."""
     if len(result.outcomes) == 1:
         outcome = result.outcomes[0]
@@ -106,6 +109,17 @@ def tell(result: Campaign, say: Any) -> None:
         say(f"{len(result.outcomes)} runs, {result.simulated_s:.0f} simulated seconds: {counts}")
     for seed, path in sorted(result.replays.items()):
         say(f"seed {seed}: rocketbed chaos replay {path}")
+
+
+def tell_failure(error: OSError, say: Callable[[str], None], *, as_json: bool) -> int:
+    """The harness could not write its files; the exit code."""
+    text = explain(error) if is_full(error) else f"the harness cannot go on: {error}"
+    say(f"the run failed: {text}")
+    if as_json:
+        click.echo(
+            json.dumps({"verdict": "harness-error", "exit_code": EXIT_HARNESS, "error": text})
+        )
+    return EXIT_HARNESS
 
 
 def as_row(result: Campaign) -> dict[str, Any]:
