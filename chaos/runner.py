@@ -315,7 +315,7 @@ def explain(error: BaseException) -> str:
     """Why a run failed: a sentence for what the harness foresees, else where it happened."""
     errors = list(_leaves(error))
     for one in errors:
-        if isinstance(one, OSError) and one.errno in FULL:
+        if isinstance(one, OSError) and _says_full(one):
             place = one.filename or "its scratch place"
             return f"no space left where the harness writes ({place}): make room, run again"
     for one in errors:
@@ -326,7 +326,13 @@ def explain(error: BaseException) -> str:
 
 def is_full(error: BaseException) -> bool:
     """Whether the harness could not write for want of space."""
-    return any(isinstance(one, OSError) and one.errno in FULL for one in _leaves(error))
+    return any(isinstance(one, OSError) and _says_full(one) for one in _leaves(error))
+
+
+def _says_full(error: OSError) -> bool:
+    if isinstance(error, shutil.Error):  # of a copied tree: reasons as texts
+        return any(os.strerror(number) in str(error) for number in FULL)
+    return error.errno in FULL
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -1,5 +1,7 @@
 """One plan on real processes: from a seed to a run directory."""
 
+import errno
+import os
 import shutil
 import signal
 import time
@@ -21,6 +23,9 @@ from chaos.trial.api import Backend
 from chaos.trial.conductor import Conductor
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ROOM_MIN: Final = 16 << 20
+"""Bytes that have to be free: with less, nodes' disks would fail that no step made fail."""
+LOOK_S: Final = 0.25
 NODES: Final = "nodes"
 """Folder of the run's directory with configurations, logs and, where plain, stores."""
 
@@ -77,7 +82,11 @@ async def run(
     say: Callable[[str], None],
     guest: Guest | None = None,
 ) -> RunRecord:
-    """The same within a trio program; cancelled, it ends what it started."""
+    """The same within a trio program; cancelled, it ends what it started.
+
+    Raises `OSError` (ENOSPC) when the directory's file system fills up.
+    """
+    check_room(directory)
     began_ns = time.monotonic_ns()
     shape = plan.shape
     wanted = sorted({*plan.needs, *(need for step in plan.steps for need in step.needs)})
@@ -94,13 +103,33 @@ async def run(
             HistoryWriter(directory / HISTORY_FILE, lambda: time.monotonic_ns() - began_ns)
         )
         try:
-            async with ProcessBackend(
-                fabric, machines, shape.nameserver_names, history, directory / NODES, began_ns
-            ) as backend:
+            async with (
+                ProcessBackend(
+                    fabric, machines, shape.nameserver_names, history, directory / NODES, began_ns
+                ) as backend,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(_watch_room, directory)
                 visit = None if guest is None else guest.visit
-                return await Conductor(plan, backend, say, visit=visit).run(directory)
+                record = await Conductor(plan, backend, say, visit=visit).run(directory)
+                nursery.cancel_scope.cancel()
+            return record
         finally:
             with trio.CancelScope(shield=True):
                 for machine in machines.values():
                     await machine.close()
                     shutil.rmtree(machine.store, ignore_errors=True)
+
+
+def check_room(directory: Path) -> None:
+    """Raises `OSError` (ENOSPC) when little is left where the machines stand."""
+    look = os.statvfs(directory)
+    if look.f_bavail * look.f_frsize < ROOM_MIN:
+        reason = f"less than {ROOM_MIN >> 20} MiB are free"
+        raise OSError(errno.ENOSPC, reason, str(directory))
+
+
+async def _watch_room(directory: Path) -> None:
+    while True:
+        check_room(directory)
+        await trio.sleep(LOOK_S)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -170,6 +171,8 @@ def test_explanations_look_into_groups() -> None:
     )
     assert explain(BaseExceptionGroup("", [BackendError("why")])) == "why"
     assert not is_full(ValueError())
+    assert is_full(shutil.Error([("a", "b", "[Errno 28] No space left on device")]))
+    assert not is_full(shutil.Error([("a", "b", "[Errno 5] Input/output error")]))
 
 
 def test_an_outcome_without_judgement_is_the_harness_s_fault() -> None:
