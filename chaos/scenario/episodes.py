@@ -164,10 +164,10 @@ def crash(maker: Maker) -> Episode:
     """Death within an operation: at the n-th change of a disk, or at a mark."""
     group, label, episode = maker.group(), maker.label(), Episode()
     who = maker.member(group)
-    power = " powercut" if maker.random.random() < 0.5 else ""
+    power = " powercut" if maker.random.random() < 0.6 else ""
     event = int(maker.seconds(1, 60))
     point = f"store-event {event}"
-    if maker.random.random() < 0.4:
+    if maker.random.random() < 0.5:
         point = f"mark {maker.random.choice(RUNNING)}"
     within = f"within {show_duration(WITHIN_S)}"
     episode.steps.append((0, f"crash {who} at {point}{power} {within} as {label}"))
@@ -184,7 +184,9 @@ def crash_recovery(maker: Maker) -> Episode:
     point = f"store-event {int(maker.seconds(1, 25))}"
     if maker.random.random() < 0.4:
         point = f"mark {maker.random.choice(STARTING)}"
-    power = " powercut" if maker.alone and maker.random.random() < 0.5 else ""
+    # A master among others comes back only after a promotion if it may have lost its end.
+    may_lose = maker.alone or who.startswith("follower")
+    power = " powercut" if may_lose and maker.random.random() < 0.5 else ""
     episode.steps += [
         (0, f"kill {who} as {label}"),
         (0, f"after {label}+{show_duration(back)} restart @{label}"),

@@ -100,7 +100,7 @@ def draw_producers(
     )
     count = random.choice((1, 2, 2, 4))
     small = random.choice((64, 64, 400))
-    large = random.choice((small + 8, 700, 1800, 4096))
+    large = random.choice((small + 8, 700, 1800, 4096, 4096))
     if shape.segment == TINY:
         small, large = 64, random.choice((72, 300))
     may_batch = large < BATCH_BODY_MAX and shape.segment != TINY

@@ -41,11 +41,9 @@ RUNNING: Final = (
     "store.queue_segment_made",
     "store.index_file_made",
     "store.mark_*",
-    "store.mark_backed",
-    "store.mark_stored",
     "store.checkpoint_written",
     "config.written",
-    "config.renamed",
+    "config.*",
     "replication.*",
 )
 """Patterns that a running node passes by itself."""
