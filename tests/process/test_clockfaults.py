@@ -37,6 +37,19 @@ while sys.stdin.readline():
 """
 
 
+HOPS = """
+import statistics, time, trio
+async def main():
+    times = []
+    for _ in range(101):
+        began = time.monotonic()
+        await trio.to_thread.run_sync(int)
+        times.append(time.monotonic() - began)
+    print(statistics.median(times))
+trio.run(main)
+"""
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     with Run.begin(tmp_path / "runs", guard=False) as run:
@@ -70,6 +83,19 @@ def test_only_the_wall_clock_moves(run: Run) -> None:
         assert any(path.exists() for path in files)
         clock.close()
         assert not any(path.exists() for path in files)
+
+
+def test_threads_are_as_fast_as_without_it(run: Run) -> None:
+    clock = ClockFaults(run.directory, run=run)
+    clock.jump(-2 * HOUR_S)
+    finished = subprocess.run(
+        [sys.executable, "-c", HOPS],
+        env=join_environments(os.environ, clock.environment()),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(finished.stdout) < 0.001
 
 
 def test_the_janitor_knows_what_the_library_leaves(tmp_path: Path) -> None:
