@@ -3,8 +3,9 @@
 The library reads the offset from a file at each look at the clock (about 4 us), so a jump takes
 effect at once. `time.sleep` fails under it with Python 3.11; nodes sleep in trio, which does not
 use it. Its repair of waits on the monotonic clock is switched off: with it every hop to a thread
-took 3 ms (0.07 ms without), and a node needed seconds to start. Times of files stay true. For each process it leaves two files in /dev/shm when that is
-killed: `attach` puts them on record, and the janitor looks for those of processes it kills.
+took 3 ms (0.07 ms without), and a node needed seconds to start. Times of files stay true. For each
+process it leaves two files in /dev/shm when that is killed: `attach` puts them on record, and the
+janitor looks for those of processes it kills.
 
 Settings: spec chaos.md 3.2 no. 17.
 """
