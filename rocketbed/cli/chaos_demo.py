@@ -6,6 +6,7 @@ import click
 
 from chaos.mutants.mutant import StaleMutant
 from chaos.mutants.show import show
+from rocketbed.cli.chaos_run import tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 
@@ -29,6 +30,8 @@ def demo(seed: int, jobs: int, report: Path) -> int:
             shown = show(report.absolute(), click.echo, seed=seed, jobs=jobs)
     except StaleMutant as exc:
         raise click.ClickException(str(exc)) from exc
+    except OSError as exc:
+        return tell_failure(exc, click.echo, as_json=False)
     except KeyboardInterrupt:
         raise click.Abort from None
     if not shown.complete:
