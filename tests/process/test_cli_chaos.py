@@ -281,7 +281,7 @@ SAID = {
 @pytest.mark.parametrize(
     ("text", "strict", "verdict"),
     [
-        (STALE, False, "PASS"),
+        pytest.param(STALE, False, "PASS", marks=pytest.mark.slow),
         (STALE, True, "PASS"),
         (NEEDS, False, "SKIPPED"),
         (NEEDS, True, "SKIPPED"),
@@ -400,10 +400,10 @@ def interrupt(
 @pytest.mark.parametrize(
     ("number", "group"),
     [
-        (Signal.SIGINT, False),
+        pytest.param(Signal.SIGINT, False, marks=pytest.mark.slow),
         (Signal.SIGINT, True),
         (Signal.SIGTERM, False),
-        (Signal.SIGHUP, True),
+        pytest.param(Signal.SIGHUP, True, marks=pytest.mark.slow),
         (Signal.SIGKILL, False),
     ],
 )
@@ -414,7 +414,7 @@ def test_an_interrupted_simulation(
     interrupt(tmp_path, number, "seed", *arguments, group=group)
 
 
-@pytest.mark.parametrize("words", ["storm", "calm"])
+@pytest.mark.parametrize("words", ["storm", pytest.param("calm", marks=pytest.mark.slow)])
 def test_a_single_simulation(words: str, scenario: Callable[[str], str], tmp_path: Path) -> None:
     interrupt(tmp_path, Signal.SIGINT, words, "run", scenario(LONG), "--seed", "1", group=True)
 
@@ -431,8 +431,8 @@ def test_an_end_while_it_shrinks(
     [
         (Signal.SIGINT, "storm", True),
         (Signal.SIGTERM, "kill b1", False),
-        (Signal.SIGHUP, "calm", False),
-        (Signal.SIGINT, "stopping", False),
+        pytest.param(Signal.SIGHUP, "calm", False, marks=pytest.mark.slow),
+        pytest.param(Signal.SIGINT, "stopping", False, marks=pytest.mark.slow),
         (Signal.SIGKILL, "kill b1", False),
     ],
 )
