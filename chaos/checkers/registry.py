@@ -166,6 +166,11 @@ def _replicas_and_stores() -> list[Check]:
             lambda c: stores.honest_marks(c.evidence),
             history=False,
         ),
+        _one(
+            "S15t tables replaced as a whole",
+            lambda c: stores.whole_tables(c.evidence),
+            history=False,
+        ),
         _one("S12a abort law", lambda c: stores.abort_law(c.evidence), history=False),
         _one("S13 recovered end", lambda c: recovery.recovered_ends(c.evidence, c.losses)),
         _one(

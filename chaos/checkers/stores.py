@@ -101,6 +101,22 @@ def honest_marks(evidence: Evidence) -> CheckResult:
     return judged(title, examined, unit, findings, allowed=excused)
 
 
+def whole_tables(evidence: Evidence) -> CheckResult:
+    """S15t: no table is written under its own name, where a cut would leave neither version."""
+    title, unit = "S15t tables replaced as a whole", "nodes"
+    if not evidence.record.digest:
+        return not_applicable(title, unit, "only a simulated disk tells of writes")
+    findings = [
+        Example(
+            f"{event.node} wrote into {event.fields['path']}",
+            node=event.node,
+            time_ns=event.time_ns,
+        )
+        for event in evidence.events(Function.NODE, "table_in_place")
+    ]
+    return judged(title, len(evidence.nodes), unit, findings)
+
+
 def abort_law(evidence: Evidence) -> CheckResult:
     """S12: there after a kill or a cut, gone after a clean stop.
 

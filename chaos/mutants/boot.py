@@ -77,7 +77,7 @@ def _checksum_not_checked() -> None:
     "JSON table overwritten in place",
     bug="a crash within the write leaves neither the old table nor the new one (T11)",
     edit="a table is truncated and written again, without a temporary file",
-    caught_by=("S15", "SI", "C1"),
+    caught_by=("S15", "S15t", "SI"),
     family="abort-file",
     targets={_WRITE: "c8d05e8edbc18d32"},
 )

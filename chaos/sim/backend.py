@@ -19,7 +19,7 @@ from chaos.sim.coverage import Coverage
 from chaos.sim.diskfaults import DiskFaults, arm, flip_bit
 from chaos.sim.image import DiskImage
 from chaos.sim.logwatch import COMMIT_LOG, LogWatch
-from chaos.sim.markwatch import mark_ahead
+from chaos.sim.markwatch import mark_ahead, table_in_place
 from chaos.sim.process import Process
 from chaos.sim.simulation import LogLine, Simulation
 from chaos.sim.twin import Twins, innermost
@@ -333,6 +333,8 @@ class SimBackend:
             watch.saw(self.simulation.timeline.now, kind, path, offset, size)
             if kind == "sync_failed" and path.startswith(COMMIT_LOG):
                 self.history.event(Function.NODE, host, "eio", {"path": path})
+            if table_in_place(kind, path):
+                self.history.event(Function.NODE, host, "table_in_place", {"path": path})
             durable = watch.ends().durable if kind == "sync_dir" else 0
             ahead = mark_ahead(self.simulation.process(host).disk, kind, path, durable)
             if ahead is not None:

@@ -214,6 +214,34 @@ def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
     assert found(judgement) == wanted, [result.findings for result in judgement.findings]
 
 
+@pytest.mark.parametrize(("in_place", "wanted"), [(False, set()), (True, {"S15t"})])
+def test_a_table_that_was_written_in_place(run: RunMaker, in_place: bool, wanted: set[str]) -> None:
+    run.record.digest = "of a simulation"
+    if in_place:
+        run.event(SECOND, "b2", "table_in_place", path="/store/config/topics.json")
+    assert found(run.judge(only=["S15t"])) == wanted
+
+
+def test_marks_that_were_ahead_of_the_disk(run: RunMaker) -> None:
+    run.event(SECOND, "b2", "mark_ahead", offset=200, durable=100)
+    assert found(run.judge(only=["S11m"])) == {"S11m"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"changes": 0, "reason": "StoreLocked: /store is held"}, set()),
+        ({"changes": 3, "reason": "StoreLocked: /store is held"}, {"S18"}),
+        ({"changes": 0, "reason": ""}, {"S18"}),
+    ],
+)
+def test_a_second_process_gives_up_at_once(
+    run: RunMaker, fields: dict[str, object], wanted: set[str]
+) -> None:
+    run.event(SECOND, "b2", "twin", **fields)
+    assert found(run.judge(only=["S18"])) == wanted
+
+
 @pytest.mark.parametrize("cause", ["kill", "powercut"])
 def test_an_image_of_a_living_process_has_an_abort_file(run: RunMaker, cause: str) -> None:
     image(run, cause, clean=True)
