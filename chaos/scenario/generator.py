@@ -12,7 +12,7 @@ promoted; nobody is promoted while a follower is down; a disk is lost only while
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -55,6 +55,9 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     random = Random(f"{name}/{seed}/generate")
     shape = draw_shape(random)
     weather = swarm_weather(shape, f"{name}/{seed}/weather")
+    if not _is_quick(weather):
+        # A slave's sync may take as long as a master elsewhere waits for slaves.
+        shape = replace(shape, settings={**shape.settings, "slaveTimeout": "3000"})
     return Plan(
         name=name,
         seed=seed,
@@ -95,9 +98,6 @@ def draw_producers(
     random: Random, rate: tuple[float, float], shape: Shape, weather: Weather
 ) -> Producers:
     """Light load: faults want variety of moments, not many messages."""
-    is_quick = (
-        weather.link_ms < SLOW_LINK_MS and max(weather.disk_ms.values(), default=1.0) < SLOW_DISK_MS
-    )
     count = random.choice((1, 2, 2, 4))
     small = random.choice((64, 64, 400))
     large = random.choice((small + 8, 700, 1800, 4096, 4096))
@@ -114,8 +114,14 @@ def draw_producers(
         keys=random.choice((4, 64)),
         batch=random.choice((0.0, 0.1, 0.5)) if may_batch else 0.0,
         ordered=random.random() < 0.2,
-        timeout_s=random.choice((1.0, 3.0)) if is_quick else 5.0,
+        timeout_s=random.choice((1.0, 3.0)) if _is_quick(weather) else 5.0,
     )
+
+
+def _is_quick(weather: Weather) -> bool:
+    """Whether everything answers within a second."""
+    slowest_ms = max(weather.disk_ms.values(), default=1.0)
+    return weather.link_ms < SLOW_LINK_MS and slowest_ms < SLOW_DISK_MS
 
 
 def _draw_steps(random: Random, seed: int, maker: Maker, wanted: Generate) -> list[str]:
