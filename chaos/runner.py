@@ -8,6 +8,7 @@ What comes back is an `Outcome`; the run's directory is kept if it is wanted.
 import errno
 import gc
 import json
+import math
 import os
 import pickle
 import resource
@@ -157,7 +158,7 @@ def run_many(
             if not children:
                 return
             due = min(child.deadline for child in children.values()) - time.monotonic()
-            ready, _, _ = select.select(list(children), [], [], max(due, 0.0))
+            ready = _readable(children, max(due, 0.0))
             for pipe in ready:
                 if children[pipe].read():
                     with held():
@@ -309,6 +310,14 @@ def _child_main(
         code = 0
     finally:
         os._exit(code)
+
+
+def _readable(pipes: Iterable[int], seconds: float) -> list[int]:
+    """Pipes that have something or were closed; `poll`, since descriptors may be above 1,023."""
+    poll = select.poll()
+    for pipe in pipes:
+        poll.register(pipe, select.POLLIN)
+    return [pipe for pipe, _ in poll.poll(math.ceil(1000 * seconds))]
 
 
 def explain(error: BaseException) -> str:
