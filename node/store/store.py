@@ -402,8 +402,6 @@ class MessageStore:
         assert self._failure is not None
         return self._failure
 
-    # Administration
-
     async def delete_topic(self, topic: str) -> int:
         """Destroy the queues of a topic for good; how many there were (T14).
 
