@@ -88,4 +88,4 @@ def test_a_score_that_misses_more_than_the_last_one_has_dropped() -> None:
 def test_the_last_score_that_was_taken_missed_nothing() -> None:
     last = load_history()[-1]
     assert last["survived"] == []
-    assert last["noise"] == 0
+    assert last["score"] == last["of"]
