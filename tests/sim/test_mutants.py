@@ -58,7 +58,7 @@ def test_a_cheap_one_is_found_soon(identity: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", mutants(), ids=[mutant.id for mutant in mutants()])
 def test_every_one_is_found(mutant: Mutant) -> None:
-    found = hunt(mutant, FAMILY, first_seed=FIRST_SEED, budget_s=3000)
+    found = hunt(mutant, FAMILY, first_seed=FIRST_SEED, budget_s=12_000)
     assert found.found, found.noisy
 
 
