@@ -157,6 +157,12 @@ class ProcessBackend:
             return "down"
         return "paused" if name in self._paused else "running"
 
+    async def settled(self, name: str) -> None:
+        """Wait for the watcher of its last process."""
+        earlier = self._processes.get(name)
+        if earlier is not None and (noted := self._noted.get(earlier)) is not None:
+            await noted.wait()
+
     def ends(self, name: str) -> int:
         """How often it has ended."""
         return self._end_counts.get(name, 0)

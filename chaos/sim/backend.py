@@ -144,6 +144,9 @@ class SimBackend:
             is_following=node.replication.is_following,
         )
 
+    async def settled(self, name: str) -> None:
+        """An end is in the history at its moment."""
+
     def ends(self, name: str) -> int:
         """How often it has ended."""
         return self._end_counts.get(name, 0)

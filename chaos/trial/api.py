@@ -121,6 +121,10 @@ class Backend(Protocol):
         """Of a node or nameserver."""
         ...
 
+    async def settled(self, name: str) -> None:
+        """Returns once the end of a node that is down stands in the history."""
+        ...
+
     def ends(self, name: str) -> int:
         """How often a node has ended, for whatever reason."""
         ...

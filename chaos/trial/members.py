@@ -105,10 +105,7 @@ class Members:
         member.busy = True
         member.incarnation += 1
         settings = self.settings(node)
-        try:
-            await self.backend.start(node, settings)
-        finally:
-            member.busy = False
+        await self.backend.settled(node)
         self.backend.history.event(
             Function.NODE,
             node,
@@ -119,6 +116,10 @@ class Members:
                 "incarnation": member.incarnation,
             },
         )
+        try:
+            await self.backend.start(node, settings)
+        finally:
+            member.busy = False
         member.wanted = True
 
     async def wait_serving(self, node: str, timeout_s: float = SERVING_S) -> bool:
