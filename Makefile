@@ -38,9 +38,9 @@ $(VENV)/.demo: pyproject.toml requirements.lock | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.test: pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) --editable '.[chaos,test]'
+	$(PIP) --editable '.[chaos,spark,test]'
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.lint: pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) --editable '.[chaos,test,lint]'
+	$(PIP) --editable '.[chaos,spark,test,lint]'
 	touch $@ $(VENV)/.demo $(VENV)/.test

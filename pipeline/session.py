@@ -1,0 +1,68 @@
+"""The Spark session of the jobs: every setting that the pipeline needs, in one place."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import SparkMissing
+from pipeline.java import prepare_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK: Final = "127.0.0.1"
+DEFAULTS: Final[dict[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Spark matches its own long error texts with a regular expression that recurses.
+    "spark.driver.extraJavaOptions": "-Xss8m",
+}
+LOCAL: Final[dict[str, str]] = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+}
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def build_session(
+    name: str = "rocketbed",
+    *,
+    master: str = "local[*]",
+    remote: str = "",
+    conf: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """A session that reads `rocketbed` stores; the running one if there is one.
+
+    `master` is Spark's (`local[2]`, `spark://host:7077`); `remote` a Spark Connect address
+    (`sc://host:15002`, `local[2]`), which then counts instead. `conf` goes over the defaults.
+    Raises `SparkMissing`.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as exc:
+        raise SparkMissing("Spark is not installed: pip install 'rocketbed[spark]'") from exc
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = dict(DEFAULTS)
+    is_local = master.startswith("local") and not remote
+    if is_local:
+        settings |= LOCAL | {"spark.sql.shuffle.partitions": str(max(2, 2 * _cores(master)))}
+    if not remote or remote.startswith("local"):
+        prepare_java()
+    builder = SparkSession.builder.appName(name)
+    builder = builder.remote(remote) if remote else builder.master(master)
+    for key, value in (settings | dict(conf or {})).items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as exc:
+        raise SparkMissing(f"Spark does not start with {remote or master}: {exc}") from exc
+
+
+def _cores(master: str) -> int:
+    """Slots of a `local[n]` master."""
+    inside = master.partition("[")[2].rstrip("]").partition(",")[0]
+    return int(inside) if inside.isdigit() else len(os.sched_getaffinity(0))
