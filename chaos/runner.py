@@ -145,7 +145,8 @@ def run_many(
     Raises `OSError` when a place for a run cannot be made.
     """
     options = options or Options()
-    _prepare_to_fork()
+    with held():  # finalizers of what is collected here would swallow an interrupt
+        _prepare_to_fork()
     waiting = iter(plans)
     children: dict[int, _Child] = {}
     try:

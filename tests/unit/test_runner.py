@@ -31,6 +31,8 @@ PLAN = Plan(
     storm_s=1.0,
     calm_s=2.0,
 )
+HANG_S = 20.0
+"""What a run that never ends may take where an interrupt is expected to come first."""
 
 
 @pytest.fixture
@@ -120,10 +122,20 @@ def test_who_does_not_wait_for_the_rest_ends_it(places: Path) -> None:
 
 
 def test_an_interrupt_anywhere_ends_all_runs(places: Path) -> None:
-    """A signal may come at any moment: between fork and bookkeeping, too.
+    """A signal may come at any moment: between fork and bookkeeping, too."""
+    assert in_a_process_of_its_own(interrupt_again_and_again, places) == 0
 
-    In a process of its own, with one thread, as the command has: the kernel gives a signal to any
-    thread that does not hold it back, and this process has idle ones from other tests.
+
+def test_an_interrupt_within_a_finalizer_counts(places: Path) -> None:
+    """What is raised in a finalizer goes nowhere; memory is tidied before the first fork."""
+    assert in_a_process_of_its_own(interrupt_in_finalizer, places) == 0
+
+
+def in_a_process_of_its_own(check: Callable[[Path], None], places: Path) -> int:
+    """Exit code of a process with one thread, as the command has.
+
+    The kernel gives a signal to any thread that does not hold it back, and this process has idle
+    ones from other tests.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -131,13 +143,14 @@ def test_an_interrupt_anywhere_ends_all_runs(places: Path) -> None:
     if pid == 0:
         code = 1
         try:
-            interrupt_again_and_again(places)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            check(places)
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def interrupt_again_and_again(places: Path) -> None:
@@ -146,16 +159,40 @@ def interrupt_again_and_again(places: Path) -> None:
     for delay_s in (0.0001, 0.001, 0.003, 0.01, 0.02, 0.03, 0.1):
         with pytest.raises(KeyboardInterrupt):
             interrupted_after(delay_s)
-        assert list(places.iterdir()) == []
-        with pytest.raises(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
+        assert_all_ended(places)
 
 
 def interrupted_after(delay_s: float) -> None:
     """Begin runs that never end, with a SIGINT on the way."""
-    with closing(run_many([PLAN] * 8, Options(before=hang), jobs=4)) as outcomes:
+    options = Options(before=hang, timeout_s=HANG_S)
+    with closing(run_many([PLAN] * 8, options, jobs=4)) as outcomes:
         signal.setitimer(signal.ITIMER_REAL, delay_s)
         next(outcomes)
+
+
+class InterruptsAtItsEnd:
+    def __init__(self) -> None:
+        self.cycle = self
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupt_in_finalizer(places: Path) -> None:
+    gc.disable()
+    InterruptsAtItsEnd()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        closing(run_many([PLAN], Options(before=hang, timeout_s=HANG_S), jobs=1)) as outcomes,
+    ):
+        next(outcomes)
+    assert_all_ended(places)
+
+
+def assert_all_ended(places: Path) -> None:
+    assert list(places.iterdir()) == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_a_crashing_check_is_no_pass(places: Path) -> None:
