@@ -77,10 +77,19 @@ class Run:
         """Begin a run of this process, after a sweep. Raises `OSError`."""
         root = (root or runs_directory()).resolve()
         sweep(root)
-        directory = _make_directory(root)
-        run = cls(directory)
-        if guard:
-            run._guardian = _start_guardian(directory)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = root / f"{os.getpid()}-{secrets.token_hex(4)}"
+        unborn = root / f".{os.getpid()}-{began(os.getpid())}-{secrets.token_hex(4)}"
+        guardian = _start_guardian(directory, unborn) if guard else -1
+        try:
+            _make_directory(unborn, directory)
+            run = cls(directory)
+        except BaseException:
+            shutil.rmtree(unborn, ignore_errors=True)
+            if guardian >= 0:
+                os.close(guardian)
+            raise
+        run._guardian = guardian
         return run
 
     def environment(self) -> dict[str, str]:
@@ -152,7 +161,7 @@ def sweep(root: Path | None = None) -> list[Swept]:
     done = []
     for directory in sorted(root.iterdir()):
         if directory.name.startswith("."):
-            _remove_unborn(directory)
+            remove_unborn(directory)
         elif owner_is_dead(directory):
             done.append(clean(directory))
     return done
@@ -171,11 +180,6 @@ def owner_is_dead(directory: Path) -> bool:
         return not is_alive(owner["pid"], owner["began"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def owner_pid(directory: Path) -> int:
-    """The pid in a run's owner file. Raises `OSError` when there is none."""
-    return int(json.loads((directory / OWNER).read_text(encoding="ascii"))["pid"])
 
 
 def clean(directory: Path) -> Swept:
@@ -251,11 +255,8 @@ def _remove_tree(directory: Path, swept: Swept) -> None:
         swept.left.append(f"directory {directory}: {error}")
 
 
-def _make_directory(root: Path) -> Path:
+def _make_directory(unborn: Path, directory: Path) -> None:
     """A run directory that appears together with its owner."""
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    run_id = f"{os.getpid()}-{secrets.token_hex(4)}"
-    unborn = root / f".{os.getpid()}-{began(os.getpid())}-{secrets.token_hex(4)}"
     unborn.mkdir(mode=0o700)
     owner = {
         "pid": os.getpid(),
@@ -265,10 +266,10 @@ def _make_directory(root: Path) -> Path:
     }
     (unborn / OWNER).write_text(json.dumps(owner), encoding="ascii")
     (unborn / RECORDS).touch(mode=0o600)
-    return unborn.rename(root / run_id)
+    unborn.rename(directory)
 
 
-def _remove_unborn(directory: Path) -> None:
+def remove_unborn(directory: Path) -> None:
     """A directory whose maker died before it had its name; nothing was on record yet."""
     pid, _, rest = directory.name[1:].partition("-")
     ticks = rest.partition("-")[0]
@@ -277,14 +278,25 @@ def _remove_unborn(directory: Path) -> None:
             shutil.rmtree(directory)
 
 
-def _start_guardian(directory: Path) -> int:
-    """Start the process that cleans up when we die; the end of a pipe that must stay open."""
+def _start_guardian(directory: Path, unborn: Path) -> int:
+    """Start the process that cleans up when we die; the end of a pipe that must stay open.
+
+    It is there before the directory: a process may be killed while it makes it.
+    """
     reading, writing = os.pipe()
     try:
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         environment.pop("LD_PRELOAD", None)
         subprocess.run(
-            [sys.executable, "-P", "-m", "chaos.process.janitor_guardian", str(directory)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "chaos.process.janitor_guardian",
+                str(directory),
+                str(unborn),
+                str(os.getpid()),
+            ],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             env=environment,

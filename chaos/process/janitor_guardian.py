@@ -11,41 +11,45 @@ import signal
 import sys
 from pathlib import Path
 
-from chaos.process.janitor import clean, owner_is_dead, owner_pid
+from chaos.process.janitor import clean, owner_is_dead, remove_unborn
 
 
-def watch(directory: Path, pipe: int) -> None:
+def watch(directory: Path, unborn: Path, owner_pid: int, pipe: int) -> None:
     """Wait until the run is over or its owner is dead; then clean up what is left, if anything.
 
-    A dying process closes its pipes before it counts as dead, so the end of the pipe alone is
-    no sign of death.
+    `unborn` is the directory's name while its owner makes it. A dying process closes its pipes
+    before it counts as dead, so the end of the pipe alone is no sign of death.
     """
     try:
-        owner = os.pidfd_open(owner_pid(directory))
+        owner = os.pidfd_open(owner_pid)
     except OSError:
         owner = -1
-    if owner >= 0 and not owner_is_dead(directory):
+    if owner >= 0:
         waiting = select.poll()
         waiting.register(owner, select.POLLIN)
         waiting.register(pipe, select.POLLIN)
         waiting.poll()
         waiting.unregister(pipe)
-        if directory.exists():
+        if directory.exists() or unborn.exists():
             waiting.poll()
+    if unborn.exists():
+        remove_unborn(unborn)
     if directory.exists() and owner_is_dead(directory):
         clean(directory)
 
 
 def main() -> None:
     """Detach, then watch."""
-    directory = Path(sys.argv[1])
+    directory, unborn, owner_pid = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    is_owner_there = os.getppid() == owner_pid
     if os.fork():
         os._exit(0)
     os.setsid()
     os.chdir("/")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    watch(directory, 0)
+    if is_owner_there:
+        watch(directory, unborn, owner_pid, 0)
 
 
 if __name__ == "__main__":

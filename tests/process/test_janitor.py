@@ -182,6 +182,28 @@ def test_a_directory_that_was_never_born_is_swept_when_its_maker_is_dead(tmp_pat
     assert being_born.exists()
 
 
+def test_the_guardian_knows_of_a_directory_that_is_being_made(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from chaos.process.janitor import Run\n"
+        "def rename(self, other):\n"
+        "    print(self, flush=True)\n"
+        "    sys.stdin.read()\n"
+        "Path.rename = rename\n"
+        "Run.begin(Path(sys.argv[1]))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as harness:
+        assert harness.stdout is not None
+        unborn = Path(harness.stdout.readline().decode().strip())
+        assert unborn.parent == tmp_path
+        assert unborn.exists()
+        harness.kill()
+    assert gone_within(unborn, 10.0)
+
+
 def test_the_guardian_cleans_up_when_the_harness_is_killed(tmp_path: Path) -> None:
     harness, (directory, pid) = start_harness(tmp_path, "plain")
     child = int(pid)
