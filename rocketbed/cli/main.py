@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, str]] = {
     "cluster": "rocketbed.cli.cluster:cluster",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
     "node": "rocketbed.cli.node:node",
+    "pipeline": "rocketbed.cli.pipeline:pipeline",
     "pull": "rocketbed.cli.pull:pull",
     "query": "rocketbed.cli.query:query",
     "send": "rocketbed.cli.send:send",

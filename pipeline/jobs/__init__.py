@@ -1,0 +1,1 @@
+"""The jobs behind `rocketbed pipeline`: each a function that gets a `Job` and fills its report."""

@@ -1,0 +1,194 @@
+"""What every job has: its settings, a session that starts when it is first used, phases, a report.
+
+A job is a function `work(job)`. It raises a `PipelineError` for what it foresees, fills
+`job.report`, and sets `job.report.exit_code` to 1 when it found something. `run_job` does the rest:
+maps what Spark throws to a sentence, writes the report whatever happened, and ends Spark, also
+after Ctrl-C, so that no process and no staging directory is left.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.errors import PipelineError
+from pipeline.jobs.failures import explain
+from pipeline.progress import Progress
+from pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE, Report
+from pipeline.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JVM_END_S: Final = 20.0
+
+
+class WrongUsage(PipelineError):
+    """A job was asked for what it cannot do; the message says what it can."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """What the common options of all jobs say."""
+
+    stores: tuple[str, ...] = ()
+    """Store directories, `root` or `broker/replica=root`."""
+    endpoints: str = ""
+    """Name servers of a live cluster, instead of stores."""
+    out: Path | None = None
+    master: str = "local[*]"
+    remote: str = ""
+    """A Spark Connect address; counts instead of `master`."""
+    conf: dict[str, str] = field(default_factory=dict)
+    report: Path | None = None
+    as_json: bool = False
+    mode: str = "PERMISSIVE"
+    columns: tuple[str, ...] = ()
+    """Columns of the records; empty for the job's own choice."""
+
+    def source_options(self) -> dict[str, str]:
+        """Options for `spark.read.format("rocketbed")`. Raises `WrongUsage`."""
+        if bool(self.stores) == bool(self.endpoints):
+            raise WrongUsage("say what to read: --store DIR (once or more) or --endpoints ADDRESS")
+        where = {"endpoints": self.endpoints} if self.endpoints else {"path": ",".join(self.stores)}
+        return {**where, "mode": self.mode}
+
+
+class Job:
+    """A running job."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: JobSettings,
+        *,
+        progress: Progress | None = None,
+        spark: "SparkSession | None" = None,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.report = Report(name)
+        self.progress = progress or Progress()
+        self._given = spark
+        self._spark = spark
+        self._staging: list[Path] = []
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session, started at the first use. Raises `SparkMissing`."""
+        if self._spark is None:
+            with self.phase("starting Spark"):
+                self._spark = build_session(
+                    f"rocketbed {self.name}",
+                    master=self.settings.master,
+                    remote=self.settings.remote,
+                    conf=self.settings.conf,
+                )
+            self.progress.attach(self._spark)
+            self.report.versions = _all_versions(self._spark)
+        return self._spark
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A part of the work that is told of and timed."""
+        with self.report.phase(name), self.progress.phase(name):
+            yield
+
+    def staging(self, place: Path) -> Path:
+        """A new directory that goes when the job ends, unless it was renamed. Raises `OSError`."""
+        place.mkdir(parents=True)
+        self._staging.append(place)
+        return place
+
+    def close(self) -> None:
+        """End Spark and remove what was only half made."""
+        if self._spark is not None and self._given is None:
+            end_spark(self._spark)
+            self._spark = None
+        for place in self._staging:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Report:
+    """Do a job; its report, with the exit code. Raises nothing that is foreseen.
+
+    A `KeyboardInterrupt` ends Spark and gives the code 130. The report is written to
+    `settings.report` in every case.
+    """
+    job = Job(name, settings)
+    report = job.report
+    report.options = _shown(settings)
+    try:
+        work(job)
+    except KeyboardInterrupt:
+        report.exit_code, report.error = EXIT_INTERRUPTED, "interrupted"
+    except Exception as error:
+        known = explain(error)
+        if known is None:
+            raise
+        report.exit_code, report.error = known.exit_code, str(known)
+    finally:
+        _close_undisturbed(job)
+    if settings.report is not None:
+        try:
+            report.save(settings.report)
+        except OSError as error:
+            report.exit_code = report.exit_code or PipelineError.exit_code
+            report.error = report.error or f"the report cannot be written: {error}"
+    return report
+
+
+def end_spark(spark: "SparkSession") -> None:
+    """Stop a session and wait until its Java process is gone."""
+    context = getattr(spark, "_sc", None)
+    gateway = getattr(context, "_gateway", None)
+    with suppress(Exception):  # the other side may be gone already
+        spark.stop()
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    with suppress(OSError):
+        process.stdin.close()  # Java ends when its standard input does
+    try:
+        process.wait(JVM_END_S)
+    except Exception:
+        process.kill()
+        process.wait()
+    _forget_gateway()
+
+
+def _forget_gateway() -> None:
+    """Let a later session of this process start a Java of its own."""
+    from pyspark import SparkContext
+
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+def _close_undisturbed(job: Job) -> None:
+    """Close, also when a second Ctrl-C comes meanwhile."""
+    try:
+        job.close()
+    except KeyboardInterrupt:
+        job.close()
+
+
+def _shown(settings: JobSettings) -> dict[str, Any]:
+    empty: tuple[object, ...] = ("", None, (), {}, False)
+    return {key: value for key, value in asdict(settings).items() if value not in empty}
+
+
+def _all_versions(spark: "SparkSession") -> dict[str, str]:
+    from pipeline.report import versions
+
+    found = versions()
+    with suppress(Exception):
+        row = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')")
+        found["java"] = str(row.collect()[0][0])
+    return found

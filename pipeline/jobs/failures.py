@@ -1,0 +1,84 @@
+"""Turns what Spark throws into one sentence: what happened, where, and what to do.
+
+An error of ours that was raised in an executor reaches the driver as the text of a Python traceback
+within a Java stack trace. The last line of that traceback says what it was, and the name of the
+class which exit code it deserves.
+"""
+
+import re
+from typing import Final
+
+import pipeline.errors
+from pipeline.errors import EXIT_SPARK, PipelineError
+
+MEMORY: Final = ("OutOfMemoryError", "GC overhead limit exceeded")
+LOST: Final = ("ExecutorLostFailure", "Python worker exited unexpectedly", "lost executor")
+GONE: Final = ("Py4JNetworkError", "Connection refused", "Answer from Java side is empty")
+_PYTHON_ERROR: Final = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Z]\w*): (.+)$", re.MULTILINE)
+_CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+TEXT_MAX: Final = 600
+
+
+class SparkFailed(PipelineError):
+    """Spark could not do its part."""
+
+    exit_code = EXIT_SPARK
+
+
+def explain(error: BaseException) -> PipelineError | None:
+    """A foreseen error in one sentence, with its exit code; None for a defect of ours."""
+    if isinstance(error, PipelineError):
+        return error
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        return PipelineError(f"{error.strerror or error}: {error.filename or 'no file named'}")
+    module = type(error).__module__.partition(".")[0]
+    if module not in ("pyspark", "py4j", "grpc") and not isinstance(error, ConnectionError):
+        return None
+    return explain_text(type(error).__name__, str(error))
+
+
+def explain_text(name: str, text: str) -> PipelineError:
+    """The same for an error of Spark by the name of its class and its text."""
+    if (ours := _ours(text)) is not None:
+        return ours
+    whole = f"{name} {text}"
+    if any(word in whole for word in MEMORY):
+        return SparkFailed(
+            "Spark's memory was not enough: give it more with --conf spark.driver.memory=4g"
+            " (or spark.executor.memory on a cluster)"
+        )
+    if any(word in whole for word in LOST):
+        return SparkFailed(
+            "an executor ended in the middle of its work: was it killed, or out of memory?"
+            " run the job again, with less at once (--conf spark.executor.cores=1)"
+        )
+    if any(word in whole for word in GONE):
+        return SparkFailed("Spark's Java process ended or cannot be reached: run the job again")
+    return SparkFailed(f"Spark failed: {first_sentence(text)}")
+
+
+def first_sentence(text: str) -> str:
+    """What a text of Spark says, without its stack trace and error class."""
+    found = _PYTHON_ERROR.findall(text)
+    if "Traceback (most recent call last)" in text and found:
+        name, said = found[-1]
+        return f"{name.rpartition('.')[2]}: {said}"[:TEXT_MAX]
+    for line in text.splitlines():
+        line = _CONDITION.sub("", line.strip())
+        if line and not line.startswith(("at ", "An error occurred while calling")):
+            return line[:TEXT_MAX]
+    return "it gave no reason"
+
+
+def _ours(text: str) -> PipelineError | None:
+    """An error of the pipeline that was raised in an executor, from its traceback."""
+    for name, said in reversed(_PYTHON_ERROR.findall(text)):
+        module, _, kind = name.rpartition(".")
+        if not module.startswith("pipeline"):
+            continue
+        code = getattr(getattr(pipeline.errors, kind, None), "exit_code", None)
+        error = PipelineError(said[:TEXT_MAX])
+        if code is not None:
+            error.exit_code = code
+        return error
+    return None

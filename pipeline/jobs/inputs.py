@@ -1,0 +1,102 @@
+"""What a job reads: replicas of brokers, how far their logs go, and how much that is."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.jobs.common import JobSettings, WrongUsage
+from pipeline.report import Report
+
+if TYPE_CHECKING:
+    from pipeline.splits import Replica
+
+LOG: str = "commitlog"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """One replica's log. Offsets in bytes from the start of the log."""
+
+    replica: "Replica"
+    start: int
+    """First byte that is still there."""
+    end: int
+    """Behind its last whole record."""
+    files: int
+    bytes: int
+
+    @property
+    def label(self) -> str:
+        """`broker/replica`."""
+        return f"{self.replica.broker}/{self.replica.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLog:
+    """The replicas of one broker, and what all of them hold."""
+
+    broker: str
+    replicas: tuple[ReplicaLog, ...]
+    start: int
+    end: int
+    """Confirmed: every replica holds the log up to here."""
+
+    @property
+    def path(self) -> str:
+        """As the data source's option `path`."""
+        return ",".join(
+            f"{log.replica.broker}/{log.replica.name}={log.replica.root}" for log in self.replicas
+        )
+
+
+def broker_logs(settings: JobSettings) -> list[BrokerLog]:
+    """The brokers of the stores that were named, sorted. Raises `PipelineError`, `WrongUsage`."""
+    from pipeline.splits import parse_paths
+
+    if settings.endpoints:
+        raise WrongUsage("this job reads store directories: give --store DIR, once or more")
+    if not settings.stores:
+        raise WrongUsage("say what to read: --store DIR, once or more")
+    by_broker: dict[str, list[Replica]] = {}
+    for replica in parse_paths(",".join(settings.stores)):
+        by_broker.setdefault(replica.broker, []).append(replica)
+    return [_broker_log(name, replicas) for name, replicas in sorted(by_broker.items())]
+
+
+def note_inputs(report: Report, logs: list[BrokerLog]) -> None:
+    """Enter in the report what is read."""
+    report.inputs += [
+        {
+            "broker": log.broker,
+            "replica": replica.replica.name,
+            "path": str(replica.replica.root),
+            "files": replica.files,
+            "bytes": replica.bytes,
+            "log_start": replica.start,
+            "log_end": replica.end,
+            "confirmed": log.end,
+        }
+        for log in logs
+        for replica in log.replicas
+    ]
+
+
+def _broker_log(name: str, replicas: "list[Replica]") -> BrokerLog:
+    from pipeline.splits import confirmed_end
+
+    logs = tuple(_replica_log(replica) for replica in replicas)
+    return BrokerLog(name, logs, max(log.start for log in logs), confirmed_end(replicas))
+
+
+def _replica_log(replica: "Replica") -> ReplicaLog:
+    from pipeline.splits import confirmed_end
+
+    end = confirmed_end([replica])
+    files = [
+        entry
+        for entry in os.scandir(Path(replica.root) / LOG)
+        if entry.name.isdigit() and entry.is_file()
+    ]
+    start = min((int(entry.name) for entry in files), default=end)
+    return ReplicaLog(replica, start, end, len(files), sum(entry.stat().st_size for entry in files))

@@ -1,0 +1,115 @@
+"""What a job says about itself at the end: a JSON file for programs, some lines for people.
+
+A chaos run or a night's audit reads it later, so it names what was read (stores with their sizes
+and how far they are confirmed), with which versions, what was counted, how long each phase took,
+and one verdict: `good`, `finding`, `unreadable`, `spark-failed`, `usage` or `interrupted`.
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.errors import EXIT_FINDING, EXIT_GOOD, EXIT_SPARK, EXIT_UNREADABLE
+
+EXIT_USAGE: Final = 64
+EXIT_INTERRUPTED: Final = 130
+FORMAT: Final = 1
+WORDS: Final = {
+    EXIT_GOOD: "good",
+    EXIT_FINDING: "finding",
+    EXIT_UNREADABLE: "unreadable",
+    EXIT_SPARK: "spark-failed",
+    EXIT_USAGE: "usage",
+    EXIT_INTERRUPTED: "interrupted",
+}
+PACKAGES: Final = ("rocketbed", "pyspark", "pyarrow", "numpy", "pandas")
+
+
+@dataclass(slots=True)
+class Report:
+    """One job's account of itself. Times in seconds."""
+
+    job: str
+    began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    """UTC, ISO 8601."""
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    """One for each store or file that was read."""
+    options: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase, in order."""
+    counts: dict[str, Any] = field(default_factory=dict)
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    """What a check found: id, title, count, examples."""
+    notes: list[str] = field(default_factory=list)
+    error: str = ""
+    exit_code: int = EXIT_GOOD
+    _began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def verdict(self) -> str:
+        """The exit code as a word."""
+        return WORDS.get(self.exit_code, "failed")
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time inside as this phase's."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - began
+            self.phases[name] = round(self.phases.get(name, 0.0) + spent, 3)
+
+    def as_row(self) -> dict[str, Any]:
+        """As JSON fields."""
+        return {
+            "format": FORMAT,
+            "job": self.job,
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "error": self.error,
+            "began": self.began,
+            "seconds": round(time.monotonic() - self._began_s, 3),
+            "phases": self.phases,
+            "inputs": self.inputs,
+            "options": self.options,
+            "versions": self.versions or versions(),
+            "counts": self.counts,
+            "findings": self.findings,
+            "notes": self.notes,
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all. Raises `OSError`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(self.as_row(), indent=1, default=str) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put a text file in place at once: a reader sees the old one or the new one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part, as far as it is installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,114 @@
+"""The options that all jobs of `rocketbed pipeline` share, and what happens with their reports."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pipeline.jobs.common import Job, JobSettings, run_job
+from pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE, Report
+from rocketbed.cli.interrupts import Interruptible
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+
+
+def job_options(function: Function) -> Function:
+    """Add the common options to a command; it gets them as keywords for `settings_of`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def settings_of(given: dict[str, Any]) -> JobSettings:
+    """The common settings, taken out of a command's keywords. Raises `click.UsageError`."""
+    return JobSettings(
+        stores=given.pop("store"),
+        endpoints=given.pop("endpoints") or "",
+        out=given.pop("out"),
+        master=given.pop("master"),
+        remote=given.pop("remote") or "",
+        conf=dict(_setting(text) for text in given.pop("conf")),
+        report=given.pop("report"),
+        as_json=given.pop("as_json"),
+        mode=given.pop("mode"),
+        columns=_names(given.pop("columns")),
+    )
+
+
+def do_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> int:
+    """Run a job, print its outcome, give the exit code.
+
+    Raises `click.UsageError`, `click.Abort`.
+    """
+    with Interruptible():
+        report = run_job(name, settings, work)
+    if settings.as_json:
+        click.echo(json.dumps(report.as_row(), indent=1, default=str))
+    if report.exit_code == EXIT_USAGE:
+        raise click.UsageError(report.error)
+    if report.exit_code == EXIT_INTERRUPTED:
+        raise click.Abort
+    if report.error:
+        click.echo(f"rocketbed: {report.error}", err=True)
+    if not settings.as_json:
+        click.echo(summary(report))
+    return report.exit_code
+
+
+def summary(report: Report) -> str:
+    """Some lines for people."""
+    lines = [f"{report.verdict.upper()}  {report.job}, {report.as_row()['seconds']:.1f} s"]
+    lines += [f"  {name.replace('_', ' ')}: {value}" for name, value in report.counts.items()]
+    for found in report.findings:
+        lines.append(f"  FINDING {found.get('id', '')} {found.get('title', '')}: {found['count']}")
+        lines += [f"      {example['text']}" for example in found.get("examples", ())[:3]]
+    lines += [f"  note: {note}" for note in report.notes]
+    return "\n".join(lines)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.UsageError(f"--conf wants KEY=VALUE, got {text!r}")
+    return key, value
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+_OPTIONS: list[Callable[[Any], Any]] = [
+    click.option(
+        "--store",
+        multiple=True,
+        metavar="[BROKER/REPLICA=]DIR",
+        help="A store directory; again for each replica.",
+    ),
+    click.option("--endpoints", metavar="HOST:PORT,...", help="A live cluster's name servers."),
+    click.option(
+        "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where results are written."
+    ),
+    click.option(
+        "--master", default="local[*]", show_default=True, help="Spark: local[N], spark://..."
+    ),
+    click.option("--remote", metavar="sc://HOST:PORT", help="Spark Connect, instead of --master."),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
+    click.option(
+        "--report",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write the report, JSON.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="The report on standard output."),
+    click.option(
+        "--mode",
+        type=click.Choice(MODES, case_sensitive=False),
+        default="PERMISSIVE",
+        show_default=True,
+        help="What becomes of records that cannot be read.",
+    ),
+    click.option("--columns", metavar="NAME,...", help="Only these columns of the records."),
+]
