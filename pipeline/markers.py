@@ -1,0 +1,150 @@
+"""Which batches of an exactly-once job count: markers, one for each batch, in a topic of their own.
+
+Each task reports at which queue offsets its messages were stored. When all have, the driver writes
+these as one marker into the topic `RB_TXN_<job>`; a batch counts from then on, and of its messages
+just those which the marker lists. A batch that is run again looks for its marker first. Copies that
+failed attempts left behind are listed nowhere, and a reader with `onlyCommitted` drops them.
+
+A marker may be too long for one message: then it has parts that share an attempt's name, and counts
+when all are there. Of two complete markers of a batch, as two drivers at once could write them, the
+first in the queue counts. The topic has one queue on one broker, so that there is a first.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pipeline.errors import PipelineError
+from pipeline.runs import Runs
+
+TOPIC_PREFIX: Final = "RB_TXN_"
+RUNS_MAX: Final = 20_000
+"""Runs in one part: at most about 1 MiB of JSON, a broker takes 4."""
+FORMAT: Final = 1
+
+
+class BadMarker(PipelineError):
+    """A message in a marker topic that is no marker of that topic's job."""
+
+
+class Part(NamedTuple):
+    """One message of a marker."""
+
+    job: str
+    batch: int
+    attempt: str
+    """Whose marker it is: a name that no other attempt to mark has."""
+    part: int
+    parts: int
+    runs: Runs
+
+
+def marker_topic(job: str) -> str:
+    """The topic with a job's markers."""
+    return TOPIC_PREFIX + job
+
+
+def encode_marker(job: str, batch: int, attempt: str, runs: Runs) -> list[bytes]:
+    """Bodies of the messages that mark a batch; one even if nothing was sent."""
+    pieces = runs.merged().pieces(RUNS_MAX)
+    return [
+        json.dumps(
+            {
+                "v": FORMAT,
+                "job": job,
+                "batch": batch,
+                "attempt": attempt,
+                "part": number,
+                "parts": len(pieces),
+                "runs": piece.as_json(),
+            },
+            separators=(",", ":"),
+        ).encode()
+        for number, piece in enumerate(pieces)
+    ]
+
+
+def decode_part(body: bytes, job: str) -> Part:
+    """A message of a job's marker topic. Raises `BadMarker`."""
+    try:
+        value = json.loads(body)
+        if value["v"] != FORMAT or value["job"] != job:
+            raise ValueError(f"format {value['v']} of job {value['job']!r}")
+        part = Part(
+            job=job,
+            batch=int(value["batch"]),
+            attempt=str(value["attempt"]),
+            part=int(value["part"]),
+            parts=int(value["parts"]),
+            runs=Runs.from_json(value["runs"]),
+        )
+    except (ValueError, KeyError, TypeError) as exc:
+        topic = marker_topic(job)
+        raise BadMarker(
+            f"topic {topic} has a message that is no marker of job {job}: {exc}; something else "
+            f"writes there, so nobody can say what is committed"
+        ) from exc
+    if not 0 <= part.part < part.parts:
+        raise BadMarker(f"topic {marker_topic(job)}: part {part.part} of {part.parts}")
+    return part
+
+
+@dataclass(slots=True)
+class _Attempt:
+    parts: int
+    found: dict[int, Runs] = field(default_factory=dict)
+
+
+class Committed:
+    """What the markers of one job say, fed in the order of their queue."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self._open: dict[tuple[int, str], _Attempt] = {}
+        self._done: dict[int, Runs] = {}
+
+    def add(self, part: Part) -> None:
+        """Take the next message of the topic; a copy of one that was taken changes nothing."""
+        if part.batch in self._done:
+            return
+        key = part.batch, part.attempt
+        attempt = self._open.setdefault(key, _Attempt(part.parts))
+        attempt.found[part.part] = part.runs
+        if len(attempt.found) == attempt.parts:
+            whole = Runs()
+            for runs in attempt.found.values():
+                whole.update(runs)
+            self._done[part.batch] = whole
+            self._open = {one: kept for one, kept in self._open.items() if one[0] != part.batch}
+
+    def has(self, batch: int) -> bool:
+        """Whether a batch is marked."""
+        return batch in self._done
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The marked batches, in order."""
+        return tuple(sorted(self._done))
+
+    def runs(self) -> Runs:
+        """All messages that count."""
+        whole = Runs()
+        for runs in self._done.values():
+            whole.update(runs)
+        return whole.merged()
+
+
+def committed(job: str, bodies: Iterable[bytes]) -> Committed:
+    """What the messages of a job's marker topic say, in the order of the queue."""
+    state = Committed(job)
+    for body in bodies:
+        state.add(decode_part(body, job))
+    return state
+
+
+def jobs_of(topics: Iterable[str]) -> Iterator[str]:
+    """Jobs that have a marker topic."""
+    for topic in topics:
+        if topic.startswith(TOPIC_PREFIX) and len(topic) > len(TOPIC_PREFIX):
+            yield topic.removeprefix(TOPIC_PREFIX)

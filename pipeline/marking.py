@@ -1,0 +1,141 @@
+"""Markers of exactly-once jobs in a live cluster: looked up by tasks, written by the driver."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from pipeline.markers import Committed, decode_part, encode_marker, jobs_of, marker_topic
+from pipeline.runs import Runs
+from pipeline.sink_options import SinkError, SinkOptions
+from pipeline.wire_log import WireError, WireLog
+from rocketbed.client.admin import Admin
+from rocketbed.client.errors import ClientError
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Sent
+from rocketbed.client.producer import Producer
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.message import decode_messages
+
+PAUSE_S: Final = 0.1
+STEP: Final = 32
+"""Messages that a look back from the end of the marker topic takes at once."""
+
+
+async def is_marked(options: SinkOptions, job: str, batch: int) -> bool:
+    """Whether a batch counts already. Raises `WireError`, `BadMarker`.
+
+    Looks from the end of the topic back to the first marker of an earlier batch.
+    """
+    async with WireLog(options.endpoints, limit_s=options.retry_timeout_ms / 1000) as log:
+        queue = await _queue(log, job)
+        if queue is None:
+            return False
+        bounds = await log.bounds(queue)
+        begin = bounds.end
+        while begin > bounds.first:
+            begin = max(begin - STEP, bounds.first)
+            state = Committed(job)
+            earlier = False
+            for body in await _bodies(log, queue, begin, bounds.end):
+                part = decode_part(body, job)
+                earlier = earlier or part.batch < batch
+                state.add(part)
+            if state.has(batch):
+                return True
+            if earlier:
+                return False
+        return False
+
+
+async def write_marker(options: SinkOptions, job: str, batch: int, runs: Runs) -> None:
+    """Make a batch count. Raises `SinkError`: then it may count or not, and has to be run again."""
+    bodies = encode_marker(job, batch, str(uuid.uuid4()), runs)
+    deadline = trio.current_time() + options.retry_timeout_ms / 1000
+    async with Producer(nameservers=options.endpoints, group=options.group, retries=0) as producer:
+        queue = await _made_queue(options, job, deadline)
+        for body in bodies:
+            message = Message(marker_topic(job), body, keys=[f"{job}-{batch:x}"])
+            reason = "no time was left"
+            while True:
+                if trio.current_time() >= deadline:
+                    raise SinkError(f"batch {batch} of job {job} cannot be marked: {reason}")
+                outcome = await producer.send(message, queue=queue)
+                if isinstance(outcome, Sent) and outcome.is_safe:
+                    break
+                reason = outcome.status.name if isinstance(outcome, Sent) else outcome.reason
+                await trio.sleep(PAUSE_S)
+
+
+async def read_markers(log: WireLog, topics: Sequence[str]) -> dict[str, Runs]:
+    """What counts of each job that has a marker topic among these. Raises `PipelineError`."""
+    found: dict[str, Runs] = {}
+    for job in jobs_of(topics):
+        state = Committed(job)
+        queue = await _queue(log, job)
+        if queue is not None:
+            bounds = await log.bounds(queue)
+            for body in await _bodies(log, queue, bounds.first, bounds.end):
+                state.add(decode_part(body, job))
+        found[job] = state.runs()
+    return found
+
+
+# --- inside
+
+
+async def _queue(log: WireLog, job: str) -> MessageQueue | None:
+    """The one queue of a job's markers; None when there is none yet."""
+    topic = marker_topic(job)
+    if not await log.has_topic(topic):
+        return None
+    queues = await log.queues(topic)
+    if len(queues) != 1:
+        raise WireError(
+            f"marker topic {topic} has {len(queues)} queues, not 1: it was not made by this "
+            f"writer, so nobody can say which marker came first"
+        )
+    return queues[0]
+
+
+async def _bodies(log: WireLog, queue: MessageQueue, begin: int, end: int) -> list[bytes]:
+    """Bodies of the messages in [begin, end) of a queue."""
+    found: list[bytes] = []
+    offset = begin
+    while offset < end:
+        pulled = await log.pull(queue, offset, count=min(end - offset, STEP))
+        if not pulled.records and pulled.next_offset <= offset:
+            raise WireError(f"markers of {queue.topic} from {offset} to {end} cannot be read")
+        try:
+            messages = decode_messages(pulled.records)
+        except ProtocolError as exc:
+            raise WireError(f"marker topic {queue.topic} at {offset}: {exc}") from exc
+        found += [message.body for message in messages if message.queue_offset < end]
+        offset = pulled.next_offset
+    return found
+
+
+async def _made_queue(options: SinkOptions, job: str, deadline: float) -> MessageQueue:
+    """The queue of a job's markers; made on one broker where there is none. Raises `SinkError`."""
+    reason = "no broker answered"
+    topic = marker_topic(job)
+    while trio.current_time() < deadline:
+        try:
+            async with Admin(nameservers=options.endpoints) as admin:
+                route = await admin.route(topic)
+                if route is None or not route.queue_datas:
+                    masters = (await admin.cluster()).broker_addr_table
+                    broker = min(name for name, row in masters.items() if 0 in row.broker_addrs)
+                    await admin.create_topic(topic, queues=1, brokers=[broker])
+                else:
+                    broker = route.queue_datas[0].broker_name
+                return MessageQueue(topic=topic, broker_name=broker, queue_id=0)
+        except ValueError:
+            reason = "no broker has a master now"
+        except (ClientError, RemotingError) as exc:
+            reason = str(exc)
+        await trio.sleep(PAUSE_S)
+    raise SinkError(f"topic {topic} for markers cannot be made: {reason}")

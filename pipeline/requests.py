@@ -1,0 +1,79 @@
+"""Rows put together into requests: many small messages travel as one.
+
+A request holds messages of one topic that go to the same queue. Messages with a queue of their own
+keep the order of the rows in that queue; all others only have to arrive.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipeline.rows import Outgoing
+
+COUNT_MAX: Final = 1000
+"""Messages in one request."""
+OVERHEAD: Final = 160
+"""Bytes that a message adds to its body, properties and keys, at most for the usual case."""
+LANES: Final = 4
+"""Requests of rows without a queue that are under way at once, for each topic."""
+
+Lane = tuple[str, str | None, int]
+"""Topic, broker and queue id; or for rows without a queue, topic, None and minus a number."""
+
+
+@dataclass(slots=True)
+class Request:
+    """Messages that are sent as one, or a single one."""
+
+    topic: str
+    queue_id: int | None
+    broker: str | None
+    rows: list[Outgoing] = field(default_factory=list)
+    size: int = 0
+    """About the bytes on the wire."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one message that travels on its own."""
+        return len(self.rows) == 1
+
+
+def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[Request]]:
+    """Requests by lane; those of one lane are sent one after the other.
+
+    A request has up to `bytes_max` bytes, or one message that is larger.
+    """
+    lanes: dict[Lane, list[Request]] = {}
+    filling: dict[tuple[str, str | None, int | None], Request] = {}
+    made: dict[str, int] = {}
+    for row in rows:
+        message = row.message
+        size = len(message.body) + OVERHEAD + _text_size(row)
+        key = message.topic, row.broker, row.queue_id
+        current = filling.get(key)
+        is_full = current is None or (
+            current.size + size > bytes_max or len(current.rows) >= COUNT_MAX or row.is_delayed
+        )
+        if is_full:
+            current = filling[key] = Request(message.topic, row.queue_id, row.broker)
+            lanes.setdefault(_lane(key, made), []).append(current)
+        assert current is not None
+        current.rows.append(row)
+        current.size += size
+        if row.is_delayed:
+            del filling[key]
+    return lanes
+
+
+def _lane(key: tuple[str, str | None, int | None], made: dict[str, int]) -> Lane:
+    topic, broker, queue_id = key
+    if queue_id is not None:
+        return topic, broker, queue_id
+    number = made[topic] = made.get(topic, -1) + 1
+    return topic, broker, -1 - number % LANES
+
+
+def _text_size(row: Outgoing) -> int:
+    message = row.message
+    texts = (*message.keys, message.tag or "", *message.properties, *message.properties.values())
+    return sum(len(text.encode()) + 2 for text in texts)

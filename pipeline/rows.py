@@ -1,0 +1,152 @@
+"""Rows of Spark as messages to be sent.
+
+Columns: `topic string` (or the option `topic`), `body binary` (or string, sent as UTF-8), and any
+of `tags string`, `keys array<string>` (or a string of words), `properties map<string,string>` (or a
+stored property string), `flag int`, `queue_id int`, `broker string`, `delay_level int`. Further
+columns of the source's own schema are what a broker sets; they are left out, so that rows that were
+read can be written. Such rows bring their old property string: its KEYS and TAGS count where the
+row has no columns for them, its UNIQ_KEY stays readable as `RB_ORIGIN`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipeline.keys import ORIGIN, TRANSACTION, TaskKey
+from pipeline.schema import RECORDS
+from pipeline.sink_options import SinkError, SinkOptions
+from rocketbed.client.errors import BadMessage
+from rocketbed.client.messages import Message
+from rocketbed.wire.properties import (
+    CLUSTER,
+    CRC32,
+    DELAY,
+    INNER_BASE,
+    INNER_NUM,
+    KEYS,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
+    decode_properties,
+)
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": ("string",),
+    "body": ("binary", "string"),
+    "tags": ("string",),
+    "keys": ("array<string>", "string"),
+    "properties": ("map<string,string>", "string"),
+    "flag": ("int", "smallint", "tinyint"),
+    "queue_id": ("int", "smallint", "tinyint"),
+    "broker": ("string",),
+    "delay_level": ("int", "smallint", "tinyint"),
+}
+"""Names of columns that count, each with the Spark types it may have."""
+SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
+"""Columns of what is read that are left out when it is written."""
+NOT_COPIED: Final = frozenset(
+    (KEYS, TAGS, WAIT, UNIQUE_KEY, CLUSTER, CRC32, INNER_NUM, INNER_BASE, DELAY, TRANSACTION)
+)
+"""Properties of a stored message that say something of that message only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message and where it has to go."""
+
+    row: int
+    """Number of the row in its partition."""
+    message: Message
+    queue_id: int | None
+    """None: any queue."""
+    broker: str | None
+    """None: any broker."""
+    is_delayed: bool
+
+
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Columns of rows to be written, name -> Spark type. Raises `SinkError`."""
+    known = ", ".join(f"{name} {' or '.join(types)}" for name, types in COLUMNS.items())
+    for name, kind in columns.items():
+        if name in COLUMNS:
+            if kind not in COLUMNS[name]:
+                raise SinkError(
+                    f"column {name} is {kind}, not {' or '.join(COLUMNS[name])}: cast it"
+                )
+        elif name not in SET_BY_BROKER:
+            raise SinkError(f"column {name} is no part of a message; there are: {known}")
+    if "body" not in columns:
+        raise SinkError(f"a column body is needed; there are: {known}")
+    if "topic" not in columns and not options.topic:
+        raise SinkError("neither a column topic nor the option topic says where rows go")
+    if "broker" in columns and "queue_id" not in columns:
+        raise SinkError("column broker needs column queue_id beside it")
+
+
+def outgoing(
+    columns: Mapping[str, list[Any]], *, first_row: int, key: TaskKey, options: SinkOptions
+) -> Iterator[Outgoing]:
+    """Messages of rows that are given by column. Raises `SinkError` for a row that cannot be one.
+
+    `first_row` is the number of the first of them in its partition.
+    """
+    names = [name for name in COLUMNS if name in columns]
+    fixed = {TRANSACTION: key.job} if options.is_exactly_once else {}
+    for row, values in enumerate(
+        zip(*(columns[name] for name in names), strict=True), start=first_row
+    ):
+        cells = dict(zip(names, values, strict=True))
+        try:
+            yield _outgoing(cells, row, key, options, fixed)
+        except (BadMessage, UnicodeError) as exc:
+            raise SinkError(f"row {row} of partition {key.partition}: {exc}") from exc
+
+
+def _outgoing(
+    cells: Mapping[str, Any], row: int, key: TaskKey, options: SinkOptions, fixed: dict[str, str]
+) -> Outgoing:
+    properties, tag, keys = _properties(cells.get("properties"))
+    if cells.get("tags") is not None:
+        tag = cells["tags"]
+    if cells.get("keys") is not None:
+        keys = _words(cells["keys"])
+    level = cells.get("delay_level") or 0
+    if level:
+        if options.is_exactly_once:
+            raise BadMessage(
+                "a delayed message cannot be exactly once: its place in the queue is not known "
+                "when it is sent; delivery=at-least-once"
+            )
+        properties[DELAY] = str(level)
+    body = cells["body"]
+    message = Message(
+        cells.get("topic") or options.topic,
+        body.encode() if isinstance(body, str) else body,
+        tag=tag or None,
+        keys=keys,
+        properties=properties | fixed,
+        flag=cells.get("flag") or 0,
+        message_id=key.message_id(row),
+    )
+    message.check()
+    return Outgoing(row, message, cells.get("queue_id"), cells.get("broker"), bool(level))
+
+
+def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
+    """Properties, tag and keys of a cell: a map of the user's, or a stored property string."""
+    if given is None:
+        return {}, None, ()
+    if not isinstance(given, str):
+        pairs = dict(given)
+        if wrong := sorted(name for name, value in pairs.items() if value is None):
+            raise BadMessage(f"property {wrong[0]} has no text")
+        return pairs, None, ()
+    stored = decode_properties(given)
+    kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}
+    if UNIQUE_KEY in stored:
+        kept.setdefault(ORIGIN, stored[UNIQUE_KEY])
+    return kept, stored.get(TAGS), stored.get(KEYS, "").split()
+
+
+def _words(given: Any) -> tuple[str, ...]:
+    return tuple(given.split()) if isinstance(given, str) else tuple(given)

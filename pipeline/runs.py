@@ -1,0 +1,112 @@
+"""Which messages of which queues: sets of queue offsets, kept as runs of neighbours.
+
+What a task has sent and was told to be stored is such a set. Messages that go out in one request
+stand next to each other, so a batch of a million messages is a few thousand runs.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+
+class Place(NamedTuple):
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+
+class Runs:
+    """Queue offsets by queue."""
+
+    def __init__(self) -> None:
+        self._runs: dict[Place, list[tuple[int, int]]] = {}
+
+    def add(self, place: Place, first: int, count: int) -> None:
+        """Add `count` offsets from `first` on."""
+        if count > 0:
+            self._runs.setdefault(place, []).append((first, count))
+
+    def update(self, other: "Runs") -> None:
+        """Add all of another set."""
+        for place, runs in other._runs.items():
+            self._runs.setdefault(place, []).extend(runs)
+
+    def merged(self) -> Self:
+        """The same set: neighbours joined, runs and queues in order."""
+        result = type(self)()
+        for place in sorted(self._runs):
+            joined: list[tuple[int, int]] = []
+            for first, count in sorted(self._runs[place]):
+                if joined and first <= sum(joined[-1]):
+                    start = joined[-1][0]
+                    joined[-1] = (start, max(sum(joined[-1]), first + count) - start)
+                else:
+                    joined.append((first, count))
+            result._runs[place] = joined
+        return result
+
+    def items(self) -> Iterator[tuple[Place, list[tuple[int, int]]]]:
+        """Each queue with its runs as `(first, count)`."""
+        yield from self._runs.items()
+
+    def places(self) -> set[Place]:
+        """Queues with any offset."""
+        return set(self._runs)
+
+    def count(self) -> int:
+        """How many offsets there are."""
+        return sum(count for _, runs in self.merged().items() for _, count in runs)
+
+    def ranges(self) -> dict[Place, tuple[int, int]]:
+        """First and last offset of each queue."""
+        return {place: (runs[0][0], sum(runs[-1]) - 1) for place, runs in self.merged().items()}
+
+    def pieces(self, runs_max: int) -> list["Runs"]:
+        """The set cut into sets of at most so many runs; at least one set."""
+        cut = [Runs()]
+        left = runs_max
+        for place, runs in self._runs.items():
+            for first, count in runs:
+                if left == 0:
+                    cut.append(Runs())
+                    left = runs_max
+                cut[-1].add(place, first, count)
+                left -= 1
+        return cut
+
+    def as_json(self) -> list[list[Any]]:
+        """Rows of topic, broker, queue id and runs."""
+        return [[*place, [list(run) for run in runs]] for place, runs in self._runs.items()]
+
+    @classmethod
+    def from_json(cls, rows: Iterable[Any]) -> Self:
+        """What `as_json` gave. Raises `ValueError`, `TypeError` for anything else."""
+        result = cls()
+        for topic, broker, queue_id, runs in rows:
+            place = Place(str(topic), str(broker), int(queue_id))
+            for first, count in runs:
+                result.add(place, int(first), int(count))
+        return result
+
+
+class Lookup:
+    """Answers fast whether an offset is in one of many sets."""
+
+    def __init__(self, sets: Mapping[str, Runs]) -> None:
+        """`sets` by the id of the job that they belong to."""
+        self._starts: dict[tuple[str, Place], list[int]] = {}
+        self._ends: dict[tuple[str, Place], list[int]] = {}
+        for job, runs in sets.items():
+            for place, pairs in runs.merged().items():
+                self._starts[job, place] = [first for first, _ in pairs]
+                self._ends[job, place] = [first + count for first, count in pairs]
+
+    def has(self, job: str, place: Place, offset: int) -> bool:
+        """Whether the job's set holds this offset."""
+        starts = self._starts.get((job, place))
+        if starts is None:
+            return False
+        number = bisect_right(starts, offset) - 1
+        return number >= 0 and offset < self._ends[job, place][number]

@@ -1,0 +1,286 @@
+"""A live cluster's queues as a reader sees them: their ends, and their stored records.
+
+Pulls answer with the records as they lie in the log, so that rows are made of them as of files. A
+broker that is away is waited for, up to a limit: it may only be restarting. The master is asked
+first, then whom its answers suggest.
+
+Classic clusters have no confirmed offset that a client could ask for. A queue therefore counts as
+long as its shortest copy on the members that answer; a slave that is away is not counted. If the
+master is lost while a slave is away, what only the master had may be gone although it was read.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self, TypeVar
+
+import trio
+
+from pipeline.errors import PipelineError
+from rocketbed.client.errors import ClientError, NoBroker, NoNameserver, NoRoute, RequestRefused
+from rocketbed.client.routes import MASTER_ID, Route
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.codes import ResponseCode
+from rocketbed.wire.command import Command, RequestCode, request
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.headers import (
+    MaxOffsetRequest,
+    OffsetResponse,
+    PullMessageRequest,
+    PullMessageResponse,
+    QueueRequest,
+    SearchOffsetRequest,
+)
+from rocketbed.world.api import Address
+
+T = TypeVar("T")
+
+GROUP: Final = "rocketbed_pipeline_reader"
+ANSWER_S: Final = 5.0
+"""For one request; then it is tried again."""
+PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 1.0
+PULL_BYTES: Final = 4 * 1024 * 1024
+PULL_COUNT: Final = 4096
+"""What we ask for in one pull; brokers give less by their own limits."""
+SUBSCRIPTION: Final = 0x4
+PASSING: Final = frozenset(
+    (
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.GO_AWAY,
+        ResponseCode.TOPIC_NOT_EXIST,
+    )
+)
+"""Refusals that may pass: a broker that has just started may not know its topics yet."""
+PULL_OK: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+
+
+class WireError(PipelineError):
+    """A cluster that cannot be read; the text says which broker, which queue and why."""
+
+
+class TopicGone(WireError):
+    """The nameservers do not know the topic, and did not come to know it within the limit."""
+
+
+class QueueBounds(NamedTuple):
+    """Offsets of a queue, in messages."""
+
+    first: int
+    """The first one that is still there."""
+    end: int
+    """Behind the last one that every answering member has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawPull:
+    """One pull's answer."""
+
+    records: bytes
+    """Stored records, back to back; empty if none was found."""
+    next_offset: int
+    first: int
+    end: int
+    """As `QueueBounds`, of the member that answered."""
+    broker_id: int
+
+
+class WireLog:
+    """Reads queues. `async with WireLog("host:9876") as log: ...`"""
+
+    def __init__(self, nameservers: str, *, limit_s: float = 30.0) -> None:
+        """`limit_s`: how long a broker, a nameserver or a topic may be away."""
+        self._session = Session(None, nameservers)
+        self._limit_s = limit_s
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._session.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._session.__aexit__(kind, error, traceback)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All queues of a topic that can be read. Raises `WireError`, `TopicGone`."""
+
+        async def ask() -> tuple[MessageQueue, ...]:
+            return (await self._session.routes.get(topic)).readable
+
+        return await self._patiently(f"route of topic {topic}", topic, ask)
+
+    async def has_topic(self, topic: str) -> bool:
+        """Whether the nameservers know a topic now. Raises `WireError`."""
+
+        async def ask() -> bool:
+            return await self._session.routes.fetch(topic) is not None
+
+        return await self._patiently(f"route of topic {topic}", topic, ask)
+
+    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+        """Where a queue begins and ends. Raises `WireError`, `TopicGone`."""
+        return await self._patiently(
+            f"ends of {describe(queue)}", queue.topic, lambda: self._bounds(queue)
+        )
+
+    async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """The first offset that was stored at or after a time. Raises `WireError`."""
+        header = SearchOffsetRequest(
+            topic=queue.topic,
+            queueId=queue.queue_id,
+            timestamp=time_ms,
+            boundaryType="LOWER",
+            bname=queue.broker_name,
+        )
+
+        async def ask() -> int:
+            _, address = await self._member(queue)
+            return await self._number(
+                queue, address, request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
+            )
+
+        return await self._patiently(f"offset by time of {describe(queue)}", queue.topic, ask)
+
+    async def pull(self, queue: MessageQueue, offset: int, *, count: int = PULL_COUNT) -> RawPull:
+        """Pull once, without waiting for new messages. Raises `WireError`, `TopicGone`."""
+        return await self._patiently(
+            f"pull of {describe(queue)} at {offset}",
+            queue.topic,
+            lambda: self._pull(queue, offset, count),
+        )
+
+    # --- inside
+
+    async def _patiently(self, what: str, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer or the limit is over."""
+        deadline = trio.current_time() + self._limit_s
+        pause_s = PAUSE_S
+        while True:
+            try:
+                with trio.fail_at(deadline):
+                    return await ask()
+            except (NoBroker, NoNameserver, NoRoute, RemotingError) as exc:
+                failure: Exception = exc
+            except RequestRefused as exc:
+                if exc.code not in PASSING:
+                    raise WireError(f"{what}: {exc}") from exc
+                failure = exc
+            except trio.TooSlowError as exc:
+                failure = exc
+            except (ClientError, ProtocolError) as exc:
+                raise WireError(f"{what}: {exc}") from exc
+            self._session.routes.distrust(topic)
+            if trio.current_time() + pause_s >= deadline:
+                kind = TopicGone if _is_gone(failure) else WireError
+                reason = str(failure) or "no answer"
+                raise kind(f"{what}: after {self._limit_s:g} s still: {reason}") from failure
+            await trio.sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    async def _route(self, queue: MessageQueue) -> Route:
+        return await self._session.routes.get(queue.topic)
+
+    async def _member(self, queue: MessageQueue) -> tuple[int, Address]:
+        """Whom to ask about a queue."""
+        route = await self._route(queue)
+        member = route.member(queue.broker_name, self._suggested.get(queue, MASTER_ID))
+        if member is None:
+            raise NoBroker(f"no broker serves {describe(queue)} now")
+        return member
+
+    async def _bounds(self, queue: MessageQueue) -> QueueBounds:
+        route = await self._route(queue)
+        members = sorted(route.brokers.get(queue.broker_name, {}).items())
+        first: list[int] = []
+        ends: list[int] = []
+        failure: Exception | None = None
+        for _, address in members:
+            least = QueueRequest(topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
+            most = MaxOffsetRequest(
+                topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name
+            )
+            try:
+                one = await self._number(
+                    queue, address, request(RequestCode.GET_MIN_OFFSET, least.encode())
+                )
+                two = await self._number(
+                    queue, address, request(RequestCode.GET_MAX_OFFSET, most.encode())
+                )
+            except (RemotingError, RequestRefused) as exc:
+                failure = exc
+                continue
+            first.append(max(one, 0))
+            ends.append(max(two, 0))
+        if not ends:
+            raise failure or NoBroker(f"no broker serves {describe(queue)} now")
+        return QueueBounds(min(first), min(ends))
+
+    async def _number(self, queue: MessageQueue, address: Address, command: Command) -> int:
+        answer = await self._session.ask(address, command, timeout_s=ANSWER_S)
+        if answer.code != ResponseCode.SUCCESS:
+            peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+            raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
+        return OffsetResponse.decode(answer.raw_fields).offset
+
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> RawPull:
+        broker_id, address = await self._member(queue)
+        header = PullMessageRequest(
+            consumerGroup=GROUP,
+            topic=queue.topic,
+            queueId=queue.queue_id,
+            queueOffset=offset,
+            maxMsgNums=count,
+            sysFlag=SUBSCRIPTION,
+            commitOffset=0,
+            suspendTimeoutMillis=0,
+            subscription="*",
+            subVersion=0,
+            expressionType="TAG",
+            maxMsgBytes=PULL_BYTES,
+            bname=queue.broker_name,
+        )
+        command = request(RequestCode.PULL_MESSAGE, header.encode())
+        try:
+            answer = await self._session.ask(address, command, timeout_s=ANSWER_S)
+        except RemotingError:
+            self._suggested.pop(queue, None)
+            raise
+        if answer.code not in PULL_OK:
+            peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+            raise RequestRefused(describe(queue), peer, answer.code, answer.remark)
+        found = PullMessageResponse.decode(answer.raw_fields)
+        self._suggested[queue] = found.suggestWhichBrokerId
+        return RawPull(
+            records=answer.body if answer.code == ResponseCode.SUCCESS else b"",
+            next_offset=found.nextBeginOffset,
+            first=found.minOffset,
+            end=found.maxOffset,
+            broker_id=broker_id,
+        )
+
+
+def describe(queue: MessageQueue) -> str:
+    """`queue 3 of topic T at broker-a`."""
+    return f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}"
+
+
+def _is_gone(failure: Exception) -> bool:
+    if isinstance(failure, RequestRefused):
+        return failure.code == ResponseCode.TOPIC_NOT_EXIST
+    return isinstance(failure, NoRoute)
