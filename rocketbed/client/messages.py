@@ -45,6 +45,9 @@ class Message:
     """Further names and texts, stored with the message."""
     flag: int = 0
     """A 32-bit number of the program's own."""
+    message_id: str | None = None
+    """The id (UNIQ_KEY) of a message that the program itself may send again; None makes a new one.
+    A reader can tell the copies by it, no broker does."""
 
     def properties_text(self, unique_key: str) -> str:
         """The property string with the client's own entries. Raises `BadMessage`."""
@@ -76,7 +79,10 @@ class Message:
         reserved = OWN_PROPERTIES.intersection(self.properties)
         if reserved:
             raise BadMessage(f"the client sets {', '.join(sorted(reserved))} itself")
-        texts = [*self.keys, self.tag or "", *self.properties, *self.properties.values()]
+        if self.message_id is not None and not re.fullmatch(r"\S+", self.message_id):
+            raise BadMessage(f"message id {self.message_id!r}: one word, without blanks")
+        own = [*self.keys, self.tag or "", self.message_id or ""]
+        texts = [*own, *self.properties, *self.properties.values()]
         if any(NAME_END in text or PAIR_END in text for text in texts):
             raise BadMessage("tags, keys and properties cannot contain the characters 1 and 2")
         if not all(self.properties) or not all(self.properties.values()):

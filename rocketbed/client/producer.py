@@ -174,7 +174,7 @@ class Producer:
     # --- what is sent
 
     def _envelope(self, message: Message) -> _Envelope:
-        key = self._session.unique_key()
+        key = message.message_id or self._session.unique_key()
         return _Envelope(
             message.topic,
             RequestCode.SEND_MESSAGE_V2,
@@ -192,7 +192,7 @@ class Producer:
         keys = []
         for message in messages:
             message.check()
-            keys.append(self._session.unique_key())
+            keys.append(message.message_id or self._session.unique_key())
             properties = message.properties_text(keys[-1]).encode()
             items.append(BatchItem(message.body, message.flag, properties))
         body = encode_batch(items)

@@ -34,6 +34,9 @@ from rocketbed.wire.properties import decode_properties
         ({"properties": {"a\x01": "x"}}, "characters 1 and 2"),
         ({"tag": "a\x02"}, "characters 1 and 2"),
         ({"properties": {"a": ""}}, "a name and a text"),
+        ({"message_id": "a b"}, "one word"),
+        ({"message_id": ""}, "one word"),
+        ({"message_id": "a\x01"}, "characters 1 and 2"),
     ],
 )
 def test_what_no_broker_takes(changes: dict[str, Any], reason: str) -> None:
