@@ -46,6 +46,8 @@ STOP_S: Final = 10.0
 """After a SIGTERM; then it is killed."""
 FENCE_S: Final = 3.0
 """The same for a master that another one replaces."""
+CATCH_UP_S: Final = 2.0
+"""What a slave that is about to be the master may take to have all that another slave has."""
 LOOK_S: Final = 0.01
 """Pause between looks whether a member serves; a process cannot tell us."""
 ASK_S: Final = 1.0
@@ -263,19 +265,24 @@ class LocalCluster:
         await self.wait_serving(name, timeout_s=timeout_s)
         return time.monotonic() - began
 
-    async def promote(self, name: str, *, timeout_s: float = SERVING_S) -> list[str]:
+    async def promote(
+        self, name: str, *, force: bool = False, timeout_s: float = SERVING_S
+    ) -> list[str]:
         """Make a slave the master; the former master, once it is up again, is its slave.
 
         The former master is stopped first, by force if need be, so that there are never two. Those
         that ran run again afterwards, with their new roles: their names are returned, the new
         master's first. What only the former master had is cut from its log and kept in its
-        `rocketbed.cut`. Raises `ClusterError`; if that is about a member that does not serve, the
-        roles have changed.
+        `rocketbed.cut`. A slave that has less than another one is given `CATCH_UP_S` to have as
+        much, and refused then, unless with `force`: what it lacks may have been acknowledged.
+        Raises `ClusterError`; if it says that a member does not serve, the roles have changed.
         """
         plan = self.plan.promoted(name)
         former = self.plan.master.name
         if self.pid(NAMESERVER) is None:
             raise ClusterError(f"{NAMESERVER} does not run: start it first, it tells who is master")
+        if not force:
+            await self._wait_longest(name)
         running = [one for one in self.nodes if self.pid(one) is not None]
         again = [one for one in running if one != name and self._changes(plan, one)]
         for one in (former, name, *again):
@@ -290,6 +297,26 @@ class LocalCluster:
         if again:
             await self.start(*again, timeout_s=timeout_s)
         return [name, *again]
+
+    async def _wait_longest(self, name: str) -> None:
+        """Wait until no other slave that answers has a longer log. Raises `ClusterError`."""
+        until = trio.current_time() + CATCH_UP_S
+        while True:
+            slaves = [row for row in await self.status() if row.member.broker_id > 0]
+            ends = {row.member.name: row.offset("commitLogMaxOffset") for row in slaves}
+            own = ends.pop(name, None)
+            others = {one: end for one, end in ends.items() if end is not None}
+            if not others or (own is not None and own >= max(others.values())):
+                return
+            if self.pid(name) is None or trio.current_time() >= until:
+                break
+            await trio.sleep(LOOK_S)
+        longest = max(others, key=others.__getitem__)
+        has = "does not answer" if own is None else f"only {own}"
+        raise ClusterError(
+            f"{longest} has {others[longest]} bytes of log, {name} {has}: what {name} lacks may "
+            f"have been acknowledged; promote {longest}, or use --force to give it up"
+        )
 
     async def close(self) -> list[str]:
         """Stop every member, nodes first; names of those that had to be killed."""

@@ -138,12 +138,14 @@ def status(directory: Path, as_json: bool) -> int:
 
 @cluster.command("promote")
 @click.argument("name")
+@click.option("--force", is_flag=True, help="Even if another slave has more of the log.")
 @_directory_option
-def promote(name: str, directory: Path) -> int:
+def promote(name: str, force: bool, directory: Path) -> int:
     """Make a slave the master; the former master becomes its slave.
 
     The former master is stopped first. What it had and the new master has not is cut from its log
-    and kept in its store's rocketbed.cut.
+    and kept in its store's rocketbed.cut. A slave that has less than another one is refused, since
+    what it lacks may have been acknowledged.
     """
     from chaos.process.cluster import LocalCluster
 
@@ -151,7 +153,7 @@ def promote(name: str, directory: Path) -> int:
     former = found.plan.master.name
 
     async def change() -> list[MemberStatus]:
-        await found.promote(name)
+        await found.promote(name, force=force)
         return await found.status()
 
     rows = run(change)

@@ -85,6 +85,7 @@ async def test_a_paused_master_is_fenced_and_everyone_goes_on(tmp_path: Path) ->
         async with cluster:
             await cluster.start()
             await send(cluster, 0, 20)
+            await wait_equal(cluster)
             cluster.pause("master")
             again = await cluster.promote("slave-1")
             assert again == ["slave-1", "master", "slave-2"]
@@ -100,6 +101,39 @@ async def test_a_paused_master_is_fenced_and_everyone_goes_on(tmp_path: Path) ->
             with pytest.raises(ClusterError, match="nameserver does not run"):
                 await cluster.promote("slave-2")
             assert {name: cluster.pid(name) for name in cluster.nodes} == pids
+
+
+async def test_a_slave_that_lacks_messages_is_refused(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "c", slaves=2)
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await wait_equal(cluster)
+            await cluster.stop("slave-1")
+            await send(cluster, 0, 5)
+            cluster.pause("master")
+            pids = {name: cluster.pid(name) for name in cluster.names}
+            for has in ("does not answer", "only 0"):
+                with pytest.raises(ClusterError, match=f"slave-1 {has}.* promote slave-2, or"):
+                    await cluster.promote("slave-1")
+                assert {name: cluster.pid(name) for name in pids} == pids
+                if pids["slave-1"] is None:
+                    await cluster.start("slave-1")
+                    pids["slave-1"] = cluster.pid("slave-1")
+            assert await cluster.promote("slave-2") == ["slave-2", "master", "slave-1"]
+            assert await wait_equal(cluster) > 0
+            assert log_of(cluster, "slave-1", 500) == log_of(cluster, "slave-2", 500)
+
+
+async def test_what_a_slave_lacks_can_be_given_up(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "c", slaves=2)
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await wait_equal(cluster)
+            await cluster.stop("slave-1")
+            await send(cluster, 0, 5)
+            assert (await cluster.promote("slave-1", force=True))[0] == "slave-1"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
