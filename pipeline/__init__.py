@@ -2,3 +2,43 @@
 
 Importing this package imports no Spark: the node, the client and the testbed never need it.
 """
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read"]
+
+
+def read(
+    spark: "SparkSession", path: str = "", columns: Sequence[str] | None = None, **options: object
+) -> "DataFrame":
+    """Stored messages as a table: `read(spark, "/data/store", ["topic", "body"])`.
+
+    `columns` is the projection (None: the view's default ones); asking for few is far cheaper than
+    selecting them afterwards, since Spark prunes nothing for a Python source. `options` as in
+    `pipeline.options.Options`, in Spark's spelling (`splitBytes="64m"`, `pushdown=True`). Filters
+    are pushed down where the session allows it.
+    """
+    from pipeline.schema import view_ddl
+    from pipeline.session import PUSHDOWN
+
+    given = {name: _text(value) for name, value in options.items()}
+    known = {name.lower() for name in given}
+    if path:
+        given["path"] = path
+    if "pushdown" not in known and spark.conf.get(PUSHDOWN, "false") == "true":
+        given["pushdown"] = "true"
+    reader = spark.read.format("rocketbed").options(**given)
+    if columns is not None:
+        lower = {name.lower(): value for name, value in given.items()}
+        view = lower.get("view", "records").strip().lower()
+        corrupt = lower.get("columnnameofcorruptrecord", "_corrupt")
+        reader = reader.schema(view_ddl(view, columns, corrupt))
+    return reader.load()
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

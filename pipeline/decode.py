@@ -1,0 +1,362 @@
+"""Records as Arrow batches: exactly the columns asked for, filtered before anything is copied.
+
+`batches` needs no Spark: the data source, the stream, the checks and the jobs call it inside executors.
+Texts and bodies are not touched row by row: Arrow takes them out of the window by pairs of offsets.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy
+import pyarrow
+from numpy.typing import NDArray
+from pyarrow import compute
+
+from pipeline.corrupt import (
+    BAD_BODY,
+    CRC_MISMATCH,
+    MISSING_SEGMENT,
+    SHOWN_MAX,
+    DataLost,
+    Gap,
+    RocketbedCorrupt,
+)
+from pipeline.derived import PROPERTIES, compressed_rows, host_column, property_column, unpack_row
+from pipeline.frame import Frame
+from pipeline.judge import Faults, crc_faults, text_faults
+from pipeline.options import Options
+from pipeline.schema import CORRUPT, arrow_schema, canonical
+from pipeline.segments import Segment
+from pipeline.splits import Split, scan_split
+from pipeline.sync import first_record
+from pipeline.walk import Positions
+
+BODIES_MAX: Final = 32 << 20
+"""Bytes of bodies in one batch, unpacked; a batch has at least one row."""
+_NUMBERS: Final = {
+    "queue_id": "queue_id",
+    "queue_offset": "queue_offset",
+    "flag": "flag",
+    "reconsume_times": "reconsume_times",
+    "prepared_transaction_offset": "prepared_transaction_offset",
+    "body_crc": "body_crc",
+}
+_TIMES: Final = {"born_timestamp": "born_ms", "store_timestamp": "store_ms"}
+_HOSTS: Final = {"born_host": "born_host", "store_host": "store_host"}
+_TIME_MAX_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: what Spark and Python can show. Beyond it (damage) a time is null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are asked for; None: all. Times in milliseconds, ends exclusive."""
+
+    topics: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> "Wanted":
+        """What the options ask for."""
+        return cls(
+            topics=options.topics,
+            start_offset=options.start_offset,
+            end_offset=options.end_offset,
+            start_ms=options.start_timestamp,
+            end_ms=options.end_timestamp,
+        )
+
+    @property
+    def by_content(self) -> bool:
+        """Whether rows without topic, queue and time can match."""
+        given = (self.topics, self.queue_ids, self.start_ms, self.end_ms)
+        return any(each is not None for each in given)
+
+    def rows(self, frame: Frame) -> NDArray[numpy.bool_] | None:
+        """Mask of the rows asked for; None: all of them."""
+        masks: list[NDArray[numpy.bool_]] = []
+        offsets = frame.positions + frame.offset
+        if self.start_offset is not None and int(offsets[0]) < self.start_offset:
+            masks.append(offsets >= self.start_offset)
+        if self.end_offset is not None and int(offsets[-1]) >= self.end_offset:
+            masks.append(offsets < self.end_offset)
+        if self.start_ms is not None or self.end_ms is not None:
+            times = frame.field("store_ms")
+            if self.start_ms is not None:
+                masks.append(times >= self.start_ms)
+            if self.end_ms is not None:
+                masks.append(times < self.end_ms)
+        if self.queue_ids is not None:
+            masks.append(numpy.isin(frame.field("queue_id"), sorted(self.queue_ids)))
+        if self.topics is not None:
+            names = pyarrow.array([name.encode() for name in sorted(self.topics)], pyarrow.binary())
+            topics = slices(frame, frame.topic_at, frame.topic_size)
+            found = compute.is_in(topics, value_set=names)
+            masks.append(found.to_numpy(zero_copy_only=False))
+        if not masks:
+            return None
+        mask = masks[0]
+        for each in masks[1:]:
+            mask = mask & each
+        return mask
+
+
+def batches(
+    split: Split,
+    columns: Sequence[str] | pyarrow.Schema | None,
+    options: Options,
+    wanted: Wanted | None = None,
+) -> Iterator[pyarrow.RecordBatch]:
+    """Records that begin in a split, in order, as batches of exactly the schema given.
+
+    `columns`: names of the table `schema.RECORDS`, or their Arrow schema as Spark has it (None: the
+    default ones). `wanted`: which records (default: what the options say). Raises
+    `RocketbedCorrupt` in mode FAILFAST, `DataLost` for a file that vanished or got shorter.
+    """
+    schema = columns
+    if not isinstance(schema, pyarrow.Schema):
+        schema = arrow_schema("records", schema, options.corrupt_column)
+    yield from Decoder(split, schema, options, wanted or Wanted.of(options)).run()
+
+
+class Decoder:
+    """Turns the frames of one split into batches."""
+
+    def __init__(
+        self, split: Split, schema: pyarrow.Schema, options: Options, wanted: Wanted
+    ) -> None:
+        self.split = split
+        self.schema = schema
+        self.options = options
+        self.wanted = wanted
+        self.columns = [canonical(name, options.corrupt_column) for name in schema.names]
+        self.malformed = 0
+        """Rows that are corrupt, dropped ones counted."""
+        asked = set(self.columns)
+        shows = bool(asked & {"crc_ok", CORRUPT}) or options.mode != "PERMISSIVE"
+        self._checks_crc = shows and options.verify_crc
+        self._checks_texts = shows
+        self._unpacks = options.decompress and ("body" in asked or options.mode != "PERMISSIVE")
+
+    def run(self) -> Iterator[pyarrow.RecordBatch]:
+        """The batches."""
+        split = self.split
+        position = split.start
+        if not split.path:
+            lost = DataLost(split.replica.root, split.base, "the files that held it are not there")
+            yield from self._lost(lost, split.base)
+            return
+        try:
+            with Segment(split.path, split.base, split.size) as segment:
+                start = first_record(segment, split, self.options.sync_mode)
+                scan = scan_split(segment, split, start, rows=self.options.batch_rows)
+                for item in scan:
+                    if isinstance(item, Gap):
+                        yield from self._gap(item)
+                    else:
+                        yield from self._frame(item)
+                    position = scan.position
+        except DataLost as exc:
+            yield from self._lost(exc, split.base + position)
+
+    def _lost(self, lost: DataLost, offset: int) -> Iterator[pyarrow.RecordBatch]:
+        if self.options.fail_on_data_loss:
+            raise lost
+        end = self.split.base + self.split.end
+        yield from self._gap(Gap(offset, max(end, offset), MISSING_SEGMENT, b""))
+
+    def _gap(self, gap: Gap) -> Iterator[pyarrow.RecordBatch]:
+        """The row of a range that is no record."""
+        self.malformed += 1
+        low, high = self.wanted.start_offset, self.wanted.end_offset
+        if low is not None and gap.offset < low or high is not None and gap.offset >= high:
+            return
+        if self.options.mode == "FAILFAST":
+            raise RocketbedCorrupt(self.split.path, gap.offset, gap.reason)
+        if self.options.mode == "DROPMALFORMED" or self.wanted.by_content:
+            return
+        known: dict[str, Any] = {
+            "broker": self.split.replica.broker,
+            "replica": self.split.replica.name,
+            "physical_offset": gap.offset,
+            "size": min(gap.end - gap.offset, 0x7FFFFFFF),
+            "segment": self.split.base,
+            CORRUPT: {"offset": gap.offset, "reason": gap.reason, "bytes": gap.shown},
+        }
+        arrays = [
+            pyarrow.array([known.get(name)], field.type)
+            for name, field in zip(self.columns, self.schema, strict=True)
+        ]
+        yield pyarrow.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _frame(self, frame: Frame) -> Iterator[pyarrow.RecordBatch]:
+        mask = self.wanted.rows(frame)
+        if mask is not None and not mask.all():
+            frame.keep(mask)
+        if not frame.count:
+            return
+        faults: Faults = text_faults(frame) if self._checks_texts else {}
+        if self._checks_crc:
+            faults |= crc_faults(frame)
+        for rows, bodies in self._portions(frame, faults):
+            part, part_faults = frame, faults
+            if rows != slice(0, frame.count):
+                part = frame.part(rows)
+                part_faults = _within(faults, rows)
+            yield from self._portion(part, part_faults, bodies)
+
+    def _portions(
+        self, frame: Frame, faults: Faults
+    ) -> Iterator[tuple[slice, dict[int, bytes | None]]]:
+        """Cuts a frame where its unpacked bodies grow too long; bodies by row of the portion."""
+        first, held = 0, 0
+        bodies: dict[int, bytes | None] = {}
+        for row in compressed_rows(frame) if self._unpacks else ():
+            body = None if row in faults else unpack_row(frame, row)
+            if body is None and row not in faults:
+                faults[row] = BAD_BODY
+            length = len(body or b"")
+            if held and held + length > BODIES_MAX:
+                yield slice(first, row), bodies
+                first, held, bodies = row, 0, {}
+            held += length
+            bodies[row - first] = body
+        yield slice(first, frame.count), bodies
+
+    def _portion(
+        self, frame: Frame, faults: Faults, bodies: dict[int, bytes | None]
+    ) -> Iterator[pyarrow.RecordBatch]:
+        if faults:
+            self.malformed += len(faults)
+            if self.options.mode == "FAILFAST":
+                row = min(faults)
+                offset = frame.offset + int(frame.positions[row])
+                raise RocketbedCorrupt(self.split.path, offset, faults[row])
+        batch = pyarrow.RecordBatch.from_arrays(
+            [
+                self._column(frame, name, field.type, faults, bodies)
+                for name, field in zip(self.columns, self.schema, strict=True)
+            ],
+            schema=self.schema,
+        )
+        if faults and self.options.mode == "DROPMALFORMED":
+            mask = numpy.ones(frame.count, bool)
+            mask[list(faults)] = False
+            batch = batch.filter(pyarrow.array(mask))
+        if batch.num_rows:
+            yield batch
+
+    def _column(
+        self,
+        frame: Frame,
+        name: str,
+        kind: pyarrow.DataType,
+        faults: Faults,
+        bodies: dict[int, bytes | None],
+    ) -> pyarrow.Array:
+        if name in _NUMBERS:
+            return pyarrow.array(frame.field(_NUMBERS[name]))
+        if name in _TIMES:
+            return _timestamps(frame.field(_TIMES[name]), kind)
+        if name in _HOSTS:
+            return host_column(frame, name)
+        if name in PROPERTIES:
+            return property_column(self._texts(frame, "properties"), name)
+        if name == "body":
+            return _bodies(frame, bodies)
+        if name == CORRUPT:
+            return _corrupt_column(frame, faults, kind)
+        return self._others[name](self, frame, faults)
+
+    def _texts(self, frame: Frame, part: str) -> pyarrow.Array:
+        """Topics or properties; null where they are no UTF-8."""
+        at = frame.topic_at if part == "topic" else frame.properties_at
+        size = frame.topic_size if part == "topic" else frame.properties_size
+        raw = slices(frame, at, size)
+        try:
+            return raw.cast(pyarrow.string())
+        except pyarrow.ArrowInvalid:
+            return pyarrow.array(map(_decoded, raw.to_pylist()), pyarrow.string())
+
+    def _same(self, value: str | int, count: int) -> pyarrow.Array:
+        kind = pyarrow.string() if isinstance(value, str) else pyarrow.int64()
+        return pyarrow.repeat(pyarrow.scalar(value, kind), count)
+
+    def _crc_ok(self, frame: Frame, faults: Faults) -> pyarrow.Array:
+        if not self.options.verify_crc:
+            return pyarrow.nulls(frame.count, pyarrow.bool_())
+        right = numpy.ones(frame.count, bool)
+        right[[row for row, reason in faults.items() if reason == CRC_MISMATCH]] = False
+        return pyarrow.array(right)
+
+    _others: Final[dict[str, Callable[["Decoder", Frame, Faults], pyarrow.Array]]] = {
+        "broker": lambda self, frame, _: self._same(self.split.replica.broker, frame.count),
+        "replica": lambda self, frame, _: self._same(self.split.replica.name, frame.count),
+        "segment": lambda self, frame, _: self._same(self.split.base, frame.count),
+        "topic": lambda self, frame, _: self._texts(frame, "topic"),
+        "properties": lambda self, frame, _: self._texts(frame, "properties"),
+        "physical_offset": lambda _, frame, __: pyarrow.array(frame.positions + frame.offset),
+        "size": lambda _, frame, __: pyarrow.array(frame.sizes.astype(numpy.int32)),
+        "sys_flag": lambda _, frame, __: pyarrow.array(frame.sys_flags),
+        "body_length": lambda _, frame, __: pyarrow.array(frame.body_size.astype(numpy.int32)),
+        "crc_ok": lambda self, frame, faults: self._crc_ok(frame, faults),
+    }
+
+
+def slices(frame: Frame, at: Positions, size: Positions) -> pyarrow.Array:
+    """Byte ranges of the window as a binary array: one copy, no loop.
+
+    The ranges are every other slot of an array over the window whose offsets are starts and ends in
+    turn; Arrow takes those slots. Ranges must not overlap and must be in order.
+    """
+    count = len(at)
+    offsets = numpy.empty(2 * count, numpy.int32)
+    offsets[0::2] = at
+    offsets[1::2] = at + size
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(frame.data)]
+    every = pyarrow.Array.from_buffers(pyarrow.binary(), 2 * count - 1, buffers)
+    return every.take(pyarrow.array(numpy.arange(0, 2 * count - 1, 2, dtype=numpy.int32)))
+
+
+def _timestamps(times_ms: NDArray[numpy.int64], kind: pyarrow.DataType) -> pyarrow.Array:
+    impossible = (times_ms > _TIME_MAX_MS) | (times_ms < -_TIME_MAX_MS)
+    if impossible.any():
+        times_ms = numpy.where(impossible, 0, times_ms)
+        return pyarrow.array(times_ms * 1000, pyarrow.int64(), mask=impossible).view(kind)
+    return pyarrow.array(times_ms * 1000).view(kind)
+
+
+def _bodies(frame: Frame, unpacked: dict[int, bytes | None]) -> pyarrow.Array:
+    stored = slices(frame, frame.body_at, frame.body_size)
+    if not unpacked:
+        return stored
+    mask = numpy.zeros(frame.count, bool)
+    mask[list(unpacked)] = True
+    values = pyarrow.array(list(unpacked.values()), pyarrow.binary())
+    return compute.replace_with_mask(stored, pyarrow.array(mask), values)
+
+
+def _corrupt_column(frame: Frame, faults: Faults, kind: pyarrow.DataType) -> pyarrow.Array:
+    if not faults:
+        return pyarrow.nulls(frame.count, kind)
+    rows: list[dict[str, Any] | None] = [None] * frame.count
+    for row, reason in faults.items():
+        start = int(frame.positions[row])
+        shown = bytes(frame.data[start : start + min(SHOWN_MAX, int(frame.sizes[row]))])
+        rows[row] = {"offset": frame.offset + start, "reason": reason, "bytes": shown}
+    return pyarrow.array(rows, kind)
+
+
+def _within(faults: Faults, rows: slice) -> Faults:
+    return {row - rows.start: why for row, why in faults.items() if rows.start <= row < rows.stop}
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,70 @@
+"""What a batch read does, without Spark: plans its parts, then reads each of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow
+
+from pipeline.decode import Wanted, batches
+from pipeline.options import Options
+from pipeline.splits import (
+    Replica,
+    Split,
+    data_end,
+    durable_offset,
+    parse_paths,
+    plan_splits,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read, and what is wanted of it."""
+
+    options: Options
+    wanted: Wanted = field(default_factory=Wanted)
+
+    @classmethod
+    def of(cls, options: Options) -> "Plan":
+        """The plan that the options ask for."""
+        return cls(options, Wanted.of(options))
+
+    def splits(self) -> list[Split]:
+        """Splits of all replicas up to what is confirmed. Raises `NotAStore`, `OptionError`."""
+        options, wanted = self.options, self.wanted
+        found: list[Split] = []
+        for replica, end in read_ends(parse_paths(options.path), options.read_uncommitted):
+            limit = end if wanted.end_offset is None else min(end, wanted.end_offset)
+            found += plan_splits(
+                [replica],
+                split_bytes=options.split_bytes,
+                start=wanted.start_offset,
+                end=limit,
+                start_ms=options.start_timestamp,
+                end_ms=options.end_timestamp,
+            )
+        return found
+
+    def read(self, split: Split, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of one split."""
+        return batches(split, schema, self.options, self.wanted)
+
+
+def read_ends(
+    replicas: Sequence[Replica], read_uncommitted: bool = False
+) -> list[tuple[Replica, int]]:
+    """Each replica with the physical offset at which reading it stops.
+
+    That is what all listed replicas of its broker hold, or its own last good record. Where a mark
+    says that more had been on disk, it is the mark: what is missing then is shown as torn.
+    """
+    own = {replica: data_end(replica) for replica in replicas}
+    found = []
+    for replica in replicas:
+        end = own[replica]
+        if not read_uncommitted:
+            end = min(own[other] for other in replicas if other.broker == replica.broker)
+        if end == own[replica]:
+            end = max(end, durable_offset(replica))
+        found.append((replica, end))
+    return found

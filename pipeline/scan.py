@@ -1,0 +1,141 @@
+"""All records of a stretch of one file, and what lies between them.
+
+Framing does not depend on what is asked for: whether bytes are a record is decided by magic, the
+position that the record claims, and its lengths, for every read alike, so that any two reads of a
+stretch see the same records. Behind bytes that are none the reader looks for the next place where a
+whole record stands.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from pipeline.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason
+from pipeline.frame import Frame
+from pipeline.segments import Segment, Window
+from pipeline.walk import walk
+from rocketbed.inspect.record import RECORD_SIZE_MIN, blank_size, scan_record
+
+_UNKNOWN: Final = -1
+
+
+class Scan:
+    """Walks one file. Iterating gives a `Frame` of up to `rows` records, or a `Gap`."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        start: int,
+        stop: int,
+        *,
+        rows: int = 4096,
+        is_tail: bool = True,
+        durable: int = _UNKNOWN,
+    ) -> None:
+        """Records that begin in `[start, stop)` of the file; `start` is a record's start.
+
+        `is_tail`: no later file holds records, so the log may end here. `durable`: physical offset
+        up to which the log is known to have been on disk, -1 when nobody knows.
+        """
+        self.segment = segment
+        self.stop = min(stop, segment.size)
+        self.rows = rows
+        self.position = start
+        """Where the next record begins, from the start of the file."""
+        self.is_at_end = False
+        """Whether the log, or the file, ends at `position`."""
+        self.resyncs = 0
+        """How often the next record had to be searched for."""
+        self._is_tail = is_tail
+        self._durable = durable
+
+    def __iter__(self) -> Iterator[Frame | Gap]:
+        segment = self.segment
+        size = 0
+        while self.position < self.stop:
+            window = segment.window(self.position, size)
+            before = self.position
+            yield from self._frames(window)
+            if self.position > before:
+                size = 0
+                continue
+            claimed = int.from_bytes(window.data[:4], "big", signed=True)
+            if window.length < claimed <= segment.size - self.position:
+                size = claimed
+                continue
+            size = 0
+            gap = self._gap(window)
+            if gap is not None:
+                yield gap
+            if self.is_at_end:
+                return
+        self.is_at_end = self.position >= segment.size
+
+    def _frames(self, window: Window) -> Iterator[Frame]:
+        """Frames of the good records at the window's start; moves `position` behind them."""
+        at = 0
+        stop = self.stop - window.origin
+        offset = self.segment.base + window.origin
+        positions, following = walk(window.data, at, stop, window.length)
+        for first in range(0, len(positions), self.rows):
+            wanted = positions[first : first + self.rows]
+            frame = Frame(window.data, wanted, offset)
+            if frame.count < len(wanted):
+                self.position = window.origin + int(wanted[frame.count])
+                if frame.count:
+                    yield frame
+                return
+            last = first + len(wanted)
+            end = following if last == len(positions) else int(positions[last])
+            self.position = window.origin + end
+            yield frame
+
+    def _gap(self, window: Window) -> Gap | None:
+        """What stands at `position`, which is no record; moves behind it.
+
+        None for a filler and for the log's end.
+        """
+        segment, position = self.segment, self.position
+        rest = segment.size - position
+        if blank_size(window.data, 0) == rest:
+            self.position = segment.size
+            self.is_at_end = True
+            return None
+        offset = segment.base + position
+        may_end = self._is_tail and (self._durable == _UNKNOWN or offset >= self._durable)
+        following = None if may_end and self._durable != _UNKNOWN else self._resync(position + 1)
+        reason = frame_reason(window.data, 0, offset, rest)
+        shown = bytes(window.data[: min(SHOWN_MAX, window.length)])
+        if following is not None:
+            self.resyncs += 1
+            self.position = following
+        elif may_end:
+            self.is_at_end = True
+            return None
+        elif self._is_tail:
+            end = min(self._durable, segment.base + segment.size)
+            self.is_at_end = True
+            return Gap(offset, end, TORN_TAIL, shown)
+        else:
+            self.position = segment.size
+            self.is_at_end = True
+        end = segment.base + self.position
+        return Gap(offset, end, reason, shown[: end - offset])
+
+    def _resync(self, position: int) -> int | None:
+        """First place from `position` on where a whole good record stands."""
+        return next(good_records(self.segment, position), None)
+
+
+def good_records(segment: Segment, position: int) -> Iterator[int]:
+    """Places from `position` on where bytes are a whole good record, checksum included."""
+    for at in segment.claims_from(position):
+        rest = segment.size - at
+        if rest < RECORD_SIZE_MIN:
+            return
+        head = segment.peek(at, 4)
+        size = int.from_bytes(head, "big", signed=True)
+        if not RECORD_SIZE_MIN <= size <= rest:
+            continue
+        data = segment.peek(at, size)
+        if scan_record(data, memoryview(data), 0, segment.base + at) is not None:
+            yield at

@@ -1,0 +1,122 @@
+"""Files of the log, read through a window.
+
+Not mapped: a file that is cut while somebody reads its mapping kills the reader with SIGBUS, and a
+live broker's retention cuts files. A window of some MiB costs one copy (8 GiB/s) and buys back part
+of it, since every later touch finds the bytes in the processor's cache.
+"""
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+from pipeline.corrupt import DataLost
+from rocketbed.inspect.commitlog import claims
+from rocketbed.inspect.files import FilePool
+from rocketbed.inspect.record import MAGIC_PREFIX
+
+WINDOW: Final = 8 << 20
+"""Bytes of a window. Any record is read whole, so a longer one makes a longer window."""
+PADDING: Final = 128
+"""Bytes behind the window's content, so that a fixed part can be taken at any place in it."""
+_PROBE: Final = 40
+
+
+class Window:
+    """Bytes of a file in memory: `data[:length]` are those from `origin` on."""
+
+    __slots__ = ("data", "length", "origin")
+
+    def __init__(self, data: bytearray, origin: int, length: int) -> None:
+        self.data = data
+        self.origin = origin
+        self.length = length
+
+
+class Segment:
+    """One open file of the log. `size` is what it measured when the read was planned."""
+
+    def __init__(self, path: str, base: int, size: int, *, window: int = WINDOW) -> None:
+        """Raises `DataLost` when the file is gone or shorter than `size`."""
+        self.path = path
+        self.base = base
+        self.size = size
+        self._buffer = bytearray(min(window, max(size, 1)) + PADDING)
+        self._window = window
+        self._pool = FilePool()
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise DataLost(path, base, "the file was deleted") from None
+        self.check_size()
+
+    def __enter__(self) -> "Segment":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self._pool.close()
+
+    def check_size(self) -> None:
+        """Raises `DataLost` when the file is shorter than it was."""
+        now = os.fstat(self._file).st_size
+        if now < self.size:
+            raise DataLost(self.path, self.base + now, f"it had {self.size} bytes, it has {now}")
+
+    def window(self, position: int, size: int = 0) -> Window:
+        """The bytes from a position of the file on: a window full, or `size` when that is more.
+
+        The window before it is overwritten. Raises `DataLost` when the file got shorter.
+        """
+        length = min(max(size, self._window), self.size - position)
+        if length + PADDING > len(self._buffer):
+            self._buffer = bytearray(length + PADDING)
+        view = memoryview(self._buffer)
+        done = 0
+        while done < length:
+            count = os.preadv(self._file, [view[done:length]], position + done)
+            if count == 0:
+                self.check_size()
+                what = "it ends before the length that the system gives"
+                raise DataLost(self.path, self.base + position + done, what)
+            done += count
+        return Window(self._buffer, position, length)
+
+    def claims_from(self, position: int) -> Iterator[int]:
+        """Positions at or behind `position` where bytes say: a message, and it stands here.
+
+        What is a hole of the file is passed over. Damage is looked at this way only, since a
+        hostile body can hold such bytes.
+        """
+        for first, last in self._pool.data_ranges(self.path, position, self.size):
+            at = max(position, first - _PROBE)
+            while at < last:
+                data = self._pool.read(self.path, at, min(self._window, self.size - at))
+                found = data.find(MAGIC_PREFIX)
+                while found >= 0:
+                    start = found - 4
+                    if start >= 0 and claims(data, start, self.base + at + start):
+                        yield at + start
+                    found = data.find(MAGIC_PREFIX, found + 1)
+                if len(data) <= _PROBE:
+                    break
+                at += len(data) - _PROBE + 1
+
+    def peek(self, position: int, size: int) -> bytes:
+        """Bytes at a position, without moving the window; fewer at the end of the file."""
+        return self._pool.read(self.path, position, size)
+
+    def first_data(self, position: int) -> int | None:
+        """Position of the first byte from `position` on that is not zero."""
+        return self._pool.first_data(self.path, position, self.size)

@@ -1,0 +1,133 @@
+"""Where the first record at or behind a place of a file begins.
+
+Records have no marks between them, and a search for the bytes of a record's head can be fooled: a
+client that guesses offsets can plant whole chains of records inside one body. So a boundary is
+reached from a place that is known to be one: the file's start, or an entry of a consume queue, which
+the broker wrote and no client can. The search is there too, by name: `scan`.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from pipeline.scan import Scan, good_records
+from pipeline.segments import Segment
+from pipeline.splits import Replica, Split
+from rocketbed.inspect.commitlog import claims
+from rocketbed.inspect.consumequeue import UNIT
+from rocketbed.inspect.files import FilePool, SegmentFile, list_segments
+from rocketbed.inspect.record import blank_size
+
+QUEUES_MAX: Final = 256
+"""Queues that are looked into; any of them gives a right answer, more give a nearer one."""
+CHAIN: Final = 3
+"""Records that must follow one another for `scan` to believe the first."""
+_ENTRY: Final = struct.Struct(">qi")
+
+
+def first_record(segment: Segment, split: Split, mode: str) -> int:
+    """Position in the file of the first record, or corrupt range, that begins at or behind the split's start.
+
+    `mode` is the option syncMode. May be behind the split's end.
+    """
+    if split.is_aligned or split.start == 0:
+        return split.start
+    if mode == "scan":
+        return _search(segment, split.start)
+    anchor = 0
+    if mode != "walk":
+        anchor = queue_anchor(split.replica, segment, split.start)
+    return walk_to(segment, split, anchor)
+
+
+def walk_to(segment: Segment, split: Split, anchor: int) -> int:
+    """Follow records from `anchor`, a record's start, to the first start at or behind the split's."""
+    scan = Scan(segment, anchor, split.start, is_tail=split.is_tail, durable=split.durable)
+    for _ in scan:
+        pass
+    return scan.position if scan.position >= split.start else split.end
+
+
+def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
+    """Largest start of a record at or before `position` that a consume queue knows; 0 without one."""
+    low, best = segment.base, segment.base
+    high = segment.base + position
+    pool = FilePool()
+    try:
+        for files in _queues(replica):
+            found = _largest_entry(pool, files, low, high)
+            if found is not None and found > best:
+                data = segment.peek(found - segment.base, 40)
+                if claims(data, 0, found):
+                    best = found
+    finally:
+        pool.close()
+    return best - segment.base
+
+
+def _queues(replica: Replica) -> Iterator[tuple[SegmentFile, ...]]:
+    """Files of some of a replica's consume queues."""
+    root = os.path.join(replica.root, "consumequeue")
+    seen = 0
+    try:
+        topics = sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for topic in topics:
+        try:
+            queues = sorted(os.listdir(os.path.join(root, topic)))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for queue in queues:
+            yield list_segments(os.path.join(root, topic, queue)).segments
+            seen += 1
+            if seen >= QUEUES_MAX:
+                return
+
+
+def _largest_entry(
+    pool: FilePool, files: tuple[SegmentFile, ...], low: int, high: int
+) -> int | None:
+    """Largest physical offset in `[low, high]` among a queue's entries; None without one.
+
+    Offsets grow along a queue; its files end in zeros and may begin with entries that only fill.
+    """
+    for file in reversed(files):
+        entries = file.size // UNIT.size
+        first, last = 0, entries
+        while first < last:
+            middle = (first + last) // 2
+            data = pool.read(file.path, middle * UNIT.size, _ENTRY.size)
+            offset, size = _ENTRY.unpack(data) if len(data) == _ENTRY.size else (0, 0)
+            is_unused = size <= 0
+            if is_unused or offset > high:
+                last = middle
+            else:
+                first = middle + 1
+        if first:
+            offset, size = _ENTRY.unpack(pool.read(file.path, (first - 1) * UNIT.size, _ENTRY.size))
+            if offset < low:
+                return None
+            if size != 0x7FFFFFFF and offset <= high:
+                return int(offset)
+    return None
+
+
+def _search(segment: Segment, position: int) -> int:
+    """First place that looks like a chain of records; the file's end without one."""
+    for at in good_records(segment, position):
+        if _chain_holds(segment, at):
+            return at
+    return segment.size
+
+
+def _chain_holds(segment: Segment, position: int) -> bool:
+    """Whether further records follow, or the end of the file or of what is written."""
+    for _ in range(CHAIN - 1):
+        position += int.from_bytes(segment.peek(position, 4), "big")
+        head = segment.peek(position, 40)
+        if not claims(head, 0, segment.base + position):
+            rest = segment.size - position
+            return not head[:8].strip(b"\0") or blank_size(head, 0) == rest
+    return True

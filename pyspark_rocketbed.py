@@ -1,0 +1,5 @@
+"""Spark looks for data sources in modules called pyspark_*; this names ours."""
+
+from pipeline.source import RocketbedSource as DefaultSource
+
+__all__ = ["DefaultSource"]
