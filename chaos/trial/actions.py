@@ -68,6 +68,8 @@ class Actions:
         self._armed: dict[str, None] = {}
         self._slow: dict[str, None] = {}
         self._drifting: dict[str, None] = {}
+        self._lasting: list[Undo] = []
+        """Ends of what `mend` would not end otherwise: a second master, a clock set for a while."""
 
     async def do(self, step: Step) -> Done:
         """Carry a step out now; an operator's work waits for the operator's work before it."""
@@ -86,6 +88,8 @@ class Actions:
     async def mend(self) -> None:
         """End every fault and start everything that is down."""
         await self.effects.end_all()
+        for undo in list(self._lasting):
+            await undo()
         for name in self._armed:
             await self._backend.crash(name, CrashPoint())
         for name in list(self._slow):
@@ -200,8 +204,9 @@ class Actions:
                 member.cut = True
             await self._members.start(name)
 
+        undo = self._undone_in_the_end(lambda: again(False))
         await again(True)
-        return Done(names=[name], undo=lambda: again(False))
+        return Done(names=[name], undo=undo)
 
     async def _twin(self, step: Step, names: list[str]) -> Done:
         return Done(names=[name for name in names if await self._backend.twin(name)])
@@ -296,7 +301,8 @@ class Actions:
             for name in names:
                 await self._backend.set_clock(name, jump_s=-jump)
 
-        return Done(names=names, undo=undo, words=dict(step.words))
+        back = undo if step.for_s is None else self._undone_in_the_end(undo)
+        return Done(names=names, undo=back, words=dict(step.words))
 
     async def _cpu(self, step: Step, names: list[str]) -> Done:
         for name in names:
@@ -331,6 +337,17 @@ class Actions:
             undo=lambda: self.effects.end(effect),
             words=dict(step.words),
         )
+
+    def _undone_in_the_end(self, undo: Undo) -> Undo:
+        """The same, to be called by `mend` if nobody did so before."""
+
+        async def once() -> None:
+            if once in self._lasting:
+                self._lasting.remove(once)
+                await undo()
+
+        self._lasting.append(once)
+        return once
 
     def _starter(self, names: list[str]) -> Undo:
         async def undo() -> None:

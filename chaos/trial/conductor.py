@@ -30,9 +30,7 @@ LOOK_S: Final = 0.1
 SET_UP_S: Final = 60.0
 DRAIN_S: Final = 60.0
 """Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
-LEADER_S: Final = 5.0
 READ_S: Final = 60.0
-STOP_S: Final = 30.0
 
 Say = Callable[[str], None]
 Visit = Callable[[str, Backend], Awaitable[None]]

@@ -103,20 +103,20 @@ class Members:
         if self.backend.state(node) != "down" or member.busy:
             return
         member.busy = True
-        member.incarnation += 1
-        settings = self.settings(node)
-        await self.backend.settled(node)
-        self.backend.history.event(
-            Function.NODE,
-            node,
-            "start",
-            {
-                "role": settings["brokerRole"],
-                "id": int(settings["brokerId"]),
-                "incarnation": member.incarnation,
-            },
-        )
         try:
+            member.incarnation += 1
+            settings = self.settings(node)
+            await self.backend.settled(node)
+            self.backend.history.event(
+                Function.NODE,
+                node,
+                "start",
+                {
+                    "role": settings["brokerRole"],
+                    "id": int(settings["brokerId"]),
+                    "incarnation": member.incarnation,
+                },
+            )
             await self.backend.start(node, settings)
         finally:
             member.busy = False
@@ -179,8 +179,10 @@ class Members:
         if not unfenced:
             old.wanted = False
             old.busy = True
-            await self.backend.kill(former)
-            old.busy = False
+            try:
+                await self.backend.kill(former)
+            finally:
+                old.busy = False
         old.broker_id, member.broker_id = member.broker_id, 0
         for name in self.followers(member.group):
             self.members[name].cut = True

@@ -17,7 +17,7 @@ from chaos.history import Function
 from chaos.scenario.plan import Plan
 from chaos.scenario.step import After, At, Every, Step, When
 from chaos.trial.actions import Actions, Done
-from chaos.trial.api import Backend
+from chaos.trial.api import Backend, BackendError
 from chaos.trial.load import LoadControl
 from chaos.trial.members import Members
 from chaos.trial.targets import Resolver
@@ -69,28 +69,27 @@ class Schedule:
         """Carry all steps out; returns when nothing is due any more."""
         self._zero_s = trio.current_time()
         async with trio.open_nursery() as nursery:
+            possible: list[Step] = []
             for step in self._plan.steps:
                 reasons = list(filter(None, map(self._backend.lacks, step.needs)))
                 if reasons:
                     self.skipped.append(f"{step}: {reasons[0]}")
                 elif isinstance(step.trigger, After):
                     self._followers[step.trigger.label].append(step)
-            for step in self._plan.steps:
+                else:
+                    possible.append(step)
+            for step in possible:
                 trigger = step.trigger
-                if isinstance(trigger, After) or self._is_skipped(step):
-                    continue
                 if isinstance(trigger, When):
                     nursery.start_soon(self._when, nursery, step, trigger)
-                else:
-                    for moment in self._moments(trigger):
-                        nursery.start_soon(self._at, nursery, step, moment)
+                    continue
+                assert not isinstance(trigger, After)
+                for moment in self._moments(trigger):
+                    nursery.start_soon(self._at, nursery, step, moment)
 
     def now_s(self) -> float:
         """Seconds since the load began."""
         return trio.current_time() - self._zero_s
-
-    def _is_skipped(self, step: Step) -> bool:
-        return any(text.startswith(f"{step}: ") for text in self.skipped)
 
     def _moments(self, trigger: At | Every) -> list[float]:
         if isinstance(trigger, At):
@@ -147,8 +146,11 @@ class Schedule:
             return
         moment = self.now_s()
         began_ns = self._backend.now_ns()
+        done: Done | None = None
         with trio.move_on_after(ACTION_S, shield=True):
             done = await self._actions.do(step)
+        if done is None:
+            raise BackendError(f"{step}, begun at {moment:.3f} s, did not end in {ACTION_S:g} s")
         if not done.names:
             self.missed.append(f"{step}: nobody to do it to at {moment:.3f} s")
             return

@@ -1,0 +1,33 @@
+"""What a step does for a while ends with the storm, also when its time had not come."""
+
+from pathlib import Path
+
+from chaos.history import Function, read_history
+from chaos.runner import run_plan
+from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from chaos.scenario.step import parse_step
+
+LONGER_THAN_THE_STORM = ["at 2s double b2 for 60s", "at 3s clock b3 jump 20s for 60s"]
+
+
+def test_the_end_of_the_storm_undoes_what_has_still_to_last(tmp_path: Path) -> None:
+    plan = Plan(
+        name="lasting",
+        seed=3,
+        shape=Shape(brokers=3, nameservers=1, repl="async"),
+        producers=Producers(count=1, rate=5),
+        consumers=Consumers(count=1),
+        steps=[parse_step(text) for text in LONGER_THAN_THE_STORM],
+        storm_s=6.0,
+        calm_s=8.0,
+    )
+    outcome = run_plan(plan, directory=tmp_path)
+    assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
+    assert outcome.record is not None
+    assert outcome.record.stopped_cleanly == ["b2", "b3", "b1"]
+    starts = [
+        (event.node, event.fields["role"])
+        for event in read_history(tmp_path / "history.rbh").events
+        if event.function == Function.NODE and event.what == "start"
+    ]
+    assert [role for node, role in starts if node == "b2"] == ["SLAVE", "ASYNC_MASTER", "SLAVE"]
