@@ -47,6 +47,8 @@ class Report:
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds by phase, in order."""
     counts: dict[str, Any] = field(default_factory=dict)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    """Every check that there is, with what it said."""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """What a check found: id, title, count, examples."""
     notes: list[str] = field(default_factory=list)
@@ -84,6 +86,7 @@ class Report:
             "options": self.options,
             "versions": self.versions or versions(),
             "counts": self.counts,
+            "checks": self.checks,
             "findings": self.findings,
             "notes": self.notes,
         }

@@ -6,7 +6,9 @@ maps what Spark throws to a sentence, writes the report whatever happened, and e
 after Ctrl-C, so that no process and no staging directory is left.
 """
 
+import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JVM_END_S: Final = 20.0
+STDERR: Final = 2
 
 
 class WrongUsage(PipelineError):
@@ -49,6 +52,8 @@ class JobSettings:
     mode: str = "PERMISSIVE"
     columns: tuple[str, ...] = ()
     """Columns of the records; empty for the job's own choice."""
+    spark_log: Path | None = None
+    """Where Spark's own log goes; nowhere by default, since its errors come back as exceptions."""
 
     def source_options(self) -> dict[str, str]:
         """Options for `spark.read.format("rocketbed")`. Raises `WrongUsage`."""
@@ -81,7 +86,7 @@ class Job:
     def spark(self) -> "SparkSession":
         """The session, started at the first use. Raises `SparkMissing`."""
         if self._spark is None:
-            with self.phase("starting Spark"):
+            with self.phase("starting Spark"), quiet_java(self.settings.spark_log):
                 self._spark = build_session(
                     f"rocketbed {self.name}",
                     master=self.settings.master,
@@ -140,6 +145,25 @@ def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Re
             report.exit_code = report.exit_code or PipelineError.exit_code
             report.error = report.error or f"the report cannot be written: {error}"
     return report
+
+
+@contextmanager
+def quiet_java(log: Path | None) -> Iterator[None]:
+    """What a process that is started inside writes to standard error goes to a file, or nowhere.
+
+    Raises `OSError` when the file cannot be written.
+    """
+    target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stderr.flush()
+    kept = os.dup(STDERR)
+    try:
+        os.dup2(target, STDERR)
+        os.close(target)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, STDERR)
+        os.close(kept)
 
 
 def end_spark(spark: "SparkSession") -> None:

@@ -171,6 +171,7 @@ def _export_broker(
         job.report.notes.append(f"{log.broker}: exported before, up to {log.end}; nothing is new")
         return None
     start, end = wanted
+    assert job.spark is not None  # started before the phase that it is not part of
     name = f"part={quote(log.broker, safe='')}-{start}-{end}"
     with job.phase(f"exporting {log.broker} {start} to {end}"):
         staging = job.staging(out / STAGING)
@@ -202,7 +203,7 @@ def _write(
     needed |= dict.fromkeys(["crc_ok", "_corrupt"])
     reader = job.spark.read.format("rocketbed").schema(records_ddl(list(needed)))
     source = {
-        "path": log.path,
+        "path": log.replicas[0].path,  # up to `end` they are all the same
         "startOffset": str(part.start),
         "endOffset": str(part.end),
         "mode": job.settings.mode,

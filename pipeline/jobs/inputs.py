@@ -31,6 +31,11 @@ class ReplicaLog:
         """`broker/replica`."""
         return f"{self.replica.broker}/{self.replica.name}"
 
+    @property
+    def path(self) -> str:
+        """As the data source's option `path`."""
+        return f"{self.label}={self.replica.root}"
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
@@ -44,10 +49,8 @@ class BrokerLog:
 
     @property
     def path(self) -> str:
-        """As the data source's option `path`."""
-        return ",".join(
-            f"{log.replica.broker}/{log.replica.name}={log.replica.root}" for log in self.replicas
-        )
+        """All replicas as the data source's option `path`."""
+        return ",".join(log.path for log in self.replicas)
 
 
 def broker_logs(settings: JobSettings) -> list[BrokerLog]:

@@ -35,6 +35,7 @@ def settings_of(given: dict[str, Any]) -> JobSettings:
         as_json=given.pop("as_json"),
         mode=given.pop("mode"),
         columns=_names(given.pop("columns")),
+        spark_log=given.pop("spark_log"),
     )
 
 
@@ -109,6 +110,12 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         default="PERMISSIVE",
         show_default=True,
         help="What becomes of records that cannot be read.",
+    ),
+    click.option(
+        "--spark-log",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Append what Spark logs.",
     ),
     click.option("--columns", metavar="NAME,...", help="Only these columns of the records."),
 ]

@@ -1,0 +1,92 @@
+"""What checks found: counted all at once, with the first examples of those that found something.
+
+A check gives a table with one row for each finding: `allowed` (the configuration or a fault allows
+it) and `text`, a sentence. Counting them all is one query, so that Spark reads each table once.
+"""
+
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EXAMPLES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check that can run. `found` has the columns `allowed boolean` and `text string`."""
+
+    id: str
+    """`V1`, ..."""
+    title: str
+    found: "DataFrame"
+    unit: str = "messages"
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one check said."""
+
+    id: str
+    title: str
+    verdict: str
+    """`ok`, `violated`, `not-applicable`."""
+    count: int = 0
+    allowed: int = 0
+    """Findings that are allowed, not counted in `count`."""
+    examples: list[str] = field(default_factory=list)
+    """At most 20; of what is allowed only where nothing else was found."""
+    note: str = ""
+
+    def as_row(self) -> dict[str, Any]:
+        """As JSON fields."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "verdict": self.verdict,
+            "count": self.count,
+            "allowed": self.allowed,
+            "examples": [{"text": text} for text in self.examples],
+            "note": self.note,
+        }
+
+
+def not_applicable(id_: str, title: str, note: str) -> Answer:
+    """The answer of a check that has nothing to look at."""
+    return Answer(id_, title, "not-applicable", note=note)
+
+
+def answer(checks: list[Check]) -> list[Answer]:
+    """Run the checks; their answers in the same order."""
+    from pyspark.sql import functions as f
+
+    if not checks:
+        return []
+    parts = [
+        check.found.agg(
+            f.lit(number).alias("number"),
+            f.count_if(~f.col("allowed")).alias("found"),
+            f.count_if(f.col("allowed")).alias("allowed"),
+        )
+        for number, check in enumerate(checks)
+    ]
+    counted = reduce(lambda one, other: one.unionByName(other), parts).collect()
+    answers = []
+    for row in sorted(counted, key=lambda row: int(row["number"])):
+        check = checks[row["number"]]
+        verdict = "violated" if row["found"] else "ok"
+        given = Answer(check.id, check.title, verdict, row["found"], row["allowed"])
+        if row["found"] or row["allowed"]:
+            given.examples = examples(check.found, allowed=not row["found"])
+        answers.append(given)
+    return answers
+
+
+def examples(found: "DataFrame", *, allowed: bool) -> list[str]:
+    """The first sentences."""
+    from pyspark.sql import functions as f
+
+    wanted = found.where(f.col("allowed") == allowed).select("text").limit(EXAMPLES_MAX)
+    return sorted(str(row[0]) for row in wanted.collect())

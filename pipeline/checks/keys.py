@@ -1,0 +1,245 @@
+"""V1, V2, V3, V11, V12: every message that was sent against every message that is stored.
+
+Both sides are put under each other and grouped by key once. A key whose counts and places agree is
+done with; what is left, usually nothing, is the `suspects`, and only these are joined with the rows
+again to say what is wrong and where.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pipeline.checks.found import Check
+from pipeline.checks.tables import KEY, at_place, in_log, user_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LOST: Final = "V1", "acknowledged and lost"
+RESURRECTED: Final = "V2", "refused and yet stored"
+DUPLICATED: Final = "V3", "stored more often than sent"
+MOVED: Final = "V11", "not where it was acknowledged"
+ALTERED: Final = "V12", "another body, or sent by nobody"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTables:
+    """What the checks by key look at."""
+
+    sends: "DataFrame | None"
+    """None: no history; then only V3 can be told."""
+    records: "DataFrame"
+    """Of one log for each broker."""
+    excused: "DataFrame | None" = None
+    """Keys of messages that may be gone."""
+    is_whole: bool = False
+    """Whether the history holds every send to its topics, as the testbed's does."""
+    copies: int = 1
+    """Replicas that have to hold a message."""
+    log_starts: "dict[str, int] | None" = None
+    """By broker where its log begins now, if retention took something."""
+
+
+def key_checks(tables: KeyTables, *, label: str = "") -> tuple[list[Check], "DataFrame"]:
+    """The checks, and the table of suspects that they share, to be persisted by the caller."""
+    records = tables.records.where(tables.records["key"].isNotNull())
+    if tables.sends is None:
+        suspects = _repeated(records)
+        return [_titled(DUPLICATED, label, _duplicated(suspects, records))], suspects
+    known = tables.sends.select("topic").distinct()
+    records = records.join(_small(known), "topic", "left_semi")
+    unnamed = tables.records.join(_small(known), "topic", "left_semi")
+    suspects = _suspects(tables.sends, records, is_whole=tables.is_whole).persist()
+    found = [
+        (LOST, _lost(suspects, tables)),
+        (RESURRECTED, _resurrected(suspects, records)),
+        (DUPLICATED, _duplicated(suspects, records)),
+        (MOVED, _moved(suspects, tables.sends, records)),
+        (ALTERED, _altered(suspects, records, unnamed, is_whole=tables.is_whole)),
+    ]
+    return [_titled(title, label, table) for title, table in found], suspects
+
+
+def _titled(title: tuple[str, str], label: str, table: "DataFrame") -> Check:
+    return Check(title[0], f"{title[1]}{label}", table)
+
+
+def _suspects(sends: "DataFrame", records: "DataFrame", *, is_whole: bool) -> "DataFrame":
+    """Keys whose sends and records do not simply agree, with what is known of each."""
+    from pyspark.sql import functions as f
+
+    whole = _sent_side(sends).unionAll(_stored_side(records))
+    by_key = whole.groupBy(*KEY).agg(
+        f.sum("ok").alias("ok"),
+        f.sum("maybe").alias("maybe"),
+        f.sum("refused").alias("refused"),
+        f.sum("stored").alias("stored"),
+        f.sum("firm").alias("firm"),
+        f.max("sent_place").alias("sent_place"),
+        f.max("stored_place").alias("stored_place"),
+        f.min("crc").alias("crc_min"),
+        f.max("crc").alias("crc_max"),
+    )
+    ok, maybe, stored = f.col("ok"), f.col("maybe"), f.col("stored")
+    several = (ok > 1) | (stored > 1)
+    elsewhere = f.col("sent_place") != f.col("stored_place")
+    marks = {
+        "is_lost": (ok > 0) & (f.col("firm") == 0),
+        "is_risen": (ok + maybe == 0) & (f.col("refused") > 0) & (stored > 0),
+        "is_repeated": stored > f.greatest(f.lit(1), ok + maybe),
+        "is_elsewhere": (ok > 0) & (stored > 0) & (several | f.coalesce(elsewhere, f.lit(False))),
+        "is_altered": (stored > 0) & f.coalesce(f.col("crc_min") != f.col("crc_max"), f.lit(False)),
+        "is_foreign": f.lit(is_whole) & (stored > 0) & (ok + maybe + f.col("refused") == 0),
+    }
+    any_mark: Column = f.lit(False)
+    for name, mark in marks.items():
+        by_key = by_key.withColumn(name, mark)
+        any_mark = any_mark | f.col(name)
+    return by_key.where(any_mark)
+
+
+def _sent_side(sends: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    outcome = f.col("outcome")
+    is_ok = outcome == "ok"
+    return sends.select(
+        *KEY,
+        f.when(is_ok, 1).otherwise(0).alias("ok"),
+        f.when(outcome.isin("weak", "unknown"), 1).otherwise(0).alias("maybe"),
+        f.when(outcome == "fail", 1).otherwise(0).alias("refused"),
+        f.lit(0).alias("stored"),
+        f.lit(0).alias("firm"),
+        f.when(is_ok, f.col("place")).alias("sent_place"),
+        f.lit(None).cast("bigint").alias("stored_place"),
+        f.col("body_crc").alias("crc"),
+    )
+
+
+def _stored_side(records: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    return records.select(
+        *KEY,
+        *[f.lit(0).alias(name) for name in ("ok", "maybe", "refused")],
+        f.lit(1).alias("stored"),
+        f.when(f.col("firm"), 1).otherwise(0).alias("firm"),
+        f.lit(None).cast("bigint").alias("sent_place"),
+        f.col("place").alias("stored_place"),
+        plain_crc().alias("crc"),
+    )
+
+
+def plain_crc() -> "Column":
+    """The checksum of the body that was sent; null where the stored body is a packed one."""
+    from pyspark.sql import functions as f
+
+    packed = f.col("sys_flag").bitwiseAND(1) != 0
+    return f.when(~packed, f.col("body_crc").cast("bigint"))
+
+
+def _repeated(records: "DataFrame") -> "DataFrame":
+    """Without a history: keys that stand more than once in a topic of users."""
+    from pyspark.sql import functions as f
+
+    counted = records.where(user_topic()).groupBy(*KEY).agg(f.count("*").alias("stored"))
+    none = f.lit(0)
+    return counted.where("stored > 1").select(
+        "*", none.alias("ok"), none.alias("maybe"), f.lit(True).alias("is_repeated")
+    )
+
+
+def _lost(suspects: "DataFrame", tables: KeyTables) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    assert tables.sends is not None
+    lost = suspects.where("is_lost").select(*KEY, "stored")
+    rows = tables.sends.where(f.col("outcome") == "ok").join(lost, list(KEY))
+    allowed = f.lit(False)
+    if tables.excused is not None:
+        excused = tables.excused.select("uniq_key", f.lit(True).alias("excused"))
+        rows = rows.join(_small(excused), "uniq_key", "left")
+        allowed = f.coalesce(f.col("excused"), f.lit(False))
+    for broker, start in (tables.log_starts or {}).items():
+        of_broker = f.coalesce(f.col("broker"), f.lit(broker)) == broker
+        expired = of_broker & (f.col("physical_offset") < start)
+        allowed = allowed | f.coalesce(expired, f.lit(False))
+    few = f.concat(f.lit(" is held by fewer than "), f.lit(str(tables.copies)), f.lit(" replicas"))
+    what = f.when(f.col("stored") > 0, few).otherwise(f.lit(" is in no log"))
+    text = f.concat(f.lit("key "), f.col("uniq_key"), f.lit(", acknowledged at "), at_place(), what)
+    return rows.select(allowed.alias("allowed"), text.alias("text"))
+
+
+def _resurrected(suspects: "DataFrame", records: "DataFrame") -> "DataFrame":
+    risen = suspects.where("is_risen").select(*KEY)
+    return _sentences(records.join(risen, list(KEY)), "refused to its producer, is at ")
+
+
+def _duplicated(suspects: "DataFrame", records: "DataFrame") -> "DataFrame":
+    """One row for each key that is there too often."""
+    from pyspark.sql import functions as f
+
+    often = suspects.where("is_repeated").select(*KEY, "stored", "ok", "maybe")
+    places = f.array_sort(f.collect_list(f.concat(at_place(), in_log())))
+    grouped = records.join(often, list(KEY)).groupBy(*KEY, "stored", "ok", "maybe")
+    sends = f.col("ok") + f.col("maybe")
+    text = f.concat(
+        f.col("stored").cast("string"),
+        f.lit(" times stored, "),
+        f.when(sends > 0, f.concat(sends.cast("string"), f.lit(" times sent: "))).otherwise(
+            f.lit("under one key: ")
+        ),
+        f.array_join(f.slice("places", 1, 4), ", "),
+    )
+    table = grouped.agg(places.alias("places"))
+    return table.select(f.lit(False).alias("allowed"), text.alias("text"))
+
+
+def _moved(suspects: "DataFrame", sends: "DataFrame", records: "DataFrame") -> "DataFrame":
+    """Acknowledged places where the message is not, though it is somewhere."""
+    from pyspark.sql import functions as f
+
+    doubtful = suspects.where("is_elsewhere").select(*KEY)
+    acked = sends.where((f.col("outcome") == "ok") & f.col("place").isNotNull())
+    acked = acked.join(doubtful, list(KEY), "left_semi")
+    stored = records.join(doubtful, list(KEY), "left_semi")
+    missing = acked.join(stored, [*KEY, "place"], "left_anti")
+    where = stored.groupBy(*KEY).agg(f.first(f.concat(at_place(), in_log())).alias("where"))
+    text = f.concat(
+        f.lit("key "),
+        f.col("uniq_key"),
+        f.lit(", acknowledged at "),
+        at_place(),
+        f.lit(", is at "),
+        f.col("where"),
+    )
+    rows = missing.join(where, list(KEY))
+    return rows.select(f.lit(False).alias("allowed"), text.alias("text"))
+
+
+def _altered(
+    suspects: "DataFrame", records: "DataFrame", unnamed: "DataFrame", *, is_whole: bool
+) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    changed = suspects.where("is_altered and not is_foreign").select(*KEY)
+    found = _sentences(records.join(changed, list(KEY)), "with another body than the one sent, at ")
+    if not is_whole:
+        return found
+    foreign = suspects.where("is_foreign").select(*KEY)
+    strange = unnamed.where(f.col("key").isNull() & f.col("crc_ok") & f.col("reason").isNull())
+    return found.unionAll(
+        _sentences(records.join(foreign, list(KEY)), "that nobody sent, at ")
+    ).unionAll(_sentences(strange, "whose body names no writer, at "))
+
+
+def _sentences(rows: "DataFrame", what: str) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    text = f.concat(at_place(f"a message, {what}"), in_log())
+    return rows.select(f.lit(False).alias("allowed"), text.alias("text"))
+
+
+def _small(table: "DataFrame") -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    return f.broadcast(table)

@@ -1,0 +1,110 @@
+"""What `verify` is told about a run: where its files are, and what its record requires.
+
+A run of the testbed leaves `run.json`, a history and store directories (`chaos.record`). What an
+acknowledgement promised, and so which messages may be gone after which fault, is judged by the
+testbed alone (chaos.md 2.3): it hands the outcome over as a `requirement`, a JSON file:
+
+    {"format": 1, "excused": ["17", ...], "agreed": {"b2": 4711}, "damaged": ["b3"],
+     "turns": 1, "ordered_topics": ["t"]}
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.errors import PipelineError
+from pipeline.histories import Names
+
+FORMAT: Final = 1
+RUN_FILE: Final = "run.json"
+HISTORY_FILE: Final = "history.rbh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """What may be otherwise without being a finding."""
+
+    excused: tuple[str, ...] = ()
+    """Keys of acknowledged messages that may be gone."""
+    agreed: dict[str, int] = field(default_factory=dict)
+    """By replica: up to which byte it has to be like its leader."""
+    damaged: tuple[str, ...] = ()
+    """Replicas whose bytes the run damaged on purpose."""
+    turns: int = 0
+    """How often the truth of a broker may have lost its end."""
+    ordered_topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """A run's directory, as far as it matters here."""
+
+    history: Path
+    stores: tuple[str, ...]
+    """`broker/replica=root`."""
+    leaders: dict[str, str]
+    """Broker -> the replica that was its last master."""
+    names: Names
+    ordered_topics: tuple[str, ...]
+
+
+def read_run(directory: Path) -> RunFiles:
+    """Read a run's record. Raises `PipelineError`."""
+    row = _read_json(directory / RUN_FILE)
+    try:
+        groups = {str(broker): list(nodes) for broker, nodes in row["groups"].items()}
+        places = {str(node): directory / path for node, path in row["stores"].items()}
+        leaders = {str(broker): str(node) for broker, node in row["leaders"].items()}
+        ordered = tuple(map(str, row.get("ordered_topics", ())))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(f"{directory / RUN_FILE} lacks {error}: is it a run's?") from error
+    brokers = {node: broker for broker, nodes in groups.items() for node in nodes}
+    stores = tuple(
+        f"{brokers[node]}/{node}={place}"
+        for node, place in sorted(places.items())
+        if node in brokers
+    )
+    for broker, node in leaders.items():
+        if node not in places:
+            raise PipelineError(f"the store of {node}, last master of {broker}, was not kept")
+    if missing := sorted(set(groups) - set(leaders)):
+        raise PipelineError(f"broker {missing[0]} had no master at the end: nothing can be said")
+    names = Names(brokers | {broker: broker for broker in groups}, _only(groups))
+    return RunFiles(
+        history=directory / HISTORY_FILE,
+        stores=stores,
+        leaders=leaders,
+        names=names,
+        ordered_topics=ordered,
+    )
+
+
+def read_requirement(path: Path) -> Requirement:
+    """Read what the testbed requires. Raises `PipelineError`."""
+    row = _read_json(path)
+    try:
+        if row["format"] != FORMAT:
+            raise PipelineError(f"{path} was written by another version of rocketbed")
+        return Requirement(
+            excused=tuple(map(str, row["excused"])),
+            agreed={str(node): int(limit) for node, limit in row["agreed"].items()},
+            damaged=tuple(map(str, row["damaged"])),
+            turns=int(row["turns"]),
+            ordered_topics=tuple(map(str, row["ordered_topics"])),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise PipelineError(f"{path} is no requirement: {error!r}") from error
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise PipelineError(f"{path} is not JSON: {error}") from error
+
+
+def _only(groups: dict[str, list[str]]) -> str:
+    return next(iter(groups)) if len(groups) == 1 else ""

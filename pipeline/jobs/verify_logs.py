@@ -1,0 +1,123 @@
+"""Reads what `verify` looks at in store directories, through the data source."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pipeline.checks.replicas import Divergence, first_difference, unequal_blocks
+from pipeline.checks.tables import RECORD_COLUMNS, record_table, testbed_key
+from pipeline.jobs.inputs import BrokerLog, ReplicaLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BLOCK_BYTES: Final = 1 << 20
+READ: Final = {"syncMode": "walk", "mode": "PERMISSIVE", "readUncommitted": "true"}
+
+
+def read_records(
+    spark: "SparkSession",
+    logs: Sequence[ReplicaLog],
+    *,
+    firm: Mapping[str, int],
+    by_value: bool,
+) -> "DataFrame":
+    """All records of these logs, to their ends, as `tables.record_table` has them.
+
+    `firm` is by broker up to which byte enough replicas hold the log.
+    """
+    from pyspark.sql import functions as f
+
+    from pipeline.schema import records_ddl
+
+    key = "body" if by_value else "uniq_key"
+    columns = [*RECORD_COLUMNS, key, "properties"]
+    reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**READ)
+    rows = reader.load(",".join(log.path for log in logs))
+    if by_value:
+        rows = rows.withColumn("uniq_key", testbed_key()).drop("body")
+    is_firm = f.lit(False)
+    for broker, end in firm.items():
+        inside = f.col("physical_offset") + f.col("size") <= end
+        is_firm = is_firm | ((f.col("broker") == broker) & inside)
+    return record_table(rows, f.coalesce(is_firm, f.lit(False)))
+
+
+def read_entries(spark: "SparkSession", log: ReplicaLog) -> "DataFrame":
+    """The entries of a replica's consume queues."""
+    reader = spark.read.format("rocketbed").option("view", "consumequeue")
+    return reader.options(mode="PERMISSIVE").load(log.path)
+
+
+def compare_replicas(
+    spark: "SparkSession", brokers: Sequence[BrokerLog], leaders: Mapping[str, ReplicaLog]
+) -> list[Divergence]:
+    """Replicas that differ from their leader over what both hold, to the byte."""
+    several = [broker for broker in brokers if len(broker.replicas) > 1]
+    if not several:
+        return []
+    found: list[Divergence] = []
+    for broker in several:
+        leader = leaders[broker.broker]
+        others = [log for log in broker.replicas if log is not leader]
+        for end in sorted({min(leader.end, log.end) for log in others}):
+            logs = [leader, *(log for log in others if min(leader.end, log.end) == end)]
+            start = max(log.start for log in logs)
+            if start >= end:
+                continue
+            reader = spark.read.format("rocketbed").option("view", "blocks")
+            reader = reader.option("blockBytes", BLOCK_BYTES).option("readUncommitted", "true")
+            reader = reader.option("startOffset", start).option("endOffset", end)
+            blocks = reader.load(",".join(log.path for log in logs))
+            found += unequal_blocks(blocks, {broker.broker: leader.replica.name})
+    by_name = {(b.broker, log.replica.name): log for b in several for log in b.replicas}
+    return [_refined(one, by_name) for one in found]
+
+
+def firm_end(ends: Sequence[int], copies: int) -> int:
+    """Up to where at least `copies` of the logs reach; 0 when there are fewer logs."""
+    if len(ends) < copies:
+        return 0
+    return sorted(ends, reverse=True)[copies - 1]
+
+
+def has_abort(log: ReplicaLog) -> bool:
+    """Whether the node was killed: its queues may be unfinished."""
+    return (Path(log.replica.root) / "abort").exists()
+
+
+def topic_table(log: ReplicaLog) -> tuple[tuple[str, ...] | None, dict[str, int]]:
+    """Topics that a store knows (None: its table cannot be read), and by topic up to which byte its
+    records are of a topic that was deleted."""
+    from rocketbed.inspect import open_directory
+
+    directory = open_directory(log.replica.root)
+    try:
+        table = directory.topics()
+        deleted = dict(directory.marks.deleted) if directory.marks else {}
+        if table is None:
+            return None, deleted
+        queues = (topic for topic, _ in (*directory.queues, *directory.batch_queues))
+        return tuple(sorted({*table, *queues})), deleted
+    finally:
+        directory.close()
+
+
+def _refined(one: Divergence, logs: Mapping[tuple[str, str], ReplicaLog]) -> Divergence:
+    """With the very byte, where both files can be read here."""
+    theirs = _file_of(logs[one.broker, one.replica], one.first)
+    leaders = _file_of(logs[one.broker, one.leader], one.first)
+    if theirs is None or leaders is None or theirs[1] != leaders[1]:
+        return one
+    base = theirs[1]
+    at = base + first_difference(theirs[0], leaders[0], one.first - base, BLOCK_BYTES)
+    return replace(one, first=at)
+
+
+def _file_of(log: ReplicaLog, offset: int) -> tuple[Path, int] | None:
+    """The file that holds a byte of the log, and its first offset."""
+    folder = Path(log.replica.root) / "commitlog"
+    bases = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    below = [base for base in bases if base <= offset]
+    return (folder / f"{below[-1]:020}", below[-1]) if below else None
