@@ -7,9 +7,10 @@ interpreter with other hashes, and has to give the same digest.
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,8 @@ from chaos.checkers.judgement import Judgement
 from chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from chaos.report.page import write_report
 from chaos.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
+from chaos.scenario.corpus import Corpus
+from chaos.scenario.crashpoints import crash_event, crash_points
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.family import Family
 from chaos.scenario.plan import Plan
@@ -37,6 +40,17 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CrashPoints:
+    """Where a node is to die."""
+
+    node: str
+    power: bool = False
+    """By a power cut instead of a kill."""
+    sample: int = 40
+    """How many places, spread over all there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
     """What a campaign is told."""
 
@@ -50,6 +64,10 @@ class CampaignOptions:
     shrink: bool = True
     check_share: float = 0.01
     """Share of simulated runs that are made again in another interpreter."""
+    corpus: Path | None = None
+    """Directory of plans that went somewhere new: half of the seeds vary one of them (sim)."""
+    crash_points: CrashPoints | None = None
+    """Run each seed many times, each with a node's death at another change of its disk (sim)."""
 
 
 @dataclass(slots=True)
@@ -60,8 +78,10 @@ class Campaign:
     counts: "Counter[str]" = field(default_factory=Counter)
     """Runs by verdict."""
     outcomes: list[Outcome] = field(default_factory=list)
-    replays: dict[int, Path] = field(default_factory=dict)
-    """Seed -> its replay file."""
+    replays: dict[str, Path] = field(default_factory=dict)
+    """Key of a plan (`run_key`) -> its replay file."""
+    new_points: int = 0
+    """Places that no plan of the corpus had reached before."""
     not_repeatable: list[str] = field(default_factory=list)
     simulated_s: float = 0.0
     exit_code: int = 0
@@ -75,8 +95,11 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
     """Run all seeds. Raises `ScenarioError` before anything runs, `OSError` for the report."""
     result = Campaign(family)
     options = campaign.options
-    plans = [family.plan(seed, options.backend, quick=campaign.quick) for seed in campaign.seeds]
-    single = len(plans) == 1
+    if options.backend != "sim" and (campaign.corpus or campaign.crash_points):
+        raise ScenarioError("a corpus and crash points are for the simulation: --backend sim")
+    corpus = None if campaign.corpus is None else Corpus(campaign.corpus)
+    plans = _plans(family, campaign, corpus)
+    single = len(campaign.seeds) == 1 and campaign.crash_points is None
     outcomes = run_many(
         plans,
         options if single else replace(options, say=None),
@@ -85,11 +108,31 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
     )
     with closing(outcomes):
         for outcome in outcomes:
+            if corpus is not None:
+                result.new_points += len(corpus.note(outcome))
             _take(result, campaign, outcome, say, single=single)
     if options.backend == "sim":
-        for plan in _sample(plans, campaign.check_share):
+        for plan in _sample([outcome.plan for outcome in result.outcomes], campaign.check_share):
             _check_digest(result, plan, say)
     return result
+
+
+def run_key(plan: Plan) -> str:
+    """What tells the runs of one campaign apart: scenario, seed, and place of a crash."""
+    event = crash_event(plan)
+    return f"{plan.name}-{plan.seed}" + ("" if event is None else f"-at-{event}")
+
+
+def _plans(family: Family, campaign: CampaignOptions, corpus: Corpus | None) -> Iterable[Plan]:
+    """What is to be run; from a corpus one by one, as it grows meanwhile."""
+    backend, points = campaign.options.backend, campaign.crash_points
+    plans = [family.plan(seed, backend, quick=campaign.quick) for seed in campaign.seeds]
+    if points is not None:
+        return chain.from_iterable(
+            crash_points(plan, node=points.node, power=points.power, sample=points.sample)
+            for plan in plans
+        )
+    return plans if corpus is None else map(corpus.plan, plans)
 
 
 def _take(
@@ -151,15 +194,15 @@ def _make_repeatable(
                 say(f"    {step}")
         else:
             say(f"{shrunk.finding} did not show when only what was done was done again")
-    path = campaign.report / replay.name
+    path = campaign.report / f"FAIL-{run_key(outcome.plan)}.rbx"
     save_replay(replay, path)
-    result.replays[outcome.plan.seed] = path
+    result.replays[run_key(outcome.plan)] = path
 
 
 def _place(campaign: CampaignOptions, plan: Plan) -> Path | None:
     if campaign.report is None:
         return None
-    place = campaign.report / f"{plan.name}-{plan.seed}-{campaign.options.backend}"
+    place = campaign.report / f"{run_key(plan)}-{campaign.options.backend}"
     clear_place(place)
     return place
 
@@ -179,9 +222,14 @@ def _line(outcome: Outcome) -> str:
     findings = f"  {', '.join(outcome.finding_ids)}" if outcome.finding_ids else ""
     error = f"  {outcome.error.strip().splitlines()[-1]}" if outcome.error else ""
     return (
-        f"seed {outcome.plan.seed}: {outcome.verdict}{findings}  ({counts.get('ok', 0)} ok,"
+        f"{_title(outcome.plan)}: {outcome.verdict}{findings}  ({counts.get('ok', 0)} ok,"
         f" {outcome.simulated_s or outcome.wall_s:.0f} s{error})"
     )
+
+
+def _title(plan: Plan) -> str:
+    event = crash_event(plan)
+    return f"seed {plan.seed}" + ("" if event is None else f", death at disk event {event}")
 
 
 def _sample(plans: Sequence[Plan], share: float) -> Iterator[Plan]:
@@ -199,9 +247,9 @@ def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
         answer = same_digest(plan)
     except DeterminismError as error:
         result.add_exit(EXIT_HARNESS)
-        say(f"seed {plan.seed} could not be run again elsewhere: {error}")
+        say(f"{_title(plan)} could not be run again elsewhere: {error}")
         return
     if not answer.same:
-        result.not_repeatable.append(f"seed {plan.seed}: {answer.reason}")
+        result.not_repeatable.append(f"{_title(plan)}: {answer.reason}")
         result.add_exit(EXIT_NOT_REPEATABLE)
-        say(f"seed {plan.seed} does not repeat itself: {answer.reason}")
+        say(f"{_title(plan)} does not repeat itself: {answer.reason}")

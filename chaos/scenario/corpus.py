@@ -19,7 +19,7 @@ from chaos.runner import Outcome
 from chaos.scenario.check import check_plan
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.form import plan_from_row, plan_to_row
-from chaos.scenario.generator import TINY, Generate, draw_producers, generate
+from chaos.scenario.generator import TINY, draw_producers
 from chaos.scenario.plan import Plan
 from chaos.scenario.step import At, Step, parse_step
 from chaos.scenario.swarm import swarm_weather
@@ -58,7 +58,6 @@ class Corpus:
     """A directory of plans. Made if it does not exist; used by one process at a time."""
 
     directory: Path
-    wishes: Generate = field(default_factory=Generate)
     plans: list[Plan] = field(default_factory=list)
     seen: dict[str, None] = field(default_factory=dict)
     """Every point that a kept plan reached."""
@@ -82,15 +81,14 @@ class Corpus:
             _write(self.directory, outcome.plan, reached)
         return new
 
-    def plan(self, seed: int, *, name: str = "soak-swarm") -> Plan:
-        """The plan of a seed: fresh for even ones, for odd ones a variation of a kept plan.
+    def plan(self, fresh: Plan) -> Plan:
+        """What to run in place of a fresh plan: itself for even seeds, else a kept one, varied.
 
         It depends on what is kept, so it is repeated from its replay file, not from its seed.
         """
-        fresh = generate(seed, self.wishes, name=name)
-        if not self.plans or seed % 2 == 0:
+        if not self.plans or fresh.seed % 2 == 0:
             return fresh
-        random = Random(f"{name}/{seed}/corpus")
+        random = Random(f"{fresh.name}/{fresh.seed}/corpus")
         varied = vary(random.choice(self.plans), fresh, random)
         try:
             check_plan(varied)
@@ -101,7 +99,7 @@ class Corpus:
 
 def vary(plan: Plan, fresh: Plan, random: Random) -> Plan:
     """A variation of a plan, with some parts of a fresh one."""
-    varied = replace(plan, seed=fresh.seed)
+    varied = replace(plan, seed=fresh.seed, name=fresh.name)
     if random.random() < 0.5:
         weather = swarm_weather(plan.shape, f"{fresh.name}/{fresh.seed}/weather")
         varied = replace(varied, weather=weather)

@@ -47,6 +47,8 @@ def crash_points(
     if node not in plan.shape.nodes:
         raise ScenarioError(f"no node {node!r}: there are {', '.join(plan.shape.nodes)}")
     count, _ = disk_events(plan, node)
+    if count == 0:
+        raise ScenarioError(f"the disk of {node} does not change in a storm of {plan.storm_s:g} s")
     numbers = range(1, count + 1)
     if count > sample:
         numbers_left = Random(f"{plan.name}/{plan.seed}/crash-points").sample(numbers, sample)
@@ -55,6 +57,14 @@ def crash_points(
         chosen = list(numbers)
     for event in chosen:
         yield replace(plan, steps=plan.steps + _death(plan, node, event, power=power))
+
+
+def crash_event(plan: Plan) -> int | None:
+    """The disk event at which one of `crash_points`' plans has its node die."""
+    for step in plan.steps:
+        if step.label == LABEL:
+            return int(step.words["store-event"])
+    return None
 
 
 def _death(plan: Plan, node: str, event: int, *, power: bool) -> tuple[Step, ...]:

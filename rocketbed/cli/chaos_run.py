@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 import click
 
-from chaos.campaign import EXIT_HARNESS, Campaign, CampaignOptions, run_campaign
+from chaos.campaign import (
+    EXIT_HARNESS,
+    Campaign,
+    CampaignOptions,
+    CrashPoints,
+    run_campaign,
+    run_key,
+)
 from chaos.report.text import summary_text
 from chaos.runner import Options, explain, is_full
 from chaos.scenario.errors import ScenarioError
@@ -38,6 +45,22 @@ from rocketbed.cli.interrupts import Interruptible
 @click.option("--quick", is_flag=True, help="A short form of the scenario.")
 @click.option("--strict", is_flag=True, help="End with 5 if a step had to be skipped.")
 @click.option("--no-shrink", is_flag=True, help="Do not look for a shorter failing plan.")
+@click.option(
+    "--corpus",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep plans that reached new places there; half of the seeds vary one of them.",
+)
+@click.option(
+    "--crash-points", metavar="NODE", help="NODE dies, in each run at another disk event."
+)
+@click.option("--power", is_flag=True, help="With --crash-points: by a power cut, not a kill.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    help="With --crash-points: how many places of each seed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
 @click.option(
     "--report",
@@ -56,6 +79,10 @@ def run(
     quick: bool,
     strict: bool,
     no_shrink: bool,
+    corpus: Path | None,
+    crash_points: str | None,
+    power: bool,
+    sample: int,
     as_json: bool,
     report: Path,
 ) -> int:
@@ -67,6 +94,7 @@ def run(
     first = SystemRandom().randrange(1_000_000) if seed is None else seed
     numbers = range(first, first + (seeds or 1))
     options = Options(backend=backend, net=net, say=say)
+    points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
         family = load_scenario(scenario)
         if backend not in family.backends:
@@ -79,6 +107,8 @@ def run(
             report=report.absolute(),
             strict=strict,
             shrink=not no_shrink,
+            corpus=corpus,
+            crash_points=points,
         )
         with Interruptible():
             result = run_campaign(family, campaign, say)
@@ -107,8 +137,10 @@ def tell(result: Campaign, say: Callable[[str], None]) -> None:
     else:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
         say(f"{len(result.outcomes)} runs, {result.simulated_s:.0f} simulated seconds: {counts}")
-    for seed, path in sorted(result.replays.items()):
-        say(f"seed {seed}: rocketbed chaos replay {path}")
+    if result.new_points:
+        say(f"{result.new_points} places were reached for the first time")
+    for path in result.replays.values():
+        say(f"again: rocketbed chaos replay {path}")
 
 
 def tell_failure(error: OSError, say: Callable[[str], None], *, as_json: bool) -> int:
@@ -133,8 +165,8 @@ def as_row(result: Campaign) -> dict[str, Any]:
             row["error"] = outcome.error
         if outcome.directory is not None:
             row["directory"] = str(outcome.directory)
-        if outcome.plan.seed in result.replays:
-            row["replay"] = str(result.replays[outcome.plan.seed])
+        if (replay := result.replays.get(run_key(outcome.plan))) is not None:
+            row["replay"] = str(replay)
         rows.append(row)
     if len(rows) == 1:
         return {**rows[0], "exit_code": result.exit_code}
@@ -144,5 +176,6 @@ def as_row(result: Campaign) -> dict[str, Any]:
         "simulated_s": round(result.simulated_s, 3),
         "counts": dict(result.counts),
         "not_repeatable": result.not_repeatable,
+        "new_points": result.new_points,
         "runs": rows,
     }

@@ -130,15 +130,15 @@ def test_coverage_knows_role_and_fault(outcome: Outcome) -> None:
 
 def test_a_corpus_keeps_what_was_new(outcome: Outcome, tmp_path: Path) -> None:
     corpus = Corpus(tmp_path / "corpus")
-    assert corpus.plan(1) == generate(1)
+    assert corpus.plan(generate(1)) == generate(1)
     assert corpus.note(outcome)
     assert corpus.note(outcome) == []
     again = Corpus(tmp_path / "corpus")
     assert (again.plans, sorted(again.seen)) == ([SMALL], sorted(corpus.seen))
-    assert again.plan(2) == generate(2)
-    varied = again.plan(5)
+    assert again.plan(generate(2)) == generate(2)
+    varied = again.plan(generate(5))
     assert (varied.seed, varied.shape.brokers) == (5, 1)
-    assert again.plan(5) == varied
+    assert again.plan(generate(5)) == varied
     (tmp_path / "corpus" / "bad.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ScenarioError, match="no plan of a corpus"):
         Corpus(tmp_path / "corpus")

@@ -1,11 +1,19 @@
 """Many seeds: which exit code wins, what is kept, what is skipped."""
 
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from chaos.campaign import Campaign, CampaignOptions, clear_place, run_campaign
+from chaos.campaign import (
+    Campaign,
+    CampaignOptions,
+    CrashPoints,
+    clear_place,
+    run_campaign,
+    run_key,
+)
 from chaos.record import RUN_FILE
 from chaos.runner import Options
 from chaos.scenario.errors import ScenarioError
@@ -84,3 +92,43 @@ def test_a_place_is_cleared_of_runs_only(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="choose another --report"):
         clear_place(run)
     assert (run / "precious").exists()
+
+
+def test_a_seed_with_a_death_at_many_places(tmp_path: Path) -> None:
+    lines: list[str] = []
+    points = CrashPoints(node="b1", power=True, sample=3)
+    options = CampaignOptions(seeds=(MISSED,), report=tmp_path, shrink=False, crash_points=points)
+    with pytest.raises(ScenarioError, match="the disk of b1 does not change"):
+        run_campaign(FAMILY, options, lines.append)
+    family = replace(FAMILY, make=lambda *args: replace(make(*args), storm_s=3.0))
+    result = run_campaign(family, options, lines.append)
+    assert result.counts == {"stalled": 3}
+    keys = {run_key(outcome.plan) for outcome in result.outcomes}
+    assert len(keys) == 3
+    assert set(result.replays) == keys
+    for key in keys:
+        event = key.removeprefix(f"small-{MISSED}-at-")
+        assert (tmp_path / f"FAIL-{key}.rbx").exists()
+        assert (tmp_path / f"{key}-sim" / "index.html").exists()
+        assert any(f"death at disk event {event}: stalled" in line for line in lines)
+
+
+def test_a_corpus_grows_and_seeds_vary_what_it_holds(tmp_path: Path) -> None:
+    options = CampaignOptions(seeds=(1, 3), jobs=1, corpus=tmp_path)
+    first = run_campaign(FAMILY, options, lambda line: None)
+    assert first.new_points > 0
+    kept = list(tmp_path.glob("small-*.json"))
+    assert kept
+    again = run_campaign(FAMILY, replace(options, seeds=(1,)), lambda line: None)
+    assert again.outcomes[0].plan != make(1, "sim", False)
+    assert again.exit_code == 0
+
+
+def test_a_corpus_and_crash_points_are_for_the_simulation(tmp_path: Path) -> None:
+    options = Options(backend="process", net="plain")
+    for campaign in (
+        CampaignOptions(options=options, corpus=tmp_path),
+        CampaignOptions(options=options, crash_points=CrashPoints(node="b1")),
+    ):
+        with pytest.raises(ScenarioError, match="--backend sim"):
+            run_campaign(FAMILY, campaign, lambda line: None)
