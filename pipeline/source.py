@@ -1,21 +1,33 @@
 """The data source `rocketbed`: `spark.read.format("rocketbed").option("path", ...)`.
 
 Spark finds it by itself through the module `pyspark_rocketbed`. A schema given by the user is the
-projection: any columns of `pipeline.schema.RECORDS` (or of the view's table), in any order. Options:
-`pipeline.options.Options`.
+projection: any columns of `pipeline.schema.RECORDS` (or of the view's table), in any order.
+Options: `pipeline.options.Options`.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 
 from pipeline.options import Options
 from pipeline.schema import SchemaError, arrow_schema, view_ddl
+from pipeline.stream_options import is_flag
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
+
+    from pipeline.reading import Plan
+    from pipeline.wire_plan import WirePlan
 
 
 class Part(InputPartition):
@@ -45,21 +57,40 @@ class RocketbedSource(DataSource):
     def reader(self, schema: "StructType") -> DataSourceReader:
         """A batch reader of exactly these columns; one that takes filters if `pushdown` is on."""
         options = self._options()
+        if is_flag(options, "onlycommitted"):
+            return CommittedReader(schema, options)
         kind = PushdownReader if options.pushdown else Reader
         return kind(schema, options)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        """A stream of exactly these columns: see `pipeline.stream`."""
+        from pipeline.stream import StreamReader
+
+        options = self._options()
+        return StreamReader(checked_schema(schema, options), options)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        """A batch job's writer into topics: see `pipeline.sink`."""
+        from pipeline.sink import TopicWriter
+
+        return TopicWriter(schema, dict(self.options), overwrite=overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
+        """A streaming query's writer into topics: see `pipeline.sink`."""
+        from pipeline.sink import TopicStreamWriter
+
+        return TopicStreamWriter(schema, dict(self.options))
 
     def _options(self) -> Options:
         return Options.parse(dict(self.options))
 
 
 class Reader(DataSourceReader):
-    """Reads the files of store directories."""
+    """Reads the files of store directories, or the queues of a live cluster."""
 
     def __init__(self, schema: "StructType", options: Options) -> None:
-        from pipeline.reading import Plan
-
         self.arrow = checked_schema(schema, options)
-        self.plan = Plan.of(options)
+        self.plan = plan_of(options)
 
     def partitions(self) -> list[InputPartition]:
         """One for each split; Spark makes one of `None` out of none."""
@@ -88,6 +119,42 @@ class PushdownReader(Reader):
         wanted, rest = push(self.plan.wanted, filters)
         self.plan = replace(self.plan, wanted=wanted)
         return iter(rest)
+
+
+class CommittedReader(Reader):
+    """A reader with `onlyCommitted`: see `pipeline.committed`."""
+
+    def __init__(self, schema: "StructType", options: Options) -> None:
+        super().__init__(schema, options)
+        if options.view != "records":
+            raise SchemaError(f"onlyCommitted needs view=records, not {options.view}")
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each split, with what is marked now."""
+        from pipeline.committed import CommittedPart, marked_runs
+
+        marked = marked_runs(self.options)
+        return [Part(CommittedPart(split, marked)) for split in self.plan.splits()]
+
+    def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
+        """The rows of one partition that count."""
+        from pipeline.committed import read_committed
+
+        if not isinstance(partition, Part):
+            return iter(())
+        return read_committed(self.plan, partition.share, self.arrow, self.options.corrupt_column)
+
+
+def plan_of(options: Options) -> "Plan | WirePlan":
+    """What reads: files, or queues where the option endpoints is given."""
+    if options.endpoints:
+        from pipeline.wire_plan import WirePlan
+
+        return WirePlan.of(options)
+    from pipeline.reading import Plan
+
+    return Plan.of(options)
 
 
 def checked_schema(schema: "StructType", options: Options) -> "pyarrow.Schema":

@@ -81,6 +81,8 @@ class QueueBounds(NamedTuple):
     """The first one that is still there."""
     end: int
     """Behind the last one that every answering member has."""
+    longest: int
+    """Behind the last one that any of them has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +93,9 @@ class RawPull:
     """Stored records, back to back; empty if none was found."""
     next_offset: int
     first: int
+    """The first offset that the answering member has."""
     end: int
-    """As `QueueBounds`, of the member that answered."""
+    """Behind its last one."""
     broker_id: int
 
 
@@ -165,6 +168,14 @@ class WireLog:
             lambda: self._pull(queue, offset, count),
         )
 
+    def ask_master(self, queue: MessageQueue) -> None:
+        """Ask the master next, whatever the last answer suggested."""
+        self._suggested.pop(queue, None)
+
+    async def pause(self, times: int) -> None:
+        """Wait before the same question is asked once more, the longer the more often."""
+        await trio.sleep(min(PAUSE_S * 2**times, PAUSE_MAX_S))
+
     # --- inside
 
     async def _patiently(self, what: str, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
@@ -229,7 +240,7 @@ class WireLog:
             ends.append(max(two, 0))
         if not ends:
             raise failure or NoBroker(f"no broker serves {describe(queue)} now")
-        return QueueBounds(min(first), min(ends))
+        return QueueBounds(min(first), min(ends), max(ends))
 
     async def _number(self, queue: MessageQueue, address: Address, command: Command) -> int:
         answer = await self._session.ask(address, command, timeout_s=ANSWER_S)

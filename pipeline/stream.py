@@ -1,0 +1,121 @@
+"""`spark.readStream.format("rocketbed")`: stored messages as they come.
+
+    spark.readStream.format("rocketbed").option("path", "broker-a/0=/data/a,broker-a/1=/data/b")
+    spark.readStream.format("rocketbed").option("endpoints", "host:9876").option("topics", "T")
+
+Over `path` a stream reads each broker's log up to what all of its listed replicas hold, from any of
+them; over `endpoints` it reads queues up to what all answering members have. Options:
+`pipeline.stream_options` beside those of batch reads. With a Parquet sink every record is there
+exactly once, also when the driver was killed in the middle of a batch: readers other than Spark
+have to go by the sink's `_spark_metadata`.
+
+What a classic cluster cannot promise: which messages a failover will keep. A record that every
+listed replica held stays; with `readUncommitted=true` the stream shows what the longest replica
+had, and a failover may take that away again. Micro-batches only: Spark has no continuous mode for
+sources in Python.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pipeline.options import Options
+from pipeline.stream_offsets import PHYSICAL, QUEUE, StreamOffset
+from pipeline.stream_options import StreamOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from pipeline.stream_physical import PhysicalLog
+    from pipeline.stream_queues import QueueLog
+
+
+class StreamPart(InputPartition):
+    """One task's share of a micro-batch."""
+
+    def __init__(self, share: Any) -> None:
+        super().__init__(share)
+        self.share = share
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A micro-batch reader over store directories or over a live cluster."""
+
+    def __init__(self, arrow: "pyarrow.Schema", options: Options) -> None:
+        """`arrow`: the columns, as Spark has them. Raises `OptionError`."""
+        self.arrow = arrow
+        self.options = options
+        self.stream = StreamOptions.of(options)
+        self.kind = QUEUE if options.endpoints else PHYSICAL
+        self.log = log_of(options, self.stream)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the query begins when it has no checkpoint: the option `startingOffsets`."""
+        return self.log.initial().as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The options `maxBytesPerTrigger`, `maxRowsPerTrigger`; both count if both are given."""
+        if self.stream.bytes_max is not None:
+            return ReadMaxBytes(self.stream.bytes_max)
+        if self.stream.rows_max is not None:
+            return ReadMaxRows(self.stream.rows_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends where the log ends now."""
+        self.log.freeze()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch, at a record's end; `start` when there is nothing new."""
+        bytes_max = rows_max = None
+        if isinstance(limit, ReadMaxBytes):
+            bytes_max, rows_max = limit.max_bytes, self.stream.rows_max
+        elif isinstance(limit, ReadMaxRows):
+            bytes_max, rows_max = self.stream.bytes_max, limit.max_rows
+        begin = StreamOffset.parse(start, self.kind)
+        return self.log.latest(begin, bytes_max=bytes_max, rows_max=rows_max).as_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Tasks of the batch between two offsets; the same rows each time they are asked for."""
+        first, last = StreamOffset.parse(start, self.kind), StreamOffset.parse(end, self.kind)
+        return [StreamPart(part) for part in self.log.plan(first, last)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
+        """The rows of one task."""
+        if not isinstance(partition, StreamPart):
+            return iter(())
+        if self.kind == QUEUE:
+            from pipeline import stream_queues
+
+            return stream_queues.read_part(partition.share, self.arrow, self.options)
+        from pipeline import stream_physical
+
+        return stream_physical.read_part(partition.share, self.arrow, self.options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the checkpoint alone says where the query stands."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task gets: reading needs no plan."""
+        state = self.__dict__.copy()
+        state.pop("log", None)
+        return state
+
+
+def log_of(options: Options, stream: StreamOptions) -> "PhysicalLog | QueueLog":
+    """What plans a stream: over files, or over queues where the option endpoints is given."""
+    if options.endpoints:
+        from pipeline.stream_queues import QueueLog
+
+        return QueueLog(options, stream)
+    from pipeline.stream_physical import PhysicalLog
+
+    return PhysicalLog(options, stream)

@@ -1,0 +1,147 @@
+"""Where a stream stands: the offsets that Spark keeps in the checkpoint, as JSON.
+
+Two kinds. `physical`, of store directories: for each broker group one position in its log, bytes,
+good for every replica, since what all of them hold is the same on all. `queue`, of a live cluster:
+for each queue the next message's number. Beside each stands a checksum of what lies just before it,
+by which a later run sees whether it has the same log before it, and not that of another cluster or
+one that was cut and written anew. Texts are compared by Spark: keys are sorted, numbers whole.
+
+    {"v":1,"kind":"physical","brokers":{"broker-a":{"crc":377401,"epoch":0,"pos":10636254}}}
+    {"v":1,"kind":"queue","queues":{"broker-a|T|3":{"crc":0,"off":120031}}}
+
+`epoch` is 0 in classic clusters, where masterships have no number.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pipeline.errors import PipelineError
+
+FORMAT: Final = 1
+PHYSICAL: Final = "physical"
+QUEUE: Final = "queue"
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+QUEUES_MAX: Final = 10_000
+"""Queues of one stream: Spark writes the whole offset twice for each batch."""
+
+
+class StreamError(PipelineError):
+    """A stream that cannot go on, or must not: the text says why and what can be done."""
+
+
+class DataLoss(StreamError):
+    """What the stream has still to read is not there any more."""
+
+
+class Mark(NamedTuple):
+    """A position and the checksum of what lies before it."""
+
+    at: int
+    """Bytes of the log, or number of a message in its queue."""
+    crc: int = 0
+    """0: nothing to compare with."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One offset: a mark for each broker group or each queue, by name."""
+
+    kind: str
+    marks: Mapping[str, Mark]
+
+    def as_json(self) -> dict[str, Any]:
+        """What Spark stores."""
+        outer, inner = _NAMES[self.kind]
+        rows = {
+            name: {
+                "crc": mark.crc,
+                **({"epoch": 0} if self.kind == PHYSICAL else {}),
+                inner: mark.at,
+            }
+            for name, mark in sorted(self.marks.items())
+        }
+        return {"v": FORMAT, "kind": self.kind, outer: rows}
+
+    @classmethod
+    def parse(cls, value: Any, kind: str, *, where: str = "the checkpoint") -> "StreamOffset":
+        """What `as_json` gave, of the kind that is expected. Raises `StreamError`."""
+        outer, inner = _NAMES[kind]
+        try:
+            if value["v"] != FORMAT:
+                raise ValueError(f"format {value['v']}, this version knows {FORMAT}")
+            if value["kind"] != kind:
+                raise StreamError(
+                    f"{where} has offsets of kind {value['kind']}, this stream needs {kind}: "
+                    f"a stream over path cannot go on over endpoints, nor the other way round"
+                )
+            marks = {
+                str(name): Mark(_whole(row[inner]), _whole(row.get("crc", 0)))
+                for name, row in value[outer].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise StreamError(f"{where} has no rocketbed offset: {exc!r} in {value!r}") from exc
+        return cls(kind, marks)
+
+
+_NAMES: Final = {PHYSICAL: ("brokers", "pos"), QUEUE: ("queues", "off")}
+
+
+def parse_starting(text: str, kind: str) -> str | StreamOffset:
+    """The option `startingOffsets`: `earliest`, `latest`, or JSON.
+
+    JSON is an offset as it stands in a checkpoint, or just names and numbers
+    (`{"broker-a": 4096}`, `{"broker-a|T|3": 17}`). Raises `StreamError`.
+    """
+    if text.strip().lower() in (EARLIEST, LATEST):
+        return text.strip().lower()
+    what = "option startingOffsets"
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise StreamError(f"{what} is earliest, latest or JSON, not {text!r}") from None
+    if isinstance(value, dict) and value and all(type(at) is int for at in value.values()):
+        return StreamOffset(kind, {name: Mark(_natural(at, what)) for name, at in value.items()})
+    return StreamOffset.parse(value, kind, where=what)
+
+
+def check_names(known: Mapping[str, Mark], present: set[str], what: str) -> None:
+    """Refuse offsets of brokers that the stream does not read. Raises `StreamError`."""
+    foreign = sorted(set(known) - present)
+    if foreign:
+        raise StreamError(
+            f"the checkpoint has offsets of {', '.join(foreign)}, but this stream reads "
+            f"{', '.join(sorted(present)) or 'nothing'}: it belongs to another {what}; give each "
+            f"stream a checkpointLocation of its own"
+        )
+
+
+def shares(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
+    """A limit dealt out by backlog (bytes or messages): who has more waiting gets more.
+
+    The sum is at most the limit, but everyone with a backlog gets at least 1, so that none starves.
+    """
+    waiting = {name: size for name, size in backlog.items() if size > 0}
+    total = sum(waiting.values())
+    if total <= limit:
+        return waiting
+    return {name: max(size * limit // total, 1) for name, size in waiting.items()}
+
+
+def queue_name(broker: str, topic: str, queue_id: int) -> str:
+    """A queue's name in an offset."""
+    return f"{broker}|{topic}|{queue_id}"
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def _natural(value: int, what: str) -> int:
+    if value < 0:
+        raise StreamError(f"{what}: {value} is negative")
+    return value

@@ -1,0 +1,306 @@
+"""A stream over store directories: stretches of each broker's log, from any of its replicas.
+
+The engine writes the end of a batch into the checkpoint before the batch runs and plans the same
+stretch again after a crash. What lies below the confirmed end is the same on every replica and does
+not change, and which records a stretch has depends on nothing but its bytes; so a batch that is run
+again has the same rows, on whichever replica. Ends stand at the end of a record: a batch never
+begins inside one.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pipeline.corrupt import DataLost
+from pipeline.options import Options
+from pipeline.splits import (
+    NotAStore,
+    Replica,
+    Split,
+    aligned_end,
+    data_end,
+    parse_paths,
+    plan_splits,
+)
+from pipeline.stream_offsets import (
+    EARLIEST,
+    LATEST,
+    PHYSICAL,
+    Mark,
+    StreamError,
+    StreamOffset,
+    check_names,
+    parse_starting,
+    shares,
+)
+from pipeline.stream_options import StreamOptions
+from pipeline.stream_replicas import Standing, State, first_offset, judge, look, mark_at
+
+if TYPE_CHECKING:
+    import pyarrow
+
+LOG: Final = logging.getLogger("rocketbed.pipeline.stream")
+LOOK_S: Final = 0.1
+"""Pause between looks at replicas that hold the stream up."""
+COUNTED_MAX: Final = 64 << 20
+"""Bytes of the log that are walked at most to count rows for one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """What one task of a micro-batch reads."""
+
+    split: Split
+    others: tuple[Replica, ...]
+    """Replicas that hold the same bytes, for when the first one fails."""
+
+
+class PhysicalLog:
+    """The side of a stream that plans; lives in the driver for as long as the query runs."""
+
+    def __init__(self, options: Options, stream: StreamOptions) -> None:
+        """Raises `OptionError`."""
+        self._options = options
+        self._stream = stream
+        self._brokers: dict[str, list[Replica]] = {}
+        for replica in parse_paths(options.path):
+            self._brokers.setdefault(replica.broker, []).append(replica)
+        self._target: dict[str, int] | None = None
+        self._held_up: dict[str, float] = {}
+
+    # --- offsets
+
+    def initial(self) -> StreamOffset:
+        """Where a stream without a checkpoint begins. Raises `StreamError`."""
+        starting = parse_starting(self._stream.starting, PHYSICAL)
+        if isinstance(starting, StreamOffset):
+            check_names(starting.marks, set(self._brokers), "set of brokers (startingOffsets)")
+            return StreamOffset(
+                PHYSICAL, {name: self._given(name, mark) for name, mark in starting.marks.items()}
+            )
+        if starting == EARLIEST:
+            return StreamOffset(PHYSICAL, {name: self._earliest(name) for name in self._brokers})
+        assert starting == LATEST
+        ends = self.ends()
+        return StreamOffset(PHYSICAL, {name: self._mark(name, at) for name, at in ends.items()})
+
+    def ends(self) -> dict[str, int]:
+        """What every replica of each broker holds now. Raises `StreamError` after the limit."""
+        return {name: self._patiently(name, self._end) for name in self._brokers}
+
+    def freeze(self) -> None:
+        """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
+        self._target = self.ends()
+
+    def latest(
+        self, start: StreamOffset, *, bytes_max: int | None, rows_max: int | None
+    ) -> StreamOffset:
+        """Where the batch that begins at `start` ends. Raises `StreamError`, `DataLoss`."""
+        check_names(start.marks, set(self._brokers), "cluster or another set of brokers")
+        while True:
+            marks = {name: start.marks.get(name) or self._earliest(name) for name in self._brokers}
+            standings = {name: self._standing(name, mark) for name, mark in marks.items()}
+            found = StreamOffset(
+                PHYSICAL, self._admit(marks, standings, bytes_max=bytes_max, rows_max=rows_max)
+            )
+            is_held_up = any(standing.held_up_by for standing in standings.values())
+            if self._target is None or not is_held_up or found.marks != marks:
+                return found
+            time.sleep(LOOK_S)
+
+    def _admit(
+        self,
+        marks: Mapping[str, Mark],
+        standings: Mapping[str, Standing],
+        *,
+        bytes_max: int | None,
+        rows_max: int | None,
+    ) -> dict[str, Mark]:
+        """The end of a batch for each broker."""
+        ends = {}
+        for name, standing in standings.items():
+            end = standing.end
+            if self._target is not None:
+                end = max(min(end, self._target[name]), standing.begin)
+            ends[name] = end
+        backlog = {name: ends[name] - standings[name].begin for name in ends}
+        if bytes_max is not None or rows_max is not None:
+            bytes_by = shares(backlog, bytes_max or COUNTED_MAX * len(backlog))
+            rows_by = None if rows_max is None else shares_of_rows(backlog, rows_max)
+            for name, count in bytes_by.items():
+                standing = standings[name]
+                ends[name] = aligned_end(
+                    standing.holders[0].replica,
+                    standing.begin,
+                    count if rows_by is None else min(count, COUNTED_MAX),
+                    rows_max=None if rows_by is None else rows_by[name],
+                    limit=ends[name],
+                )
+        found = {}
+        for name, standing in standings.items():
+            is_same = ends[name] == marks[name].at
+            found[name] = (
+                marks[name] if is_same else mark_at(standing.holders[0].replica, ends[name])
+            )
+        return found
+
+    def _standing(self, name: str, mark: Mark) -> Standing:
+        """How a broker stands to a mark, with an eye on the clock."""
+        since = self._held_up.get(name)
+        overdue = since is not None and time.monotonic() - since >= self._stream.limit_s
+        views = [look(replica, mark) for replica in self._brokers[name]]
+        if self._options.read_uncommitted:
+            # Whatever the longest replica shows; a failover may take it away again.
+            holders = [view for view in views if view.state is State.HOLDS]
+            views = [max(holders, key=lambda view: view.end)] if holders else views
+        standing = judge(
+            views,
+            mark,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            overdue=overdue,
+        )
+        if not standing.held_up_by:
+            if standing.begin != mark.at:
+                LOG.warning(
+                    "stream.data_lost broker=%s from=%d to=%d", name, mark.at, standing.begin
+                )
+            if not overdue:
+                self._held_up.pop(name, None)
+        elif since is None:
+            self._held_up[name] = time.monotonic()
+            LOG.warning("stream.held_up broker=%s at=%d: %s", name, mark.at, standing.held_up_by)
+        return standing
+
+    def _given(self, name: str, mark: Mark) -> Mark:
+        """A mark of the user's: a record has to begin there."""
+        return mark if mark.crc or not mark.at else self._mark(name, mark.at)
+
+    def _mark(self, name: str, at: int) -> Mark:
+        for replica in self._brokers[name]:
+            try:
+                return mark_at(replica, at)
+            except NotAStore:
+                continue
+        return Mark(at)
+
+    def _earliest(self, name: str) -> Mark:
+        return Mark(self._patiently(name, lambda replicas: min(map(first_offset, replicas))))
+
+    def _end(self, replicas: Sequence[Replica]) -> int:
+        ends = [data_end(replica) for replica in replicas]
+        return max(ends) if self._options.read_uncommitted else min(ends)
+
+    def _patiently(self, name: str, ask: Callable[[Sequence[Replica]], int]) -> int:
+        """Ask all replicas until they can be read or the limit is over."""
+        deadline = time.monotonic() + self._stream.limit_s
+        while True:
+            try:
+                return ask(self._brokers[name])
+            except (NotAStore, DataLost, OSError) as exc:
+                if time.monotonic() >= deadline:
+                    raise StreamError(
+                        f"broker {name}: after {self._stream.limit_s:g} s still: {exc}"
+                    ) from exc
+            time.sleep(LOOK_S)
+
+    # --- batches
+
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[LogPart]:
+        """Parts of the batch between two offsets. Raises `StreamError`, `DataLoss`."""
+        check_names(end.marks, set(self._brokers), "cluster or another set of brokers")
+        total = sum(
+            max(mark.at - start.marks.get(name, Mark(0)).at, 0) for name, mark in end.marks.items()
+        )
+        wanted = -(-total // self._stream.partitions_min)
+        split_bytes = max(min(self._options.split_bytes, wanted), 1)
+        found: list[LogPart] = []
+        for name, mark in sorted(end.marks.items()):
+            begin = start.marks.get(name) or self._earliest(name)
+            if mark.at > begin.at:
+                found += self._parts(name, begin, mark, split_bytes)
+        return found
+
+    def _parts(self, name: str, begin: Mark, end: Mark, split_bytes: int) -> list[LogPart]:
+        """Parts of one broker's stretch; waits for a replica that has all of it."""
+        deadline = time.monotonic() + self._stream.limit_s
+        while True:
+            overdue = time.monotonic() >= deadline
+            ends = [look(replica, end) for replica in self._brokers[name]]
+            has_end = [view.replica for view in ends if view.state is State.HOLDS]
+            views = [look(replica, begin) for replica in self._brokers[name]]
+            able = [v for v in views if v.state is State.HOLDS and v.replica in has_end]
+            if able:
+                break
+            kept = [v for v in views if v.state is State.RETAINED]
+            if overdue or len(kept) == len(views):
+                # Raises unless failOnDataLoss=false; then what is left of the stretch is read.
+                judge(
+                    [v for v in views if v.state is not State.HOLDS] or ends,
+                    begin,
+                    fail_on_data_loss=self._options.fail_on_data_loss,
+                    overdue=True,
+                )
+                able = kept
+                break
+            time.sleep(LOOK_S)
+        if not able:
+            return []
+        first = able[0]
+        replicas = tuple(view.replica for view in able[1:])
+        splits = plan_splits(
+            [first.replica],
+            split_bytes=split_bytes,
+            start=max(begin.at, first.first),
+            end=end.at,
+            is_aligned=True,
+        )
+        return [LogPart(split, replicas) for split in splits]
+
+
+def shares_of_rows(backlog: Mapping[str, int], rows_max: int) -> dict[str, int]:
+    """A limit of rows dealt out by bytes of backlog; at least one for who has any."""
+    total = sum(size for size in backlog.values() if size > 0)
+    return {name: max(rows_max * size // total, 1) for name, size in backlog.items() if size > 0}
+
+
+def read_part(
+    part: LogPart, columns: Sequence[str], options: Options
+) -> "Iterator[pyarrow.RecordBatch]":
+    """Rows of a part, from the next replica where one fails in the middle.
+
+    The rows of a stretch are the same on every replica and come in the same order, so what was
+    given already is passed over. Raises `DataLost` when no replica is left.
+    """
+    from pipeline.decode import batches
+
+    given = 0
+    replicas = (part.split.replica, *part.others)
+    for number, replica in enumerate(replicas):
+        is_last = number + 1 == len(replicas)
+        try:
+            splits = [part.split] if number == 0 else _same_stretch(part.split, replica)
+            skipped = 0
+            for split in splits:
+                for batch in batches(split, columns, options):
+                    passed = min(given - skipped, batch.num_rows)
+                    skipped += passed
+                    if passed < batch.num_rows:
+                        given += batch.num_rows - passed
+                        skipped += batch.num_rows - passed
+                        yield batch.slice(passed)
+            return
+        except (DataLost, NotAStore, OSError) as exc:
+            if is_last:
+                raise
+            LOG.warning("stream.next_replica after=%s rows=%d: %s", replica.name, given, exc)
+
+
+def _same_stretch(split: Split, replica: Replica) -> list[Split]:
+    return plan_splits(
+        [replica],
+        start=split.base + split.start,
+        end=split.base + split.end,
+        is_aligned=split.is_aligned,
+    )

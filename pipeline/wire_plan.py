@@ -1,0 +1,169 @@
+"""What a batch read of a live cluster does, without Spark: ranges of queues, then their rows.
+
+The queues' ends are asked for once, when the read is planned: what arrives later is not read. A
+range is pulled chunk by chunk by a thread beside the one that makes rows, so that the next chunk is
+on its way while rows are made of the last; a chunk is what bounds memory.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pipeline.decode import Wanted
+from pipeline.options import OptionError, Options
+from pipeline.splits import CLOCK_MARGIN_MS
+from pipeline.stream_options import limit_s, partitions_min
+from pipeline.wire_log import RawPull, WireError, WireLog, describe
+from rocketbed.wire.bodies import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow
+
+CHUNK_BYTES: Final = 8 << 20
+"""Bytes of records that are pulled before rows are made of them."""
+STALLED_MAX: Final = 3
+"""Answers without a record and without a step forward, one after the other, before it is an
+error."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Messages [start, end) of one queue, by queue offset."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    def cut(self, count: int) -> "list[QueueRange]":
+        """The range in pieces of at most so many messages."""
+        return [
+            QueueRange(self.queue, start, min(start + count, self.end))
+            for start in range(self.start, self.end, count)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class WirePlan:
+    """What is to be read, and what is wanted of it."""
+
+    options: Options
+    wanted: Wanted = field(default_factory=Wanted)
+
+    @classmethod
+    def of(cls, options: Options) -> "WirePlan":
+        """The plan that the options ask for. Raises `OptionError`."""
+        if options.path:
+            raise OptionError("either path or endpoints, not both")
+        if options.view != "records":
+            raise OptionError(f"view={options.view} needs the files: give path, not endpoints")
+        if options.topics is None:
+            raise OptionError("endpoints needs the option topics: a cluster is read by queues")
+        return cls(options, Wanted.of(options))
+
+    def splits(self) -> list[QueueRange]:
+        """Ranges of all queues up to what every answering member has. Raises `WireError`."""
+        import trio
+
+        found = trio.run(self._ranges)
+        total = sum(one.end - one.start for one in found)
+        count = max(-(-total // partitions_min(self.options)), 1)
+        return [piece for one in found for piece in one.cut(count)]
+
+    def read(self, split: QueueRange, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
+        """The rows of one range. Raises `WireError`, `TopicGone`."""
+        return read_range(split, schema, self.options, self.wanted)
+
+    async def _ranges(self) -> list[QueueRange]:
+        found: list[QueueRange] = []
+        asked = self.options.topics or frozenset()
+        if self.wanted.topics is not None:
+            asked &= self.wanted.topics
+        async with WireLog(self.options.endpoints, limit_s=limit_s(self.options)) as log:
+            for topic in sorted(asked):
+                queues = await log.queues(topic)
+                found += [await self._range(log, queue) for queue in queues]
+        return [one for one in found if one.start < one.end]
+
+    async def _range(self, log: WireLog, queue: MessageQueue) -> QueueRange:
+        bounds = await log.bounds(queue)
+        start, end = bounds.first, bounds.end
+        wanted = self.wanted
+        if self.options.read_uncommitted:
+            end = bounds.longest
+        if wanted.start_ms is not None:
+            start = max(
+                start, await log.offset_at(queue, max(wanted.start_ms - CLOCK_MARGIN_MS, 0))
+            )
+        if wanted.end_ms is not None:
+            end = min(end, await log.offset_at(queue, max(wanted.end_ms + CLOCK_MARGIN_MS, 0)))
+        return QueueRange(queue, start, end)
+
+
+def read_range(
+    wanted_range: QueueRange, schema: "pyarrow.Schema", options: Options, wanted: Wanted
+) -> "Iterator[pyarrow.RecordBatch]":
+    """Rows of a range, in the order of the queue. Raises `WireError`, `TopicGone`."""
+    import trio
+
+    from pipeline.wire_rows import WireDecoder
+
+    decoder = WireDecoder(wanted_range.queue, schema, options, wanted)
+    with ThreadPoolExecutor(1, "rocketbed pull") as threads:
+
+        def ask(start: int) -> "list[RawPull]":
+            return trio.run(_chunk, options, wanted_range, start)
+
+        coming = threads.submit(ask, wanted_range.start)
+        while True:
+            chunk = coming.result()
+            following = chunk[-1].next_offset if chunk else wanted_range.end
+            if following < wanted_range.end:
+                coming = threads.submit(ask, following)
+            for pulled in chunk:
+                yield from decoder.rows(
+                    pulled.records,
+                    pulled.broker_id,
+                    start=wanted_range.start,
+                    end=wanted_range.end,
+                )
+            if following >= wanted_range.end:
+                return
+
+
+async def _chunk(options: Options, wanted: QueueRange, start: int) -> list[RawPull]:
+    """Answers from `start` on until there are bytes enough or the range is over."""
+    found: list[RawPull] = []
+    size, offset, stalled = 0, start, 0
+    async with WireLog(options.endpoints, limit_s=limit_s(options)) as log:
+        while offset < wanted.end and size < CHUNK_BYTES:
+            pulled = await log.pull(wanted.queue, offset, count=min(wanted.end - offset, 4096))
+            lost = _lost(pulled, offset, wanted)
+            if lost and options.fail_on_data_loss:
+                raise WireError(
+                    f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
+                    f"they were being read; failOnDataLoss=false reads on behind them"
+                )
+            if not pulled.records and pulled.next_offset <= offset:
+                stalled += 1
+                if stalled >= STALLED_MAX:
+                    raise WireError(
+                        f"{describe(wanted.queue)}: no messages at {offset}, though it was to be "
+                        f"read up to {wanted.end} and the broker says it has {pulled.first} to "
+                        f"{pulled.end}: its log was cut, or another broker took its place"
+                    )
+                log.ask_master(wanted.queue)
+                await log.pause(stalled)
+                continue
+            stalled = 0
+            found.append(pulled)
+            size += len(pulled.records)
+            offset = pulled.next_offset
+    return found
+
+
+def _lost(pulled: RawPull, offset: int, wanted: QueueRange) -> int:
+    """The first offset behind messages that are gone; 0 when none are."""
+    if not pulled.records and pulled.first > offset:
+        return min(pulled.first, wanted.end)
+    return 0
