@@ -1,7 +1,8 @@
 """Records as Arrow batches: exactly the columns asked for, filtered before anything is copied.
 
-`batches` needs no Spark: the data source, the stream, the checks and the jobs call it inside executors.
-Texts and bodies are not touched row by row: Arrow takes them out of the window by pairs of offsets.
+`batches` needs no Spark: the data source, the stream, the checks and the jobs call it inside
+executors. Texts and bodies are not touched row by row: Arrow takes them out of the window by pairs
+of offsets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from pipeline.corrupt import (
     Gap,
     RocketbedCorrupt,
 )
-from pipeline.derived import PROPERTIES, compressed_rows, host_column, property_column, unpack_row
+from pipeline.derived import compressed_rows, host_column, unpack_row
 from pipeline.frame import Frame
 from pipeline.judge import Faults, crc_faults, text_faults
 from pipeline.options import Options
@@ -30,7 +31,7 @@ from pipeline.schema import CORRUPT, arrow_schema, canonical
 from pipeline.segments import Segment
 from pipeline.splits import Split, scan_split
 from pipeline.sync import first_record
-from pipeline.walk import Positions
+from pipeline.texts import PROPERTIES, property_column, slices, text_column
 
 BODIES_MAX: Final = 32 << 20
 """Bytes of bodies in one batch, unpacked; a batch has at least one row."""
@@ -79,7 +80,7 @@ class Wanted:
     def rows(self, frame: Frame) -> NDArray[numpy.bool_] | None:
         """Mask of the rows asked for; None: all of them."""
         masks: list[NDArray[numpy.bool_]] = []
-        offsets = frame.positions + frame.offset
+        offsets = frame.physical_offsets
         if self.start_offset is not None and int(offsets[0]) < self.start_offset:
             masks.append(offsets >= self.start_offset)
         if self.end_offset is not None and int(offsets[-1]) >= self.end_offset:
@@ -94,7 +95,7 @@ class Wanted:
             masks.append(numpy.isin(frame.field("queue_id"), sorted(self.queue_ids)))
         if self.topics is not None:
             names = pyarrow.array([name.encode() for name in sorted(self.topics)], pyarrow.binary())
-            topics = slices(frame, frame.topic_at, frame.topic_size)
+            topics = slices(frame.data, frame.topic_at, frame.topic_size)
             found = compute.is_in(topics, value_set=names)
             masks.append(found.to_numpy(zero_copy_only=False))
         if not masks:
@@ -173,7 +174,7 @@ class Decoder:
         """The row of a range that is no record."""
         self.malformed += 1
         low, high = self.wanted.start_offset, self.wanted.end_offset
-        if low is not None and gap.offset < low or high is not None and gap.offset >= high:
+        if (low is not None and gap.offset < low) or (high is not None and gap.offset >= high):
             return
         if self.options.mode == "FAILFAST":
             raise RocketbedCorrupt(self.split.path, gap.offset, gap.reason)
@@ -234,7 +235,7 @@ class Decoder:
             self.malformed += len(faults)
             if self.options.mode == "FAILFAST":
                 row = min(faults)
-                offset = frame.offset + int(frame.positions[row])
+                offset = int(frame.physical_offsets[row])
                 raise RocketbedCorrupt(self.split.path, offset, faults[row])
         batch = pyarrow.RecordBatch.from_arrays(
             [
@@ -265,22 +266,12 @@ class Decoder:
         if name in _HOSTS:
             return host_column(frame, name)
         if name in PROPERTIES:
-            return property_column(self._texts(frame, "properties"), name)
+            return property_column(frame, name)
         if name == "body":
             return _bodies(frame, bodies)
         if name == CORRUPT:
             return _corrupt_column(frame, faults, kind)
         return self._others[name](self, frame, faults)
-
-    def _texts(self, frame: Frame, part: str) -> pyarrow.Array:
-        """Topics or properties; null where they are no UTF-8."""
-        at = frame.topic_at if part == "topic" else frame.properties_at
-        size = frame.topic_size if part == "topic" else frame.properties_size
-        raw = slices(frame, at, size)
-        try:
-            return raw.cast(pyarrow.string())
-        except pyarrow.ArrowInvalid:
-            return pyarrow.array(map(_decoded, raw.to_pylist()), pyarrow.string())
 
     def _same(self, value: str | int, count: int) -> pyarrow.Array:
         kind = pyarrow.string() if isinstance(value, str) else pyarrow.int64()
@@ -297,29 +288,14 @@ class Decoder:
         "broker": lambda self, frame, _: self._same(self.split.replica.broker, frame.count),
         "replica": lambda self, frame, _: self._same(self.split.replica.name, frame.count),
         "segment": lambda self, frame, _: self._same(self.split.base, frame.count),
-        "topic": lambda self, frame, _: self._texts(frame, "topic"),
-        "properties": lambda self, frame, _: self._texts(frame, "properties"),
-        "physical_offset": lambda _, frame, __: pyarrow.array(frame.positions + frame.offset),
+        "topic": lambda _, frame, __: text_column(frame, "topic"),
+        "properties": lambda _, frame, __: text_column(frame, "properties"),
+        "physical_offset": lambda _, frame, __: pyarrow.array(frame.physical_offsets),
         "size": lambda _, frame, __: pyarrow.array(frame.sizes.astype(numpy.int32)),
         "sys_flag": lambda _, frame, __: pyarrow.array(frame.sys_flags),
         "body_length": lambda _, frame, __: pyarrow.array(frame.body_size.astype(numpy.int32)),
         "crc_ok": lambda self, frame, faults: self._crc_ok(frame, faults),
     }
-
-
-def slices(frame: Frame, at: Positions, size: Positions) -> pyarrow.Array:
-    """Byte ranges of the window as a binary array: one copy, no loop.
-
-    The ranges are every other slot of an array over the window whose offsets are starts and ends in
-    turn; Arrow takes those slots. Ranges must not overlap and must be in order.
-    """
-    count = len(at)
-    offsets = numpy.empty(2 * count, numpy.int32)
-    offsets[0::2] = at
-    offsets[1::2] = at + size
-    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(frame.data)]
-    every = pyarrow.Array.from_buffers(pyarrow.binary(), 2 * count - 1, buffers)
-    return every.take(pyarrow.array(numpy.arange(0, 2 * count - 1, 2, dtype=numpy.int32)))
 
 
 def _timestamps(times_ms: NDArray[numpy.int64], kind: pyarrow.DataType) -> pyarrow.Array:
@@ -331,7 +307,7 @@ def _timestamps(times_ms: NDArray[numpy.int64], kind: pyarrow.DataType) -> pyarr
 
 
 def _bodies(frame: Frame, unpacked: dict[int, bytes | None]) -> pyarrow.Array:
-    stored = slices(frame, frame.body_at, frame.body_size)
+    stored = slices(frame.data, frame.body_at, frame.body_size)
     if not unpacked:
         return stored
     mask = numpy.zeros(frame.count, bool)
@@ -347,16 +323,9 @@ def _corrupt_column(frame: Frame, faults: Faults, kind: pyarrow.DataType) -> pya
     for row, reason in faults.items():
         start = int(frame.positions[row])
         shown = bytes(frame.data[start : start + min(SHOWN_MAX, int(frame.sizes[row]))])
-        rows[row] = {"offset": frame.offset + start, "reason": reason, "bytes": shown}
+        rows[row] = {"offset": frame.shift(row) + start, "reason": reason, "bytes": shown}
     return pyarrow.array(rows, kind)
 
 
 def _within(faults: Faults, rows: slice) -> Faults:
     return {row - rows.start: why for row, why in faults.items() if rows.start <= row < rows.stop}
-
-
-def _decoded(raw: bytes) -> str | None:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return None

@@ -1,9 +1,4 @@
-"""Columns that are not in a record as they are shown: tags, keys and ids out of the property text,
-hosts as text, bodies unpacked.
-
-Of a property that stands twice the last one with a value counts (the Java client's reading; in a batch
-every message carries its own id and then the batch's). The greedy start of the expressions gives it.
-"""
+"""Columns that a record holds in another form: hosts as text, bodies as they were before packing."""
 
 import ipaddress
 import zlib
@@ -13,46 +8,42 @@ from typing import Any, Final
 import numpy
 import pyarrow
 from numpy.typing import NDArray
-from pyarrow import compute
 
 from pipeline.frame import Frame
 from rocketbed.inspect.bodies import BODY_SIZE_MAX, SYS_COMPRESSED
 
-PROPERTIES: Final = {"tags": "TAGS", "keys": "KEYS", "uniq_key": "UNIQ_KEY"}
 _HOSTS_REMEMBERED: Final = 65_536
 _CODECS: Final = {1: "lz4", 2: "zstd"}
 """Compression by bits 8 to 10 of SYSFLAG; any other is ZLIB, as in RocketMQ."""
 
 
-def property_column(properties: pyarrow.Array, column: str) -> pyarrow.Array:
-    """Column `tags`, `keys` (a list) or `uniq_key` out of raw property texts; null where absent."""
-    name = PROPERTIES[column]
-    pattern = f"(?s)^(?:.*\\x02)?{name}\\x01(?P<value>[^\\x02]+)"
-    found = compute.struct_field(compute.extract_regex(properties, pattern), "value")
-    if column != "keys":
-        return found
-    tidy = compute.ascii_trim(compute.replace_substring_regex(found, " +", " "), " ")
-    lists = compute.split_pattern(tidy, " ")
-    return lists
-
-
 def host_column(frame: Frame, name: str) -> pyarrow.Array:
     """Hosts as `1.2.3.4:10911` or `[::1]:10911`."""
+    groups = frame.hosts(name)
+    if len(groups) == 1:
+        return _texts_of(groups[0][1])
     texts: NDArray[Any] = numpy.empty(frame.count, object)
-    for rows, raw in frame.hosts(name):
-        length = raw.dtype.itemsize
-        if length == 8:
-            packed = numpy.ascontiguousarray(raw).view(numpy.int64)
-            encoded = pyarrow.array(packed).dictionary_encode()
-            distinct = encoded.dictionary.to_numpy(zero_copy_only=False)
-            names = [host_text(value.tobytes()) for value in distinct]
-            if rows is None and len(frame.hosts(name)) == 1:
-                return pyarrow.array(names, pyarrow.string()).take(encoded.indices)
-            values = numpy.array(names, object)[encoded.indices.to_numpy()]
-        else:
-            values = numpy.array([host_text(bytes(value)) for value in raw.tolist()], object)
-        texts[slice(None) if rows is None else rows] = values
+    for rows, raw in groups:
+        texts[slice(None) if rows is None else rows] = _texts_of(raw).to_numpy(zero_copy_only=False)
     return pyarrow.array(texts, pyarrow.string())
+
+
+def _texts_of(raw: NDArray[Any]) -> pyarrow.Array:
+    """Hosts of one length as texts; each distinct one is made once."""
+    width = raw.dtype.itemsize
+    packed = numpy.ascontiguousarray(raw)
+    if width == 8:
+        values = pyarrow.array(packed.view(numpy.int64))
+    else:
+        buffers = [None, pyarrow.py_buffer(packed)]
+        values = pyarrow.Array.from_buffers(pyarrow.binary(width), len(packed), buffers)
+    encoded = values.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    names = [
+        host_text(value.to_bytes(8, "little", signed=True) if width == 8 else value)
+        for value in distinct
+    ]
+    return pyarrow.array(names, pyarrow.string()).take(encoded.indices)
 
 
 @lru_cache(_HOSTS_REMEMBERED)

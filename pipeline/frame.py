@@ -65,8 +65,8 @@ class Frame:
     """Records of one window whose lengths hold, as arrays, one item a record.
 
     `positions`, `body_at`, `topic_at` and `properties_at` are places in the window's bytes;
-    `*_size` are bytes. All records have a message's magic, stand where they say that they stand, and
-    are as long as their parts together; checksums and texts are not looked at.
+    `*_size` are bytes. All records have a message's magic, stand where they say that they stand,
+    and are as long as their parts together; checksums and texts are not looked at.
     """
 
     __slots__ = (
@@ -82,20 +82,23 @@ class Frame:
         "properties_size",
         "sizes",
         "sys_flags",
+        "texts",
         "topic_at",
         "topic_size",
     )
 
-    def __init__(self, data: bytearray, positions: Positions, offset: int) -> None:
+    def __init__(self, data: bytearray, positions: Positions, offset: int | Positions) -> None:
         """Take the leading good records among those at `positions`; `count` says how many.
 
-        `offset` is the physical offset of `data[0]`. Every record is wholly in `data` by its size.
+        `offset` is the physical offset of `data[0]`; for records that do not lie in the log as they
+        lie here, one for each. Every record is wholly in `data` by its size.
         """
         self.data = data
         self.offset = offset
         self.bytes: NDArray[numpy.uint8] = numpy.frombuffer(data, numpy.uint8)
         self.positions = positions
         self.count = len(positions)
+        self.texts: dict[str, Any] = {}
         self._groups: list[tuple[Positions | None, NDArray[Any]]] = []
         head = self._gather(positions, 0)
         size = head["size"].astype(numpy.int64)
@@ -161,7 +164,10 @@ class Frame:
         number = numpy.cumsum(mask) - 1
         for name in _PER_RECORD:
             setattr(self, name, getattr(self, name)[rows])
+        if not isinstance(self.offset, int):
+            self.offset = self.offset[rows]
         self.count = len(self.positions)
+        self.texts = {}
         first = self._groups[0][1][rows]
         self._groups = [
             (None, first),
@@ -179,9 +185,18 @@ class Frame:
         return frame
 
     @property
+    def physical_offsets(self) -> Positions:
+        """Where each record begins in the log."""
+        return self.positions + self.offset
+
+    @property
     def ends(self) -> Positions:
         """Physical offsets behind each record."""
         return self.positions + self.sizes + self.offset
+
+    def shift(self, row: int) -> int:
+        """What has to be added to a place in the window to get a physical offset, for one row."""
+        return self.offset if isinstance(self.offset, int) else int(self.offset[row])
 
     def field(self, name: str) -> NDArray[Any]:
         """One number of the fixed part, in the machine's byte order."""

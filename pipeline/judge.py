@@ -1,7 +1,7 @@
 """Whether the contents of well-framed records are right: checksums, texts, packed bodies.
 
-Framing never depends on these checks; they are made when the result can show, that is when a checksum
-column, the corrupt column or one of the modes that drop or refuse is asked for.
+Framing never depends on these checks; they are made when the result can show, that is when a
+checksum column, the corrupt column or one of the modes that drop or refuse is asked for.
 """
 
 import zlib
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.corrupt import BAD_PROPERTIES, BAD_TOPIC, CRC_MISMATCH
 from pipeline.frame import Frame
+from pipeline.texts import text_column
 from pipeline.walk import Positions
 from rocketbed.inspect.record import CRC_PROPERTY, CRC_PROPERTY_SIZE, SECTOR, crc_digits
 
@@ -43,28 +44,28 @@ def text_faults(frame: Frame) -> Faults:
     """Rows whose topic or properties are no UTF-8 or have lost a sector of the disk to zeros."""
     faults: Faults = {}
     parts = (
-        (BAD_PROPERTIES, frame.properties_at, frame.properties_size),
-        (BAD_TOPIC, frame.topic_at, frame.topic_size),
+        ("properties", BAD_PROPERTIES, frame.properties_at, frame.properties_size),
+        ("topic", BAD_TOPIC, frame.topic_at, frame.topic_size),
     )
-    for reason, at, size in parts:
-        for row in _not_utf8(frame, at, size):
-            faults[row] = reason
-        for row in _zeroed(frame, at, size):
-            faults[row] = reason
+    for part, reason, at, size in parts:
+        texts = text_column(frame, part)
+        if texts.null_count:
+            absent = texts.is_null().to_numpy(zero_copy_only=False)
+            faults |= dict.fromkeys(numpy.flatnonzero(absent).tolist(), reason)
+        faults |= dict.fromkeys(_zeroed(frame, at, size), reason)
     return faults
 
 
 def _carrying_crc(frame: Frame) -> Positions:
     """Rows whose properties end in a checksum of the record (store.md 2.7)."""
-    rows = numpy.flatnonzero(frame.properties_size >= CRC_PROPERTY_SIZE)
-    at = frame.properties_at[rows] + frame.properties_size[rows] - CRC_PROPERTY_SIZE
-    rows = rows[frame.bytes[at] == _TAIL[0]]
-    if not len(rows):
-        return rows
-    at = frame.properties_at[rows] + frame.properties_size[rows] - CRC_PROPERTY_SIZE
-    tails = frame.bytes[at[:, None] + numpy.arange(CRC_PROPERTY_SIZE)]
-    same = (tails[:, : len(_TAIL)] == _TAIL).all(axis=1) & (tails[:, -1] == 2)
-    return rows[same]
+    rows: Positions = numpy.flatnonzero(frame.properties_size >= CRC_PROPERTY_SIZE)
+    at = frame.properties_at + frame.properties_size - CRC_PROPERTY_SIZE
+    rows = rows[frame.bytes[at[rows]] == _TAIL[0]]
+    if len(rows):
+        tails = frame.bytes[at[rows][:, None] + numpy.arange(CRC_PROPERTY_SIZE)]
+        same = (tails[:, : len(_TAIL)] == _TAIL).all(axis=1) & (tails[:, -1] == 2)
+        rows = rows[same]
+    return rows
 
 
 def _record_crc_holds(frame: Frame, view: memoryview, row: int) -> bool:
@@ -72,21 +73,6 @@ def _record_crc_holds(frame: Frame, view: memoryview, row: int) -> bool:
     end = start + int(frame.sizes[row]) - CRC_PROPERTY_SIZE
     digits = bytes(view[end + len(CRC_PROPERTY) : end + CRC_PROPERTY_SIZE - 1])
     return digits == crc_digits(zlib.crc32(view[start:end]))
-
-
-def _not_utf8(frame: Frame, at: Positions, size: Positions) -> list[int]:
-    """Rows whose text does not decode. Rows of plain ASCII are seen at a glance."""
-    rows: list[int] = []
-    data = frame.data
-    for row, (start, length) in enumerate(zip(at.tolist(), size.tolist(), strict=True)):
-        piece = data[start : start + length]
-        if piece.isascii():
-            continue
-        try:
-            piece.decode()
-        except UnicodeDecodeError:
-            rows.append(row)
-    return rows
 
 
 def _zeroed(frame: Frame, at: Positions, size: Positions) -> list[int]:
@@ -105,13 +91,13 @@ def _zeroed(frame: Frame, at: Positions, size: Positions) -> list[int]:
     return [
         row
         for row in numpy.flatnonzero(suspects).tolist()
-        if _has_zero_sector(frame, int(at[row]), int(end[row]))
+        if _has_zero_sector(frame, row, int(at[row]), int(end[row]))
     ]
 
 
-def _has_zero_sector(frame: Frame, start: int, end: int) -> bool:
+def _has_zero_sector(frame: Frame, row: int, start: int, end: int) -> bool:
     while start < end:
-        stop = min(end, start + SECTOR - (start + frame.offset) % SECTOR)
+        stop = min(end, start + SECTOR - (start + frame.shift(row)) % SECTOR)
         if not frame.data[start:stop].strip(b"\0"):
             return True
         start = stop

@@ -4,6 +4,7 @@ Names are Spark's way: case-insensitive, units in the value (`128m`), the error 
 text sources.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,10 +19,21 @@ SYNC_MODES: Final = ("auto", "index", "walk", "scan")
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ELSEWHERE: Final = frozenset(
-    "startingoffsets maxbytespertrigger maxrowspertrigger minpartitions topic rate retrytimeoutms "
-    "exactlyonce onlycommitted marker transport paths".split()
+    (
+        "startingoffsets",
+        "maxbytespertrigger",
+        "maxrowspertrigger",
+        "minpartitions",
+        "topic",
+        "rate",
+        "retrytimeoutms",
+        "exactlyonce",
+        "onlycommitted",
+        "marker",
+        "transport",
+    )
 )
-"""Options that streams and writers read for themselves."""
+"""Options that streams and writers read for themselves, in lower case."""
 
 
 class OptionError(PipelineError):
@@ -39,7 +51,8 @@ def size_in_bytes(text: str) -> int:
 
 
 def time_in_ms(text: str) -> int:
-    """Milliseconds since 1970 of a number of them, or of an ISO-8601 time (UTC if it names no zone).
+    """Milliseconds since 1970 of a number of them, or of an ISO-8601 time (UTC if it names no
+    zone).
 
     Raises `ValueError`.
     """
@@ -133,24 +146,25 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
-        """Options from Spark's mapping. Raises `OptionError` naming the option and what it takes."""
+        """Options from Spark's mapping. Raises `OptionError` naming the option and what it
+        takes."""
         values: dict[str, Any] = {}
         other: dict[str, str] = {}
         for name, text in given.items():
-            if name.lower() in _ELSEWHERE:
-                other[name.lower()] = text
-                continue
-            known = _READERS.get(name.lower())
-            if known is None:
-                valid = ", ".join(sorted(_SPELLING.values()))
+            lower = name.lower()
+            if lower in _ELSEWHERE:
+                other[lower] = text
+            elif lower == "paths":
+                values["path"] = ",".join(json.loads(text))
+            elif lower in _BY_NAME:
+                spelling, attribute, read = _BY_NAME[lower]
+                try:
+                    values[attribute] = read(str(text))
+                except ValueError as exc:
+                    raise OptionError(f"option {spelling}={text!r}: give {exc}") from None
+            else:
+                valid = ", ".join(sorted(row[0] for row in _TABLE))
                 raise OptionError(f"rocketbed has no option {name}; it has: {valid}")
-            attribute, read = known
-            try:
-                values[attribute] = read(str(text))
-            except ValueError as exc:
-                raise OptionError(
-                    f"option {_SPELLING[name.lower()]}={text!r}: give {exc}"
-                ) from None
         return cls(**values, other=other)
 
     def __post_init__(self) -> None:
@@ -162,35 +176,26 @@ class Options:
             raise OptionError(f"startTimestamp {low} is behind endTimestamp {high}")
 
 
-_SPELLING: Final = {
-    name.lower(): name
-    for name in (
-        "path endpoints view topics startOffset endOffset startTimestamp endTimestamp splitBytes "
-        "blockBytes batchRows syncMode mode columnNameOfCorruptRecord verifyCrc decompress "
-        "readUncommitted failOnDataLoss pushdown"
-    ).split()
-}
-_READERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "path": ("path", _text),
-    "endpoints": ("endpoints", _text),
-    "view": ("view", _one_of(*VIEWS)),
-    "topics": ("topics", _names),
-    "startoffset": ("start_offset", _offset),
-    "endoffset": ("end_offset", _offset),
-    "starttimestamp": ("start_timestamp", time_in_ms),
-    "endtimestamp": ("end_timestamp", time_in_ms),
-    "splitbytes": ("split_bytes", _positive),
-    "blockbytes": ("block_bytes", _positive),
-    "batchrows": ("batch_rows", _positive),
-    "syncmode": ("sync_mode", _one_of(*SYNC_MODES)),
-    "mode": ("mode", _one_of(*MODES)),
-    "columnnameofcorruptrecord": ("corrupt_column", _text),
-    "verifycrc": ("verify_crc", _flag),
-    "decompress": ("decompress", _flag),
-    "readuncommitted": ("read_uncommitted", _flag),
-    "failondataloss": ("fail_on_data_loss", _flag),
-    "pushdown": ("pushdown", _flag),
-}
-assert {attribute for attribute, _ in _READERS.values()} | {"other"} == {
-    each.name for each in fields(Options)
-}
+_TABLE: Final[tuple[tuple[str, str, Callable[[str], Any]], ...]] = (
+    ("path", "path", _text),
+    ("endpoints", "endpoints", _text),
+    ("view", "view", _one_of(*VIEWS)),
+    ("topics", "topics", _names),
+    ("startOffset", "start_offset", _offset),
+    ("endOffset", "end_offset", _offset),
+    ("startTimestamp", "start_timestamp", time_in_ms),
+    ("endTimestamp", "end_timestamp", time_in_ms),
+    ("splitBytes", "split_bytes", _positive),
+    ("blockBytes", "block_bytes", _positive),
+    ("batchRows", "batch_rows", _positive),
+    ("syncMode", "sync_mode", _one_of(*SYNC_MODES)),
+    ("mode", "mode", _one_of(*MODES)),
+    ("columnNameOfCorruptRecord", "corrupt_column", _text),
+    ("verifyCrc", "verify_crc", _flag),
+    ("decompress", "decompress", _flag),
+    ("readUncommitted", "read_uncommitted", _flag),
+    ("failOnDataLoss", "fail_on_data_loss", _flag),
+    ("pushdown", "pushdown", _flag),
+)
+_BY_NAME: Final = {row[0].lower(): row for row in _TABLE}
+assert {row[1] for row in _TABLE} | {"other"} == {each.name for each in fields(Options)}

@@ -75,7 +75,7 @@ class Scan:
         at = 0
         stop = self.stop - window.origin
         offset = self.segment.base + window.origin
-        positions, following = walk(window.data, at, stop, window.length)
+        positions, following = walk(window.data, at, stop, window.length, offset)
         for first in range(0, len(positions), self.rows):
             wanted = positions[first : first + self.rows]
             frame = Frame(window.data, wanted, offset)
@@ -96,7 +96,7 @@ class Scan:
         """
         segment, position = self.segment, self.position
         rest = segment.size - position
-        if blank_size(window.data, 0) == rest:
+        if blank_size(bytes(window.data[:8]), 0) == rest:
             self.position = segment.size
             self.is_at_end = True
             return None

@@ -56,8 +56,8 @@ RECORDS: Final[Mapping[str, Field]] = {
     "segment": Field("bigint", "first offset of the file that holds the record"),
     CORRUPT: Field(CORRUPT_TYPE, "where, why, and the first 4 KiB of bytes that are no record"),
 }
-"""View `records`. Layout: store.md 2 (RocketMQ: `MessageExtEncoder`). Every column may be null: of a
-corrupt range only its place is known."""
+"""View `records`. Layout: store.md 2 (RocketMQ: `MessageExtEncoder`). Every column may be null: of
+a corrupt range only its place is known."""
 
 QUEUES: Final[Mapping[str, Field]] = {
     "broker": RECORDS["broker"],

@@ -42,7 +42,8 @@ class Replica(NamedTuple):
 class Split:
     """What one task reads: records that begin in `[start, end)` of one file of one replica.
 
-    `start`, `end` and `size` are bytes from the file's first; `base` is that byte's physical offset.
+    `start`, `end` and `size` are bytes from the file's first; `base` is that byte's physical
+    offset.
     """
 
     replica: Replica
@@ -244,7 +245,7 @@ def _leading_good(frame: Frame, durable: int) -> int:
 def _is_good(frame: Frame, number: int) -> bool:
     position = int(frame.positions[number])
     data = bytes(frame.data[position : position + int(frame.sizes[number])])
-    return scan_record(data, memoryview(data), 0, frame.offset + position) is not None
+    return scan_record(data, memoryview(data), 0, frame.shift(number) + position) is not None
 
 
 def _splits_of(

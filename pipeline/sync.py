@@ -2,8 +2,8 @@
 
 Records have no marks between them, and a search for the bytes of a record's head can be fooled: a
 client that guesses offsets can plant whole chains of records inside one body. So a boundary is
-reached from a place that is known to be one: the file's start, or an entry of a consume queue, which
-the broker wrote and no client can. The search is there too, by name: `scan`.
+reached from a place that is known to be one: the file's start, or an entry of a consume queue,
+which the broker wrote and no client can. The search is there too, by name: `scan`.
 """
 
 import os
@@ -27,7 +27,8 @@ _ENTRY: Final = struct.Struct(">qi")
 
 
 def first_record(segment: Segment, split: Split, mode: str) -> int:
-    """Position in the file of the first record, or corrupt range, that begins at or behind the split's start.
+    """Position in the file of the first record, or corrupt range, that begins at or behind the
+    split's start.
 
     `mode` is the option syncMode. May be behind the split's end.
     """
@@ -42,7 +43,8 @@ def first_record(segment: Segment, split: Split, mode: str) -> int:
 
 
 def walk_to(segment: Segment, split: Split, anchor: int) -> int:
-    """Follow records from `anchor`, a record's start, to the first start at or behind the split's."""
+    """Follow records from `anchor`, a record's start, to the first start at or behind the
+    split's."""
     scan = Scan(segment, anchor, split.start, is_tail=split.is_tail, durable=split.durable)
     for _ in scan:
         pass
@@ -50,7 +52,8 @@ def walk_to(segment: Segment, split: Split, anchor: int) -> int:
 
 
 def queue_anchor(replica: Replica, segment: Segment, position: int) -> int:
-    """Largest start of a record at or before `position` that a consume queue knows; 0 without one."""
+    """Largest start of a record at or before `position` that a consume queue knows; 0 without
+    one."""
     low, best = segment.base, segment.base
     high = segment.base + position
     pool = FilePool()
