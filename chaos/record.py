@@ -117,10 +117,6 @@ class RunRecord:
     calm_ns: int = 0
     """When the last fault was over."""
     end_ns: int = 0
-    clock_stepped: bool = False
-    """Whether a wall clock was changed, which excuses A19 and A26."""
-    foreign_damage: list[str] = field(default_factory=list)
-    """Nodes whose stored bytes the scenario itself damaged (bit flip, truncation, lost fsync)."""
     digest: str = ""
     """Of the simulation; empty elsewhere."""
     marks: dict[str, int] = field(default_factory=dict)

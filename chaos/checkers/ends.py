@@ -4,7 +4,7 @@ The simulated disk tells every change. A real machine's layer tells some: then t
 entries is not known, and a node may hold more than the last entry says, never less while it runs.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from chaos.checkers.evidence import Evidence
@@ -57,10 +57,6 @@ class NodeEnds:
         first = bisect_right(self._fall_times, begin_ns)
         last = bisect_right(self._fall_times, end_ns)
         return min((low for _, low in self.falls[first:last]), default=None)
-
-    def falls_between(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether the written end fell at or after `begin_ns` and before `end_ns`."""
-        return bisect_left(self._fall_times, begin_ns) < bisect_left(self._fall_times, end_ns)
 
     def _find_falls(self) -> Iterator[tuple[int, int]]:
         before = 0

@@ -171,8 +171,8 @@ class Evidence:
 
     @cached_property
     def clock_stepped(self) -> bool:
-        """Whether the scenario changed a wall clock."""
-        return self.record.clock_stepped or bool(self.events(Function.NEMESIS, "clock"))
+        """Whether the scenario changed a wall clock, which excuses A19 and A26."""
+        return bool(self.events(Function.NEMESIS, "clock"))
 
     def disk_faults(self, *kinds: str) -> set[str]:
         """Nodes whose disk was given one of these faults."""
@@ -186,7 +186,7 @@ class Evidence:
     @cached_property
     def damaged(self) -> set[str]:
         """Nodes whose disk the scenario let lie or corrupted: their own copy proves nothing."""
-        return self.disk_faults(*LYING) | set(self.record.foreign_damage)
+        return self.disk_faults(*LYING)
 
     def _end_of(self, number: int, event: Event) -> int:
         """When a step that is told at a position of the events was over, with what followed."""

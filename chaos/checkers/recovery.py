@@ -18,8 +18,6 @@ from chaos.checkers.result import (
 )
 from chaos.history import Event, Function, Outcome
 
-FATAL = ("eio-fsync", "eio-write", "full", "read-only")
-"""Disk faults after which nothing may be written or acknowledged."""
 ERROR_EVENTS = ("eio", "disk-error")
 """NODE events by which a backend tells the very moment of an error."""
 GRACE_SYNC_NS = 2 * SECOND_NS

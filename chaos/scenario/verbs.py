@@ -158,5 +158,3 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "heal": Verb(help="mend all links and disks"),
 }
-COMMON: Final[Mapping[str, Parse]] = {"p": _share}
-"""After `with`: `with p=0.3`."""

@@ -219,12 +219,12 @@ def the_message_of_the_time(run: RunMaker) -> None:
 
 def stored_before_the_one_in_front(run: RunMaker) -> None:
     run.specs[9] = replace(run.specs[9], store_ms=STORE_MS + 7500)
-    run.record.clock_stepped = True
+    run.strike(SECOND, "b1", "clock")
 
 
 def after_a_clock_step(run: RunMaker) -> None:
     search(run, 7)
-    run.record.clock_stepped = True
+    run.strike(SECOND, "b1", "clock")
 
 
 CASES: list[tuple[Change, set[str]]] = [

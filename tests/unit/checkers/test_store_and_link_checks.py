@@ -161,7 +161,7 @@ def test_it_is_found_by_its_rule(run: RunMaker, change: Change, wanted: set[str]
 
 def test_damage_by_the_scenario_is_shown_and_allowed(run: RunMaker) -> None:
     broken_body(run)
-    run.record.foreign_damage = ["b2"]
+    run.strike(SECOND, "b2", "disk", step="at 1s disk b2 bit-flip", targets=["b2"])
     judgement = run.judge()
     assert found(judgement) == set()
     assert results(judgement)["S2"].allowed_found == 1
