@@ -137,6 +137,8 @@ class Decoder:
         self.columns = [canonical(name, options.corrupt_column) for name in schema.names]
         self.malformed = 0
         """Rows that are corrupt, dropped ones counted."""
+        self.resyncs = 0
+        """How often the next record had to be searched for."""
         asked = set(self.columns)
         shows = bool(asked & {"crc_ok", CORRUPT}) or options.mode != "PERMISSIVE"
         self._checks_crc = shows and options.verify_crc
@@ -160,7 +162,7 @@ class Decoder:
                         yield from self._gap(item)
                     else:
                         yield from self._frame(item)
-                    position = scan.position
+                    position, self.resyncs = scan.position, scan.resyncs
         except DataLost as exc:
             yield from self._lost(exc, split.base + position)
 

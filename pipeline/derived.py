@@ -1,4 +1,5 @@
-"""Columns that a record holds in another form: hosts as text, bodies as they were before packing."""
+"""Columns that a record holds in another form: hosts as text, bodies as they were before
+packing."""
 
 import ipaddress
 import zlib

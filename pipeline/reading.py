@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow
 
@@ -15,6 +16,7 @@ from pipeline.splits import (
     parse_paths,
     plan_splits,
 )
+from pipeline.views import plan_view, read_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +31,32 @@ class Plan:
         """The plan that the options ask for."""
         return cls(options, Wanted.of(options))
 
-    def splits(self) -> list[Split]:
-        """Splits of all replicas up to what is confirmed. Raises `NotAStore`, `OptionError`."""
+    def splits(self) -> list[Any]:
+        """What each task reads: splits of all replicas up to what is confirmed, or a view's parts.
+
+        Raises `NotAStore`, `OptionError`.
+        """
         options, wanted = self.options, self.wanted
+        ends = read_ends(parse_paths(options.path), options.read_uncommitted)
+        if options.view != "records":
+            return plan_view(options, wanted, ends)
         found: list[Split] = []
-        for replica, end in read_ends(parse_paths(options.path), options.read_uncommitted):
-            limit = end if wanted.end_offset is None else min(end, wanted.end_offset)
+        for replica, end in ends:
             found += plan_splits(
                 [replica],
                 split_bytes=options.split_bytes,
                 start=wanted.start_offset,
-                end=limit,
+                end=end if wanted.end_offset is None else min(end, wanted.end_offset),
                 start_ms=options.start_timestamp,
                 end_ms=options.end_timestamp,
             )
         return found
 
-    def read(self, split: Split, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of one split."""
-        return batches(split, schema, self.options, self.wanted)
+    def read(self, part: Any, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of one task."""
+        if self.options.view == "records":
+            return batches(part, schema, self.options, self.wanted)
+        return read_view(part, schema, self.options, self.wanted)
 
 
 def read_ends(

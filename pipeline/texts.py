@@ -100,7 +100,8 @@ def _last_values(frame: Frame, name: str, ends: Positions) -> Positions:
 
 def _find(values: pyarrow.Array, pattern: str) -> Positions:
     """Place of the first occurrence in each value, -1 without one."""
-    return compute.find_substring(values, pattern).to_numpy().astype(numpy.int64)
+    found: Positions = compute.find_substring(values, pattern).to_numpy().astype(numpy.int64)
+    return found
 
 
 def _with_earlier(frame: Frame, name: str, texts: pyarrow.Array, rows: Positions) -> pyarrow.Array:

@@ -2,10 +2,10 @@
 
 A loop in Python over every record costs as much as all the rest of reading. So the window is cut
 into lanes; each lane begins at a place that looks like a record, and numpy steps all lanes
-together, a record at a time. Where a lane ends just where the next one began, the two are one chain.
-Lanes that do not meet the chain from the left are walked anew by the loop, so a body that holds
-bytes like a record costs time and never a wrong position: only what is linked to the first record
-by sizes counts.
+together, a record at a time. Where a lane ends just where the next one began, the two are one
+chain. Lanes that do not meet the chain from the left are walked anew by the loop, so a body that
+holds bytes like a record costs time and never a wrong position: only what is linked to the first
+record by sizes counts.
 """
 
 import struct
@@ -35,9 +35,9 @@ def walk(
 ) -> tuple[Positions, int]:
     """Positions of the records in `data[:end]` that begin in `[position, stop)`, and what follows.
 
-    `position` is a record's start, `offset` the physical offset of `data[0]`. Ends at `stop`, before
-    the first size that is under a record's least, and before the first record that is not wholly
-    there. Sizes alone decide.
+    `position` is a record's start, `offset` the physical offset of `data[0]`. Ends at `stop`,
+    before the first size that is under a record's least, and before the first record that is not
+    wholly there. Sizes alone decide.
     """
     stop = min(stop, end - RECORD_SIZE_MIN + 1)
     sample, following = walk_one_by_one(data, position, min(stop, position + SAMPLE_SIZE), end)

@@ -1,0 +1,208 @@
+"""The views beside `records`: consume queues, index files, checksums of blocks, counts of files.
+
+Each view is planned into parts, one a task, and read part by part, without Spark. Queues and index
+files are shown as they lie on disk; the log is read up to the same end as its records are.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy
+import pyarrow
+from pyarrow import compute
+
+from pipeline.decode import Wanted
+from pipeline.errors import PipelineError
+from pipeline.options import OptionError, Options
+from pipeline.schema import arrow_schema
+from pipeline.splits import NotAStore, Replica, Split, log_files, plan_splits
+from pipeline.view_rows import Columns, IndexPart, QueuePart, block_rows, file_row, rows_of
+from rocketbed.inspect import NotAStore as NotReadable
+from rocketbed.inspect import open_directory
+from rocketbed.inspect.files import list_segments
+
+_FILTERS: Final = {
+    "consumequeue": frozenset(("topics", "offsets")),
+    "index": frozenset(("offsets", "times")),
+    "blocks": frozenset(("offsets",)),
+    "files": frozenset(("offsets",)),
+}
+"""Which options narrow a view; any other would have no meaning there."""
+
+
+class IndexUnreadable(PipelineError):
+    """The number of slots of a store's index files cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Several parts that one task reads."""
+
+    parts: tuple[QueuePart | IndexPart, ...]
+
+
+def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, int]]) -> list[Any]:
+    """Parts of a view, one a task. `ends`: where the log of each replica is read up to.
+
+    Raises `OptionError` for a filter that the view has no column for.
+    """
+    given = {
+        "topics": options.topics is not None,
+        "offsets": options.start_offset is not None or options.end_offset is not None,
+        "times": options.start_timestamp is not None or options.end_timestamp is not None,
+    }
+    for name, is_given in given.items():
+        if is_given and name not in _FILTERS[options.view]:
+            raise OptionError(f"view={options.view} cannot be narrowed by {name}")
+    if options.view == "consumequeue":
+        return _shared(_queue_parts([each for each, _ in ends], wanted), options.split_bytes)
+    if options.view == "index":
+        return _shared(_index_parts([each for each, _ in ends]), options.split_bytes)
+    found: list[Split] = []
+    for each, end in ends:
+        limit = end if wanted.end_offset is None else min(end, wanted.end_offset)
+        files = plan_splits([each], split_bytes=1 << 62, start=wanted.start_offset, end=limit)
+        found += files
+    return _block_splits(found, options) if options.view == "blocks" else found
+
+
+def read_view(
+    part: Any, schema: pyarrow.Schema, options: Options, wanted: Wanted
+) -> Iterator[pyarrow.RecordBatch]:
+    """Rows of one part of a view as batches of exactly the schema given."""
+    rows: Iterator[Columns]
+    if isinstance(part, Parts):
+        rows = (columns for each in part.parts for columns in rows_of(each))
+    elif options.view == "blocks":
+        rows = block_rows(part, options)
+    else:
+        rows = file_row(part, options)
+    full = arrow_schema(options.view)
+    for columns in rows:
+        batch = _table(columns, full)
+        mask = _mask(batch, wanted)
+        if mask is not None:
+            batch = batch.filter(mask)
+        if batch.num_rows:
+            arrays = [batch.column(name) for name in schema.names]
+            yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _table(columns: Columns, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """Columns as a batch; what is one value stands in every row."""
+    count = next(len(each) for each in columns.values() if isinstance(each, (numpy.ndarray, list)))
+    arrays = []
+    for field in schema:
+        values = columns[field.name]
+        if not isinstance(values, (numpy.ndarray, list)):
+            arrays.append(pyarrow.repeat(pyarrow.scalar(values, field.type), count))
+        elif field.type == pyarrow.timestamp("us", tz="UTC"):
+            arrays.append(pyarrow.array(values, pyarrow.int64()).view(field.type))
+        else:
+            arrays.append(pyarrow.array(values, field.type))
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _mask(batch: pyarrow.RecordBatch, wanted: Wanted) -> pyarrow.Array | None:
+    """Rows that are asked for, by the columns that the view has."""
+    names = set(batch.schema.names)
+    conditions = []
+    if "topic" in names and wanted.topics is not None:
+        values = pyarrow.array(sorted(wanted.topics), pyarrow.string())
+        conditions.append(compute.is_in(batch.column("topic"), value_set=values))
+    if "queue_id" in names and wanted.queue_ids is not None:
+        values = pyarrow.array(sorted(wanted.queue_ids), pyarrow.int32())
+        conditions.append(compute.is_in(batch.column("queue_id"), value_set=values))
+    if "physical_offset" in names:
+        offsets = batch.column("physical_offset")
+        if wanted.start_offset is not None:
+            conditions.append(compute.greater_equal(offsets, wanted.start_offset))
+        if wanted.end_offset is not None:
+            conditions.append(compute.less(offsets, wanted.end_offset))
+    if "store_timestamp" in names:
+        times = batch.column("store_timestamp").view(pyarrow.int64())
+        if wanted.start_ms is not None:
+            conditions.append(compute.greater_equal(times, wanted.start_ms * 1000))
+        if wanted.end_ms is not None:
+            conditions.append(compute.less(times, wanted.end_ms * 1000))
+    mask = None
+    for each in conditions:
+        mask = each if mask is None else compute.and_(mask, each)
+    return mask
+
+
+def _shared(parts: Sequence[Any], split_bytes: int) -> list[Parts]:
+    """Parts put together until a task has enough to do."""
+    found: list[Parts] = []
+    held: list[QueuePart | IndexPart] = []
+    size = 0
+    for part in parts:
+        files = part.files if isinstance(part, QueuePart) else (part.file,)
+        length = sum(file.size for file in files)
+        if held and size + length > split_bytes:
+            found.append(Parts(tuple(held)))
+            held, size = [], 0
+        held.append(part)
+        size += length
+    return [*found, Parts(tuple(held))] if held else found
+
+
+def _queue_parts(replicas: Sequence[Replica], wanted: Wanted) -> list[QueuePart]:
+    """All queues, one part a queue; of the topics wanted only."""
+    found: list[QueuePart] = []
+    for replica in replicas:
+        log_files(replica)
+        for kind in ("consumequeue", "batchconsumequeue"):
+            root = os.path.join(replica.root, kind)
+            for topic in _folders(root):
+                if wanted.topics is not None and topic not in wanted.topics:
+                    continue
+                for name in _folders(os.path.join(root, topic)):
+                    if name.isascii() and name.isdigit():
+                        files = list_segments(os.path.join(root, topic, name)).segments
+                        is_batch = kind == "batchconsumequeue"
+                        found.append(QueuePart(replica, topic, int(name), files, is_batch))
+    return found
+
+
+def _folders(directory: str) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _index_parts(replicas: Sequence[Replica]) -> list[IndexPart]:
+    found: list[IndexPart] = []
+    for replica in replicas:
+        log_files(replica)
+        try:
+            opened = open_directory(replica.root)
+        except NotReadable as exc:
+            raise NotAStore(str(exc)) from exc
+        try:
+            files = opened.index_listing.segments
+            if opened.index_layout is None:
+                raise IndexUnreadable(
+                    f"{replica.root}/index: the number of slots cannot be told from the files"
+                )
+            found += [IndexPart(replica, file, opened.index_layout) for file in files]
+        finally:
+            opened.close()
+    return found
+
+
+def _block_splits(files: Sequence[Split], options: Options) -> list[Split]:
+    """Splits cut at whole blocks, counted from the start of the log."""
+    size = options.block_bytes
+    step = max(1, options.split_bytes // size) * size
+    found: list[Split] = []
+    for file in files:
+        low, end = file.base + file.start, file.base + file.end
+        while low < end:
+            high = min(end, low - low % step + step)
+            found.append(replace(file, start=low - file.base, end=high - file.base))
+            low = high
+    return found
