@@ -77,16 +77,25 @@ def answer(checks: list[Check]) -> list[Answer]:
     for row in sorted(counted, key=lambda row: int(row["number"])):
         check = checks[row["number"]]
         verdict = "violated" if row["found"] else "ok"
-        given = Answer(check.id, check.title, verdict, row["found"], row["allowed"])
-        if row["found"] or row["allowed"]:
-            given.examples = examples(check.found, allowed=not row["found"])
-        answers.append(given)
+        answers.append(Answer(check.id, check.title, verdict, row["found"], row["allowed"]))
+    add_examples(checks, answers)
     return answers
 
 
-def examples(found: "DataFrame", *, allowed: bool) -> list[str]:
-    """The first sentences."""
+def add_examples(checks: list[Check], answers: list[Answer]) -> None:
+    """Fill in the first sentences of what was found, or else of what is allowed."""
     from pyspark.sql import functions as f
 
-    wanted = found.where(f.col("allowed") == allowed).select("text").limit(EXAMPLES_MAX)
-    return sorted(str(row[0]) for row in wanted.collect())
+    parts = [
+        check.found.where(f.col("allowed") == f.lit(one.count == 0))
+        .select(f.lit(number).alias("number"), "text")
+        .limit(EXAMPLES_MAX)
+        for number, (check, one) in enumerate(zip(checks, answers, strict=True))
+        if one.count or one.allowed
+    ]
+    if not parts:
+        return
+    for row in reduce(lambda one, other: one.unionByName(other), parts).collect():
+        answers[row["number"]].examples.append(str(row["text"]))
+    for one in answers:
+        one.examples.sort()

@@ -6,15 +6,19 @@ class which exit code it deserves.
 """
 
 import re
+from contextlib import suppress
+from importlib import import_module
 from typing import Final
 
-import pipeline.errors
 from pipeline.errors import EXIT_SPARK, PipelineError
 
 MEMORY: Final = ("OutOfMemoryError", "GC overhead limit exceeded")
 LOST: Final = ("ExecutorLostFailure", "Python worker exited unexpectedly", "lost executor")
 GONE: Final = ("Py4JNetworkError", "Connection refused", "Answer from Java side is empty")
-_PYTHON_ERROR: Final = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Z]\w*): (.+)$", re.MULTILINE)
+_PYTHON_ERROR: Final = re.compile(
+    r"^\s*(?!SQLSTATE)((?:[A-Za-z_]\w*\.)*[A-Z]\w*): (.+)$", re.MULTILINE
+)
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 TEXT_MAX: Final = 600
 
@@ -64,7 +68,7 @@ def first_sentence(text: str) -> str:
         name, said = found[-1]
         return f"{name.rpartition('.')[2]}: {said}"[:TEXT_MAX]
     for line in text.splitlines():
-        line = _CONDITION.sub("", line.strip())
+        line = _STATE.sub("", _CONDITION.sub("", line.strip()))
         if line and not line.startswith(("at ", "An error occurred while calling")):
             return line[:TEXT_MAX]
     return "it gave no reason"
@@ -76,9 +80,9 @@ def _ours(text: str) -> PipelineError | None:
         module, _, kind = name.rpartition(".")
         if not module.startswith("pipeline"):
             continue
-        code = getattr(getattr(pipeline.errors, kind, None), "exit_code", None)
         error = PipelineError(said[:TEXT_MAX])
-        if code is not None:
-            error.exit_code = code
+        with suppress(ImportError):
+            known = getattr(import_module(module), kind, PipelineError)
+            error.exit_code = getattr(known, "exit_code", EXIT_SPARK)
         return error
     return None
