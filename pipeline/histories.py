@@ -120,6 +120,7 @@ def check_history(table: "DataFrame") -> dict[str, int]:
         f.count_if(is_read & ~(grouped & placed)).alias("placeless"),
         f.count_if(is_send).alias("sends"),
         f.count_if(is_read).alias("reads"),
+        f.count_if(f.col("broker").isNull()).alias("brokerless"),
         *[f.count_if(is_send & (f.col("outcome") == word)).alias(word) for word in OUTCOMES],
     ]
     counts: dict[str, int] = table.agg(*measures).collect()[0].asDict()

@@ -10,22 +10,30 @@ if TYPE_CHECKING:
 
 SKIPPED: Final = "V9", "passed by a group that never got it"
 DISORDER: Final = "V9o", "delivered before what stands before it"
-QUEUE: Final = ("topic", "queue_id")
+QUEUE: Final = ("broker", "topic", "queue_id")
 
 
 def skipped(
-    history: "DataFrame", records: "DataFrame", *, by_key: bool, excused: bool = False
+    history: "DataFrame",
+    records: "DataFrame",
+    *,
+    by_key: bool,
+    by_broker: bool = False,
+    excused: bool = False,
 ) -> Check:
     """V9: every stored message below a group's position was delivered to some member.
 
     The position is what was committed; where the history holds no commits, behind the last message
     delivered. A group begins at the queue's start, or at what it was reset to; without commits at
     the first message that it got. `by_key`: deliveries name messages by their keys (a testbed's),
-    else the queue offset has to do. `excused`: the run lost messages legally, so that positions may
-    be of the log before.
+    else the queue offset has to do. `by_broker`: the history says which broker each was on.
+    `excused`: the run lost messages legally, so that positions may be of the log before.
     """
     from pyspark.sql import functions as f
 
+    if not by_broker:
+        nobody = f.lit("")
+        history, records = (table.withColumn("broker", nobody) for table in (history, records))
     group = ["group", *QUEUE]
     reads = with_keys(history.where("kind = 'read'"))
     delivered = reads.groupBy(*group).agg(
@@ -68,10 +76,8 @@ def out_of_order(history: "DataFrame", topics: tuple[str, ...], *, excused: bool
     from pyspark.sql import functions as f
 
     reads = history.where((f.col("kind") == "read") & f.col("topic").isin(*topics))
-    firsts = reads.groupBy("group", "broker", *QUEUE, "queue_offset").agg(
-        f.min("done_ns").alias("first_ns")
-    )
-    queue = Window.partitionBy("group", "broker", *QUEUE).orderBy("queue_offset")
+    firsts = reads.groupBy("group", *QUEUE, "queue_offset").agg(f.min("done_ns").alias("first_ns"))
+    queue = Window.partitionBy("group", *QUEUE).orderBy("queue_offset")
     latest = f.max("first_ns").over(queue.rowsBetween(Window.unboundedPreceding, -1))
     wrong = firsts.withColumn("before_ns", latest).where("before_ns > first_ns")
     text = f.concat(

@@ -53,29 +53,32 @@ def with_keys(table: "DataFrame") -> "DataFrame":
     )
 
 
-def place() -> "Column":
+def place(*, by_broker: bool) -> "Column":
     """A hash of where a message is in its queue; null when that is not known."""
     from pyspark.sql import functions as f
 
-    known = f.col("queue_id").isNotNull() & f.col("queue_offset").isNotNull()
-    return f.when(known, f.xxhash64("topic", "queue_id", "queue_offset"))
+    names = [*(["broker"] if by_broker else []), "topic", "queue_id", "queue_offset"]
+    known = f.lit(True)
+    for name in names:
+        known = known & f.col(name).isNotNull()
+    return f.when(known, f.xxhash64(*names))
 
 
-def send_table(history: "DataFrame") -> "DataFrame":
-    """The sends of a history, with keys."""
+def send_table(history: "DataFrame", *, by_broker: bool = False) -> "DataFrame":
+    """The sends of a history, with keys. `by_broker`: it says which broker each went to."""
     from pyspark.sql import functions as f
 
     sends = with_keys(history.where(f.col("kind") == "send"))
-    return sends.withColumn("place", place()).drop("kind", "group")
+    return sends.withColumn("place", place(by_broker=by_broker)).drop("kind", "group")
 
 
-def record_table(rows: "DataFrame", firm: "Column") -> "DataFrame":
+def record_table(rows: "DataFrame", firm: "Column", *, by_broker: bool = False) -> "DataFrame":
     """Rows of the data source, with `uniq_key`, as the checks want them."""
     from pyspark.sql import functions as f
 
     reason = f.col("_corrupt.reason")
     step = inner_messages() if "properties" in rows.columns else f.lit(1)
-    rows = with_keys(rows).withColumn("place", place())
+    rows = with_keys(rows).withColumn("place", place(by_broker=by_broker))
     return rows.select(
         *[name for name in RECORD_COLUMNS if name != "_corrupt"],
         f.coalesce("physical_offset", "_corrupt.offset").alias("at"),

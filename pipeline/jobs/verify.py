@@ -119,6 +119,8 @@ class Work:
         self.truth = truth
         self.by_value = by_value
         """Whether messages are known by what their body says: those of a testbed."""
+        self.by_broker = False
+        """Whether the history says of each row which broker it was about."""
 
     def answers(self, names: Names) -> list[Answer]:
         """All checks, in the order of their numbers."""
@@ -127,7 +129,9 @@ class Work:
         if self.options.histories:
             with self.job.phase("reading the history"):
                 history = read_histories(spark, self.options.histories, names).persist()
-                self.job.report.counts |= check_history(history)
+                counts = check_history(history)
+                self.by_broker = counts.pop("brokerless") == 0
+                self.job.report.counts |= counts
         differing: list[Divergence] = []
         with self.job.phase("comparing replicas"):
             differing = compare_replicas(spark, self.truth.brokers, self.truth.leaders)
@@ -147,7 +151,9 @@ class Work:
             log.broker: firm_end([one.end for one in log.replicas], self.options.copies)
             for log in self.truth.brokers
         }
-        return read_records(self.job.spark, logs, firm=firm, by_value=self.by_value)
+        return read_records(
+            self.job.spark, logs, firm=firm, by_value=self.by_value, by_broker=self.by_broker
+        )
 
     def _extras(self, differing: list[Divergence]) -> dict[str, "DataFrame"]:
         """Logs that are not simply the truth's, or a part of it: by name, their rows."""
@@ -166,7 +172,7 @@ class Work:
         self, history: "DataFrame | None", records: "DataFrame", extras: "dict[str, DataFrame]"
     ) -> list[Check]:
         checks = self._of_log(records, "")
-        sends = None if history is None else send_table(history)
+        sends = None if history is None else send_table(history, by_broker=self.by_broker)
         tables = KeyTables(
             sends=sends,
             records=records,
@@ -200,7 +206,11 @@ class Work:
         if not self.job.report.counts.get("reads"):
             return []
         excused = self.required.turns > 0
-        checks = [skipped(history, records, by_key=self.by_value, excused=excused)]
+        checks = [
+            skipped(
+                history, records, by_key=self.by_value, by_broker=self.by_broker, excused=excused
+            )
+        ]
         topics = self.required.ordered_topics or self.options.ordered_topics
         if topics:
             checks.append(out_of_order(history, topics, excused=excused))

@@ -22,10 +22,12 @@ def read_records(
     *,
     firm: Mapping[str, int],
     by_value: bool,
+    by_broker: bool,
 ) -> "DataFrame":
     """All records of these logs, to their ends, as `tables.record_table` has them.
 
-    `firm` is by broker up to which byte enough replicas hold the log.
+    `firm` is by broker up to which byte enough replicas hold the log. `by_value`: messages are
+    known by what a testbed's body says, else by their UNIQ_KEY.
     """
     from pyspark.sql import functions as f
 
@@ -41,7 +43,7 @@ def read_records(
     for broker, end in firm.items():
         inside = f.col("physical_offset") + f.col("size") <= end
         is_firm = is_firm | ((f.col("broker") == broker) & inside)
-    return record_table(rows, f.coalesce(is_firm, f.lit(False)))
+    return record_table(rows, f.coalesce(is_firm, f.lit(False)), by_broker=by_broker)
 
 
 def read_entries(spark: "SparkSession", log: ReplicaLog) -> "DataFrame":

@@ -33,12 +33,12 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
     """Without compiling: for a dozen rows that takes longer than all the rest."""
     settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
     settings |= {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.shuffle.partitions": "1"}
-    before = {name: spark.conf.get(name) for name in settings}
+    before = {name: str(spark.conf.get(name)) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     yield
     for name, value in before.items():
-        spark.conf.set(name, str(value))
+        spark.conf.set(name, value)
 
 
 class Store:
