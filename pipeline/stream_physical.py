@@ -10,10 +10,12 @@ begins inside one.
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pipeline.corrupt import DataLost
+from pipeline.decode import batches
 from pipeline.options import Options
 from pipeline.splits import (
     NotAStore,
@@ -36,7 +38,7 @@ from pipeline.stream_offsets import (
     shares,
 )
 from pipeline.stream_options import StreamOptions
-from pipeline.stream_replicas import Standing, State, first_offset, judge, look, mark_at
+from pipeline.stream_replicas import Standing, State, first_offset, judge, look, mark_at, may_begin
 
 if TYPE_CHECKING:
     import pyarrow
@@ -174,8 +176,18 @@ class PhysicalLog:
         return standing
 
     def _given(self, name: str, mark: Mark) -> Mark:
-        """A mark of the user's: a record has to begin there."""
+        """A mark of the user's: a record has to begin there. Raises `StreamError`."""
+        if not any(self._asked(lambda one: may_begin(one, mark.at), self._brokers[name])):
+            raise StreamError(
+                f"startingOffsets: no record of broker {name} begins at {mark.at}; take a "
+                f"physical_offset that was read, or an offset out of a checkpoint"
+            )
         return mark if mark.crc or not mark.at else self._mark(name, mark.at)
+
+    def _asked(self, ask: Callable[[Replica], bool], replicas: Sequence[Replica]) -> Iterator[bool]:
+        for replica in replicas:
+            with suppress(NotAStore, OSError):
+                yield ask(replica)
 
     def _mark(self, name: str, at: int) -> Mark:
         for replica in self._brokers[name]:
@@ -273,8 +285,6 @@ def read_part(
     The rows of a stretch are the same on every replica and come in the same order, so what was
     given already is passed over. Raises `DataLost` when no replica is left.
     """
-    from pipeline.decode import batches
-
     given = 0
     replicas = (part.split.replica, *part.others)
     for number, replica in enumerate(replicas):

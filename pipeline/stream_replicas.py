@@ -18,7 +18,9 @@ from typing import Final
 from pipeline.corrupt import DataLost
 from pipeline.splits import NotAStore, Replica, data_end, log_files
 from pipeline.stream_offsets import DataLoss, Mark, StreamError
+from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import FilePool, SegmentFile
+from rocketbed.inspect.record import blank_size
 
 COMPARED: Final = 4096
 """Bytes before a position that its checksum covers, at most."""
@@ -76,6 +78,23 @@ def first_offset(replica: Replica) -> int:
     """The first physical offset that a replica still has. Raises `NotAStore`."""
     files = log_files(replica)
     return files[0].start if files else 0
+
+
+def may_begin(replica: Replica, position: int) -> bool:
+    """Whether a record says that it begins there, or the log or a file ends there.
+
+    Raises `NotAStore`.
+    """
+    for file in log_files(replica):
+        if file.start <= position < file.end:
+            pool = FilePool()
+            try:
+                head = pool.read(file.path, position - file.start, 36)
+            finally:
+                pool.close()
+            is_end = not head.strip(b"\0") or blank_size(head, 0) == file.end - position
+            return is_end or claims(head.ljust(40, b"\0"), 0, position)
+    return position == data_end(replica)
 
 
 def look(replica: Replica, mark: Mark) -> View:

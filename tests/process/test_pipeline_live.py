@@ -1,0 +1,336 @@
+"""The pipeline's writers and readers on a live cluster, called without Spark."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+import trio
+
+from chaos.process.cluster import LocalCluster
+from pipeline.committed import CommittedPart, marked_runs, read_committed
+from pipeline.keys import TaskKey
+from pipeline.marking import is_marked
+from pipeline.options import OptionError, Options
+from pipeline.reading import Plan
+from pipeline.rows import outgoing
+from pipeline.schema import RECORDS, arrow_schema
+from pipeline.sending import TaskSender
+from pipeline.sink import TaskCommit, finish, send_partition
+from pipeline.sink_options import SinkError, SinkOptions
+from pipeline.stream_offsets import DataLoss, Mark, StreamError, StreamOffset
+from pipeline.stream_options import StreamOptions
+from pipeline.stream_queues import QueueLog, read_part
+from pipeline.wire_log import TopicGone, WireError
+from pipeline.wire_plan import WirePlan
+
+pytestmark = pytest.mark.process
+SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}
+Start = Callable[..., LocalCluster]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[LocalCluster] = []
+
+    def begin(name: str = "c", *, slaves: int = 0, **settings: str) -> LocalCluster:
+        cluster = LocalCluster.create(
+            tmp_path / name, slaves=slaves, settings=SETTINGS | settings, tied=True
+        )
+        running.append(cluster)
+        trio.run(cluster.start)
+        return cluster
+
+    yield begin
+    for cluster in running:
+        trio.run(cluster.close)
+
+
+def sink(cluster: LocalCluster, **given: str) -> SinkOptions:
+    options = {"endpoints": cluster.nameserver_address, "topic": "T", **given}
+    return SinkOptions.parse(options, streaming=False)
+
+
+def send(
+    options: SinkOptions, first: int, end: int, *, batch: int = 0, size: int = 8
+) -> TaskCommit:
+    bodies = [str(number).encode().ljust(size) for number in range(first, end)]
+    rows = pyarrow.record_batch({"body": bodies})
+    key = TaskKey(job=options.job or "query", batch=batch, partition=first)
+    return send_partition(options, key, iter([rows]))
+
+
+def reading(cluster: LocalCluster, **given: Any) -> Options:
+    options = {"endpoints": cluster.nameserver_address, "topics": "T", **given}
+    return Options.parse({name: str(value) for name, value in options.items()})
+
+
+def table(plan: Plan | WirePlan, columns: Sequence[str]) -> list[dict[str, Any]]:
+    schema = arrow_schema("records", columns)
+    batches = [batch for split in plan.splits() for batch in plan.read(split, schema)]
+    rows: list[dict[str, Any]] = pyarrow.Table.from_batches(batches, schema).to_pylist()
+    return sorted(rows, key=lambda row: row["physical_offset"])
+
+
+def numbers(options: Options) -> list[int]:
+    """What a reader of committed messages gets, over the wire or from files."""
+    plan: Plan | WirePlan = WirePlan.of(options) if options.endpoints else Plan.of(options)
+    schema = arrow_schema("records", ["body"])
+    marked = marked_runs(options)
+    found: list[int] = []
+    for split in plan.splits():
+        for batch in read_committed(plan, CommittedPart(split, marked), schema, "_corrupt"):
+            found += map(int, batch.column(0).to_pylist())
+    return sorted(found)
+
+
+def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
+    cluster = start(slaves=1)
+    send(sink(cluster), 0, 300)
+    plan = WirePlan.of(reading(cluster, minPartitions=6))
+    assert len(plan.splits()) >= 4
+    columns = [name for name in RECORDS if name != "segment"]
+    wire = table(plan, columns)
+    path = f"broker-a/0={cluster.store_directory('master')}"
+    assert wire == table(Plan.of(Options.parse({"path": path, "topics": "T"})), columns)
+    assert len(wire) == 300
+    middle = wire[150]["physical_offset"]
+    part = table(WirePlan.of(reading(cluster, startOffset=middle)), ["physical_offset"])
+    assert [row["physical_offset"] for row in part] == [
+        row["physical_offset"] for row in wire[150:]
+    ]
+    stored_ms = int(wire[-1]["store_timestamp"].timestamp() * 1000)
+    assert (
+        table(WirePlan.of(reading(cluster, startTimestamp=stored_ms + 1)), ["physical_offset"])
+        == []
+    )
+
+
+def test_options_of_a_wire_read(start: Start) -> None:
+    endpoints = "127.0.0.1:1"
+    for given, reason in (
+        ({"endpoints": endpoints}, "needs the option topics"),
+        ({"endpoints": endpoints, "topics": "T", "view": "blocks"}, "needs the files"),
+        ({"endpoints": endpoints, "topics": "T", "path": "/x"}, "not both"),
+    ):
+        with pytest.raises(OptionError, match=reason):
+            WirePlan.of(Options.parse(given))
+    alone = {"endpoints": endpoints, "topics": "T", "retryTimeoutMs": "200"}
+    with pytest.raises(WireError, match=r"after 0\.2 s still: no nameserver answered"):
+        WirePlan.of(Options.parse(alone)).splits()
+
+
+def test_exactly_once_over_failed_attempts(start: Start) -> None:
+    """A task that failed late, a driver that died before the marker, one that died behind it."""
+    cluster = start(slaves=1)
+    options = sink(cluster, delivery="exactly-once", jobId="job")
+    wire = reading(cluster, onlyCommitted="true")
+    files = Options.parse(
+        {"path": f"broker-a={cluster.store_directory('master')}", "topics": "T", "mode": "FAILFAST"}
+    )
+    send(options, 0, 60)  # its task failed later: the driver never heard of these
+    tasks = [send(options, 0, 60), send(options, 60, 100)]
+    assert numbers(wire) == []
+    finish(options, tasks)
+    assert numbers(wire) == numbers(files) == list(range(100))
+    again = [send(options, 0, 60), send(options, 60, 100)]
+    assert all(task.is_skipped and task.rows == 0 for task in again)
+    finish(options, again)
+    assert numbers(wire) == list(range(100))
+    # Another job's messages, and those that nobody marks, are as visible as ever.
+    send(sink(cluster), 500, 510)
+    assert numbers(wire) == numbers(files) == [*range(100), *range(500, 510)]
+    assert len(table(WirePlan.of(reading(cluster)), ["physical_offset"])) == 170
+    assert trio.run(is_marked, options, "job", 0)
+    assert not trio.run(is_marked, options, "job", 1)
+
+
+def test_markers_of_many_batches(start: Start) -> None:
+    cluster = start()
+    options = sink(cluster, delivery="exactly-once", jobId="job")
+    for batch in range(40):
+        finish(options, [send(options, batch, batch + 1, batch=batch)])
+    assert [batch for batch in range(42) if trio.run(is_marked, options, "job", batch)] == list(
+        range(40)
+    )
+    assert numbers(reading(cluster)) == list(range(40))
+
+
+def test_sending_waits_for_a_broker_that_restarts_and_not_for_ever(start: Start) -> None:
+    cluster = start()
+    send(sink(cluster), 0, 10)
+    cluster.kill("master")
+    with pytest.raises(
+        SinkError, match=r"row 0 of partition 10 for topic T: not taken within 0\.5 s"
+    ):
+        send(sink(cluster, retryTimeoutMs="500"), 10, 11)
+
+    async def restart_while_sending() -> int:
+        options = sink(cluster)
+        key = TaskKey(job=options.job, batch=0, partition=0)
+        rows = list(outgoing({"body": [b"11"]}, first_row=0, key=key, options=options))
+        async with trio.open_nursery() as nursery, TaskSender(options, key) as sender:
+            nursery.start_soon(cluster.start, "master")
+            await sender.send(rows)
+        return sender.report.rows
+
+    assert trio.run(restart_while_sending) == 1
+    rows = table(WirePlan.of(reading(cluster)), ["body", "physical_offset"])
+    assert {int(row["body"]) for row in rows} == {*range(10), 11}
+
+
+def test_a_topic_that_is_not_there(start: Start) -> None:
+    cluster = start(autoCreateTopicEnable="false")
+    with pytest.raises(SinkError, match="topic T does not exist"):
+        send(sink(cluster, retryTimeoutMs="300"), 0, 1)
+    with pytest.raises(TopicGone, match=r"route of topic T: after 0\.3 s still"):
+        WirePlan.of(reading(cluster, retryTimeoutMs=300)).splits()
+
+
+# --- streams
+
+
+def stream(cluster: LocalCluster, **given: Any) -> QueueLog:
+    options = reading(cluster, **given)
+    return QueueLog(options, StreamOptions.of(options))
+
+
+def end(log: QueueLog, begin: StreamOffset, **limits: int | None) -> StreamOffset:
+    return log.latest(begin, bytes_max=limits.get("bytes_max"), rows_max=limits.get("rows_max"))
+
+
+def bodies(log: QueueLog, begin: StreamOffset, stop: StreamOffset) -> list[int]:
+    schema = arrow_schema("records", ["body"])
+    return [
+        int(body)
+        for part in log.plan(begin, stop)
+        for batch in read_part(part, schema, log._options)
+        for body in batch.column(0).to_pylist()
+    ]
+
+
+def test_a_stream_of_queues(start: Start) -> None:
+    cluster = start(slaves=1)
+    send(sink(cluster, requestBytes="2000"), 0, 200)
+    log = stream(cluster)
+    position = first = log.initial()
+    found: list[int] = []
+    batches = 0
+    while (following := end(log, position, rows_max=60)) != position:
+        batch = bodies(log, position, following)
+        assert 1 <= len(batch) <= 60
+        assert bodies(stream(cluster, minPartitions=7), position, following) == batch
+        found += batch
+        position = following
+        batches += 1
+    assert sorted(found) == list(range(200))
+    assert batches == 4
+    assert len(bodies(log, first, end(log, first, bytes_max=4000))) < 60
+    send(sink(cluster), 200, 210)
+    latest = stream(cluster, startingOffsets="latest")
+    assert bodies(latest, position, latest.initial()) == list(range(200, 210))
+    log.freeze()
+    send(sink(cluster), 210, 220)
+    last = end(log, position)
+    assert sorted(bodies(log, position, last)) == list(range(200, 210))
+    assert end(log, last) == last
+
+
+def test_a_broker_that_restarts_under_a_stream(start: Start) -> None:
+    cluster = start()
+    send(sink(cluster), 0, 50)
+    log = stream(cluster, retryTimeoutMs=20_000)
+    begin = log.initial()
+    stop = end(log, begin)
+    cluster.kill("master")
+    quick = stream(cluster, retryTimeoutMs=300)
+    with pytest.raises(WireError, match=r"after 0\.3 s still"):
+        bodies(quick, begin, stop)
+    cluster.launch("master")
+    assert sorted(bodies(log, begin, stop)) == list(range(50))
+    trio.run(cluster.wait_serving, "master")
+    assert end(log, stop) == stop
+    send(sink(cluster), 50, 60)
+    assert sorted(bodies(log, stop, end(log, stop))) == list(range(50, 60))
+
+
+def test_a_topic_that_is_deleted_and_made_again(start: Start) -> None:
+    cluster = start()
+    send(sink(cluster), 0, 50)
+    log = stream(cluster, retryTimeoutMs=300)
+    begin = log.initial()
+    middle = end(log, begin, rows_max=40)
+
+    async def delete() -> None:
+        async with cluster.admin() as admin:
+            await admin.delete_topic("T")
+
+    trio.run(delete)
+    with pytest.raises(TopicGone, match="route of topic T"):
+        bodies(log, begin, middle)
+    with pytest.raises(TopicGone, match="route of topic T"):
+        end(log, middle)
+    loose = stream(cluster, retryTimeoutMs=300, failOnDataLoss="false")
+    assert end(loose, middle) == middle
+    assert bodies(loose, begin, middle) == []
+    send(sink(cluster), 1000, 1100)
+    with pytest.raises(StreamError, match="is not the one that the stream has read"):
+        end(stream(cluster), middle)
+
+
+def test_the_checkpoint_of_another_cluster(start: Start) -> None:
+    one, two = start("one"), start("two")
+    send(sink(one), 0, 20)
+    send(sink(two), 100, 160)
+    log = stream(one)
+    position = end(log, log.initial())
+    with pytest.raises(StreamError, match="another cluster"):
+        end(stream(two), position)
+    renamed = StreamOffset("queue", {"broker-z|T|0": Mark(1)})
+    with pytest.raises(StreamError, match="another cluster, or the broker is gone"):
+        end(log, renamed)
+    with pytest.raises(StreamError, match="this stream reads topics T"):
+        end(log, StreamOffset("queue", {"broker-a|U|0": Mark(1)}))
+
+
+def test_retention_under_a_stream_of_queues(start: Start) -> None:
+    cluster = start()
+    send(sink(cluster), 0, 3000, size=1000)
+    log = stream(cluster, retryTimeoutMs=10_000)
+    begin = log.initial()
+    middle = end(log, begin, rows_max=100)
+    trio.run(cluster.stop, "master")
+    store = cluster.store_directory("master")
+    for path in sorted((store / "commitlog").iterdir())[:2]:
+        path.unlink()
+    trio.run(cluster.start, "master")
+    with pytest.raises(DataLoss, match="were deleted before the stream"):
+        end(log, middle)
+    with pytest.raises(DataLoss, match="were deleted"):
+        log.plan(begin, middle)
+    loose = stream(cluster, failOnDataLoss="false")
+    kept = bodies(loose, begin, middle) + bodies(loose, middle, end(loose, middle))
+    where = {"path": f"broker-a={store}", "topics": "T"}
+    files = table(Plan.of(Options.parse(where)), ["body", "physical_offset"])
+    assert sorted(kept) == sorted(int(row["body"]) for row in files)
+    assert 0 < len(kept) < 2900
+
+
+def test_a_slave_that_is_behind_holds_a_stream_up(start: Start) -> None:
+    """What only the master has may be gone after a failover: it is not read."""
+    cluster = start(slaves=1)
+    send(sink(cluster), 0, 40)
+    log = stream(cluster, retryTimeoutMs=10_000)
+    begin = log.initial()
+    position = end(log, begin)
+    assert len(bodies(log, begin, position)) == 40
+    trio.run(cluster.stop, "slave-1")
+    shutil.rmtree(cluster.store_directory("slave-1"))
+    trio.run(cluster.start, "slave-1")
+    deadline = 200
+    send(sink(cluster), 40, 50)
+    while (following := end(log, position)) == position and deadline:
+        deadline -= 1
+    assert sorted(bodies(log, position, following)) == list(range(40, 50))

@@ -1,0 +1,255 @@
+"""Rows on their way into topics, up to the network: options, columns, requests, markers."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow
+import pytest
+
+from pipeline.committed import COLUMNS, counting
+from pipeline.keys import ORIGIN, TRANSACTION, TaskKey
+from pipeline.markers import (
+    RUNS_MAX,
+    BadMarker,
+    Committed,
+    committed,
+    decode_part,
+    encode_marker,
+    jobs_of,
+    marker_topic,
+)
+from pipeline.requests import COUNT_MAX, make_requests
+from pipeline.rows import Outgoing, check_columns, outgoing
+from pipeline.runs import Lookup, Place, Runs
+from pipeline.sink_options import SinkError, SinkOptions
+from rocketbed.client.messages import Message
+
+KEY = TaskKey(job="job", batch=2, partition=1)
+
+
+def options(**given: str) -> SinkOptions:
+    return SinkOptions.parse({"endpoints": "host:9876", "topic": "T", **given}, streaming=False)
+
+
+ONCE = options(delivery="exactly-once")
+
+
+def test_options() -> None:
+    assert options().delivery == "at-least-once"
+    assert options().job != options().job
+    assert options(jobId="night-7").job == "night-7"
+    stream = SinkOptions.parse({"endpoints": "h:1"}, streaming=True)
+    assert (stream.is_exactly_once, stream.job) == (True, "")
+    given = options(MAXBYTESPERSECOND="2m", Tasks="4", retryTimeoutMs="500", requestBytes="0")
+    assert (given.bytes_per_s, given.tasks, given.retry_timeout_ms) == (2 << 20, 4, 500)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"endpoints": ""}, "endpoints is needed"),
+        ({"path": "/data"}, "never written to"),
+        ({"delivery": "once"}, "at-least-once or exactly-once"),
+        ({"jobId": "a b"}, "up to 64"),
+        ({"tasks": "0"}, "from 1"),
+        ({"requestBytes": "4m"}, "from 0 to"),
+        ({"retryTimeoutMs": "soon"}, "from 1"),
+        ({"retries": "3"}, "unknown option retries"),
+    ],
+)
+def test_options_that_are_refused(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(SinkError, match=reason):
+        options(**given)
+    with pytest.raises(SinkError, match="jobId is for batch jobs"):
+        SinkOptions.parse({"endpoints": "h:1", "jobId": "x"}, streaming=True)
+
+
+def test_columns() -> None:
+    check_columns({"topic": "string", "body": "binary", "queue_offset": "bigint"}, options())
+    for columns, reason in (
+        ({"topic": "string"}, "column body is needed"),
+        ({"body": "int"}, "column body is int, not binary or string"),
+        ({"body": "binary", "color": "string"}, "column color is no part of a message"),
+        ({"body": "binary", "keys": "array<int>"}, "column keys is array<int>"),
+        ({"body": "binary", "broker": "string"}, "broker needs column queue_id"),
+    ):
+        with pytest.raises(SinkError, match=reason):
+            check_columns(columns, options())
+    with pytest.raises(SinkError, match="neither a column topic nor"):
+        check_columns({"body": "binary"}, SinkOptions(endpoints="h:1"))
+
+
+def messages(columns: Mapping[str, list[Any]], given: SinkOptions) -> list[Message]:
+    rows = outgoing(columns, first_row=10, key=KEY, options=given)
+    return [row.message for row in rows]
+
+
+def test_rows_as_messages() -> None:
+    columns: dict[str, list[Any]] = {
+        "topic": ["A", None],
+        "body": [b"x", "ä"],
+        "tags": ["red", None],
+        "keys": [["k1", "k2"], "k3 k4"],
+        "properties": [[("p", "q")], None],
+        "flag": [7, None],
+        "queue_offset": [5, 6],
+    }
+    one, two = messages(columns, options())
+    assert one == Message(
+        "A",
+        b"x",
+        tag="red",
+        keys=("k1", "k2"),
+        properties={"p": "q"},
+        flag=7,
+        message_id="job-2-1-a",
+    )
+    assert (two.topic, two.body, two.keys) == ("T", "ä".encode(), ("k3", "k4"))
+    assert two.message_id == "job-2-1-b"
+    assert TRANSACTION not in one.properties
+    assert messages(columns, ONCE)[1].properties == {TRANSACTION: "job"}
+
+
+def test_a_row_that_was_read_can_be_written() -> None:
+    stored = (
+        "KEYS\x01k1 k2\x02UNIQ_KEY\x01OLD\x02TAGS\x01red\x02WAIT\x01true\x02color\x01blue\x02"
+        "RB_TXN\x01other\x02__CRC32#\x010123456789\x02"
+    )
+    (message,) = messages({"body": [b"x"], "properties": [stored]}, options())
+    assert (message.tag, message.keys) == ("red", ["k1", "k2"])
+    assert message.properties == {"color": "blue", ORIGIN: "OLD"}
+    assert message.message_id == "job-2-1-a"
+    kept = "UNIQ_KEY\x01NEW\x02RB_ORIGIN\x01FIRST\x02"
+    (copied,) = messages({"body": [b"x"], "properties": [kept]}, options())
+    assert copied.properties == {ORIGIN: "FIRST"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"body": [b""]}, "row 10 of partition 1: the body has to be bytes, at least one"),
+        ({"body": [None]}, "at least one"),
+        ({"body": [b"x"], "topic": ["no blanks"]}, "letters, digits"),
+        ({"body": [b"x"], "keys": [["a b"]]}, "without blanks"),
+        ({"body": [b"x"], "properties": [[("p", None)]]}, "property p has no text"),
+        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "x")]]}, "sets UNIQ_KEY itself"),
+        ({"body": [bytes(5 << 20)]}, "over 4194304"),
+    ],
+)
+def test_rows_that_cannot_be_messages(columns: dict[str, list[Any]], reason: str) -> None:
+    with pytest.raises(SinkError, match=reason):
+        messages(columns, options())
+
+
+def test_delayed_messages_cannot_be_exactly_once() -> None:
+    columns: dict[str, list[Any]] = {"body": [b"x"], "delay_level": [3]}
+    assert messages(columns, options())[0].properties == {"DELAY": "3"}
+    with pytest.raises(SinkError, match="delayed message cannot be exactly once"):
+        messages(columns, ONCE)
+
+
+def row(number: int, *, size: int = 10, topic: str = "T", queue: int | None = None) -> Outgoing:
+    return Outgoing(number, Message(topic, bytes(size)), queue, None, is_delayed=False)
+
+
+def test_requests_hold_every_row_once_and_keep_the_order_of_a_queue() -> None:
+    rows = [
+        row(number, topic="TU"[number % 2], queue=None if number % 3 else number % 5)
+        for number in range(3000)
+    ]
+    lanes = make_requests(rows, 5000)
+    found = [one.row for lane in lanes.values() for item in lane for one in item.rows]
+    assert sorted(found) == list(range(3000))
+    for (topic, _, queue_id), lane in lanes.items():
+        order = [one.row for item in lane for one in item.rows]
+        assert order == sorted(order)
+        for item in lane:
+            assert item.size <= 5000
+            assert {(one.message.topic, one.queue_id) for one in item.rows} == {
+                (topic, queue_id if queue_id >= 0 else None)
+            }
+
+
+def test_requests_have_limits() -> None:
+    (lane,) = make_requests([row(number, queue=0) for number in range(2500)], 1 << 22).values()
+    assert [len(item.rows) for item in lane] == [COUNT_MAX, COUNT_MAX, 500]
+    (lane,) = make_requests([row(0, queue=0), row(1, size=9000, queue=0)], 1000).values()
+    assert [len(item.rows) for item in lane] == [1, 1]
+    singles = make_requests([row(number) for number in range(8)], 0)
+    assert [item.is_single for lane in singles.values() for item in lane] == [True] * 8
+
+
+def runs(*offsets: int, topic: str = "T") -> Runs:
+    found = Runs()
+    for offset in offsets:
+        found.add(Place(topic, "a", 0), offset, 1)
+    return found
+
+
+def test_a_batch_counts_when_its_marker_is_whole() -> None:
+    many = runs(*range(0, 4 * RUNS_MAX + 20, 2))
+    bodies = encode_marker("job", 3, "one", many)
+    assert len(bodies) == 3
+    assert all(len(body) < 1 << 20 for body in bodies)
+    state = Committed("job")
+    for body in (bodies[0], bodies[0], bodies[2]):
+        state.add(decode_part(body, "job"))
+        assert not state.has(3)
+    state.add(decode_part(bodies[1], "job"))
+    assert state.has(3)
+    assert state.runs().count() == many.count()
+
+
+def test_the_first_whole_marker_of_a_batch_counts() -> None:
+    first = encode_marker("job", 0, "one", runs(1, 2))
+    second = encode_marker("job", 0, "two", runs(7))
+    assert committed("job", [*first, *second]).runs().as_json() == runs(1, 2).merged().as_json()
+    both = committed("job", [*first, *encode_marker("job", 1, "x", runs(9))])
+    assert both.batches == (0, 1)
+    assert both.runs().count() == 3
+
+
+def test_a_batch_without_rows_is_marked_too() -> None:
+    assert committed("job", encode_marker("job", 0, "one", Runs())).has(0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        *encode_marker("other", 0, "one", Runs()),
+        json.dumps(
+            {"v": 1, "job": "job", "batch": 0, "attempt": "x", "part": 2, "parts": 2, "runs": []}
+        ).encode(),
+    ],
+)
+def test_what_is_no_marker_is_an_error(body: bytes) -> None:
+    with pytest.raises(BadMarker):
+        committed("job", [body])
+
+
+def test_marker_topics() -> None:
+    assert list(jobs_of(["T", "RB_TXN_", marker_topic("a-1"), "x_RB_TXN_b"])) == ["a-1"]
+
+
+def test_rows_that_count() -> None:
+    """Rows of the job count if they are listed; all others always."""
+    columns: dict[str, list[Any]] = {
+        "broker": ["a"] * 5,
+        "topic": ["T"] * 5,
+        "queue_id": [0] * 5,
+        "queue_offset": [1, 2, 3, 4, 5],
+        "properties": [
+            "UNIQ_KEY\x01x\x02RB_TXN\x01job\x02",
+            "RB_TXN\x01job\x02",
+            "color\x01RB_TXN\x02",
+            None,
+            "RB_TXN\x01unmarked\x02",
+        ],
+    }
+    arrays = {name: pyarrow.array(columns[name]) for name in COLUMNS}
+    mask = counting(arrays, Lookup({"job": runs(1)}))
+    assert mask.tolist() == [True, False, True, True, False]

@@ -1,0 +1,130 @@
+"""What a stream keeps in its checkpoint, what it refuses there, and how a limit is dealt out."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.options import OptionError, Options
+from pipeline.stream_offsets import (
+    PHYSICAL,
+    QUEUE,
+    Mark,
+    StreamError,
+    StreamOffset,
+    check_names,
+    parse_starting,
+    queue_name,
+    shares,
+)
+from pipeline.stream_options import StreamOptions
+
+MARKS = st.dictionaries(
+    st.text("abc-|0", min_size=1),
+    st.builds(Mark, st.integers(0, 1 << 62), st.integers(0, 1 << 32)),
+)
+
+
+@given(st.sampled_from([PHYSICAL, QUEUE]), MARKS)
+def test_an_offset_survives_the_checkpoint(kind: str, marks: dict[str, Mark]) -> None:
+    offset = StreamOffset(kind, marks)
+    text = json.dumps(offset.as_json())
+    again = StreamOffset.parse(json.loads(text), kind)
+    assert again.marks == marks
+    assert json.dumps(again.as_json()) == text
+
+
+def test_equal_offsets_are_equal_texts() -> None:
+    """Spark compares offsets as texts to see whether there is anything new."""
+    one = StreamOffset(PHYSICAL, {"b": Mark(2), "a": Mark(1)})
+    two = StreamOffset(PHYSICAL, {"a": Mark(1), "b": Mark(2)})
+    assert json.dumps(one.as_json()) == json.dumps(two.as_json())
+
+
+def test_the_form_on_disk() -> None:
+    physical = StreamOffset(PHYSICAL, {"broker-a": Mark(10636254, 7)})
+    assert physical.as_json() == {
+        "v": 1,
+        "kind": "physical",
+        "brokers": {"broker-a": {"crc": 7, "epoch": 0, "pos": 10636254}},
+    }
+    queue = StreamOffset(QUEUE, {queue_name("broker-a", "T", 3): Mark(120031)})
+    assert queue.as_json() == {
+        "v": 1,
+        "kind": "queue",
+        "queues": {"broker-a|T|3": {"crc": 0, "off": 120031}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({}, "no rocketbed offset"),
+        (7, "no rocketbed offset"),
+        ({"v": 2, "kind": "physical", "brokers": {}}, "format 2"),
+        ({"v": 1, "kind": "queue", "queues": {}}, "kind queue, this stream needs physical"),
+        ({"v": 1, "kind": "physical", "brokers": {"a": {"pos": -1}}}, "no whole number"),
+        ({"v": 1, "kind": "physical", "brokers": {"a": {"pos": 1.5}}}, "no whole number"),
+        ({"v": 1, "kind": "physical", "brokers": {"a": 5}}, "no rocketbed offset"),
+    ],
+)
+def test_what_is_no_offset_is_refused(value: Any, reason: str) -> None:
+    with pytest.raises(StreamError, match=reason):
+        StreamOffset.parse(value, PHYSICAL)
+
+
+def test_offsets_of_another_cluster_are_refused() -> None:
+    check_names({"a": Mark(1)}, {"a", "b"}, "cluster")
+    with pytest.raises(StreamError, match=r"offsets of other.* reads a, b.*another cluster"):
+        check_names({"a": Mark(1), "other": Mark(1)}, {"a", "b"}, "cluster")
+
+
+def test_starting_offsets() -> None:
+    assert parse_starting("EARLIEST", PHYSICAL) == "earliest"
+    assert parse_starting(" latest ", QUEUE) == "latest"
+    plain = parse_starting('{"broker-a": 4096}', PHYSICAL)
+    assert plain == StreamOffset(PHYSICAL, {"broker-a": Mark(4096)})
+    whole = StreamOffset(QUEUE, {"a|T|0": Mark(3, 9)})
+    assert parse_starting(json.dumps(whole.as_json()), QUEUE) == whole
+    for text, reason in (
+        ("tomorrow", "earliest, latest or JSON"),
+        ('{"broker-a": -1}', "negative"),
+        ('{"broker-a": "x"}', "no rocketbed offset"),
+        ("[1]", "no rocketbed offset"),
+    ):
+        with pytest.raises(StreamError, match=reason):
+            parse_starting(text, PHYSICAL)
+
+
+@given(st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10**6)), st.integers(1, 10**6))
+def test_shares(backlog: dict[str, int], limit: int) -> None:
+    dealt = shares(backlog, limit)
+    waiting = {name for name, size in backlog.items() if size}
+    assert set(dealt) == waiting
+    assert all(1 <= dealt[name] <= backlog[name] for name in waiting)
+    assert sum(dealt.values()) <= max(limit, 0) + len(waiting)
+    if sum(backlog.values()) <= limit:
+        assert dealt == {name: backlog[name] for name in waiting}
+
+
+def stream(**given_options: str) -> StreamOptions:
+    return StreamOptions.of(Options.parse({"path": "/nowhere", **given_options}))
+
+
+def test_options() -> None:
+    assert stream() == StreamOptions()
+    limits = stream(maxBytesPerTrigger="64k", maxRowsPerTrigger="5", retryTimeoutMs="1500")
+    assert (limits.bytes_max, limits.rows_max, limits.limit_s) == (65536, 5, 1.5)
+    for name, value, reason in (
+        ("maxBytesPerTrigger", "0", "from 1"),
+        ("maxRowsPerTrigger", "many", "from 1"),
+        ("retryTimeoutMs", "86400001", "to 86400000"),
+        ("onlyCommitted", "true", "batch reads"),
+        ("onlyCommitted", "perhaps", "true or false"),
+        ("view", "blocks", "view=records"),
+        ("startOffset", "5", "startingOffsets"),
+    ):
+        with pytest.raises(OptionError, match=reason):
+            stream(**{name: value})

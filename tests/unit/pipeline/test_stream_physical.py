@@ -1,0 +1,291 @@
+"""Streams over store directories, without Spark: where batches end, which rows they have, and what
+holds them up."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+from pipeline import decode
+from pipeline.corrupt import DataLost
+from pipeline.options import Options
+from pipeline.splits import Split
+from pipeline.stream_offsets import DataLoss, Mark, StreamError, StreamOffset
+from pipeline.stream_options import StreamOptions
+from pipeline.stream_physical import LogPart, PhysicalLog, read_part
+from tests.unit.inspect_support import Spec, some, write_log
+
+SEGMENT = 4096
+SPECS = some(200)
+
+
+def log(path: str, **given: Any) -> PhysicalLog:
+    options = Options.parse({"path": path, **{name: str(one) for name, one in given.items()}})
+    return PhysicalLog(options, StreamOptions.of(options))
+
+
+def end(stream: PhysicalLog, start: StreamOffset, **limits: int | None) -> StreamOffset:
+    return stream.latest(start, bytes_max=limits.get("bytes_max"), rows_max=limits.get("rows_max"))
+
+
+def rows(stream: PhysicalLog, start: StreamOffset, stop: StreamOffset) -> list[tuple[str, int]]:
+    """Broker and physical offset of each row."""
+    found = []
+    for part in stream.plan(start, stop):
+        for batch in read_part(part, ["broker", "physical_offset"], stream._options):
+            columns = [column.to_pylist() for column in batch.columns]
+            found += list(zip(*columns, strict=True))
+    return found
+
+
+def two_replicas(tmp_path: Path, counts: Sequence[int]) -> str:
+    """Replicas of one broker with so many messages each."""
+    for number, count in enumerate(counts):
+        root = tmp_path / str(number)
+        shutil.rmtree(root, ignore_errors=True)
+        write_log(root, SPECS[:count], segment=SEGMENT)
+    return ",".join(f"a/{number}={tmp_path / str(number)}" for number in range(len(counts)))
+
+
+def test_a_stream_reads_what_every_replica_holds(tmp_path: Path) -> None:
+    offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
+    stream = log(two_replicas(tmp_path, [120, 80]))
+    start = stream.initial()
+    assert start.marks == {"a": Mark(0)}
+    first = end(stream, start)
+    assert [at for _, at in rows(stream, start, first)] == offsets[:80]
+    assert end(stream, first) == first
+    two_replicas(tmp_path, [150, 140])
+    second = end(stream, first)
+    assert [at for _, at in rows(stream, first, second)] == offsets[80:140]
+    # A batch that is planned again, by a driver that has just started, has the same rows.
+    again = log(two_replicas(tmp_path, [200, 190]))
+    assert [at for _, at in rows(again, start, first)] == offsets[:80]
+    assert [at for _, at in rows(again, first, second)] == offsets[80:140]
+    latest = log(two_replicas(tmp_path, [200, 190]), startingOffsets="latest").initial()
+    assert end(again, second).marks["a"] == latest.marks["a"]
+
+
+def test_uncommitted_reads_go_as_far_as_the_longest(tmp_path: Path) -> None:
+    stream = log(two_replicas(tmp_path, [120, 80]), readUncommitted="true")
+    assert len(rows(stream, stream.initial(), end(stream, stream.initial()))) == 120
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"bytes_max": 1},
+        {"bytes_max": 1000},
+        {"bytes_max": 10**9},
+        {"rows_max": 1},
+        {"rows_max": 7},
+        {"bytes_max": 1000, "rows_max": 5},
+    ],
+)
+def test_limits(tmp_path: Path, limits: dict[str, int]) -> None:
+    """Any limit moves on, holds, and gives every record once; filler and file ends included."""
+    offsets = write_log(tmp_path / "s", SPECS[:90], segment=SEGMENT)
+    stream = log(f"a={tmp_path / 's'}")
+    position = stream.initial()
+    found: list[int] = []
+    while True:
+        following = end(stream, position, **limits)
+        if following == position:
+            break
+        batch = [at for _, at in rows(stream, position, following)]
+        assert 1 <= len(batch) <= limits.get("rows_max", len(offsets))
+        if len(batch) > 1:
+            taken = following.marks["a"].at - position.marks["a"].at
+            assert taken <= limits.get("bytes_max", taken) + SEGMENT
+        found += batch
+        position = following
+    assert found == offsets
+
+
+def test_several_brokers_share_a_limit(tmp_path: Path) -> None:
+    write_log(tmp_path / "a", SPECS[:100], segment=SEGMENT)
+    write_log(tmp_path / "b", SPECS[:10], segment=SEGMENT)
+    stream = log(f"a={tmp_path / 'a'},b={tmp_path / 'b'}")
+    start = stream.initial()
+    first = end(stream, start, rows_max=20)
+    names = [name for name, _ in rows(stream, start, first)]
+    assert 1 <= names.count("b") < names.count("a") <= 20
+    whole = end(stream, start)
+    assert len(rows(stream, start, whole)) == 110
+    # A broker that is listed from now on begins at its start.
+    only_a = StreamOffset("physical", {"a": whole.marks["a"]})
+    assert {name for name, _ in rows(stream, only_a, end(stream, only_a))} == {"b"}
+
+
+def test_more_partitions_have_the_same_rows(tmp_path: Path) -> None:
+    offsets = write_log(tmp_path / "s", SPECS, segment=1 << 20)
+    for count in (1, 3, 17):
+        stream = log(f"a={tmp_path / 's'}", minPartitions=count)
+        start = stream.initial()
+        stop = end(stream, start)
+        assert len(stream.plan(start, stop)) >= count
+        assert [at for _, at in rows(stream, start, stop)] == offsets
+
+
+def test_available_now_ends_where_the_log_ended(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    offsets = write_log(root, SPECS[:50], segment=SEGMENT)
+    stream = log(f"a={root}")
+    start = stream.initial()
+    stream.freeze()
+    write_log(root, SPECS[:80], segment=SEGMENT)
+    first = end(stream, start, rows_max=30)
+    second = end(stream, first, rows_max=30)
+    assert [at for _, at in rows(stream, start, second)] == offsets
+    assert end(stream, second, rows_max=30) == second
+
+
+def test_starting_offsets_have_to_be_a_records(tmp_path: Path) -> None:
+    offsets = write_log(tmp_path / "s", SPECS[:50], segment=SEGMENT)
+    path = f"a={tmp_path / 's'}"
+    stream = log(path, startingOffsets=f'{{"a": {offsets[20]}}}')
+    start = stream.initial()
+    assert [at for _, at in rows(stream, start, end(stream, start))] == offsets[20:]
+    with pytest.raises(StreamError, match="no record of broker a begins at"):
+        log(path, startingOffsets=f'{{"a": {offsets[20] + 1}}}').initial()
+    with pytest.raises(StreamError, match="offsets of z"):
+        log(path, startingOffsets='{"z": 0}').initial()
+
+
+def test_a_checkpoint_of_another_log_is_refused(tmp_path: Path) -> None:
+    """The broker has the same name: only the bytes tell."""
+    write_log(tmp_path / "one", SPECS[:50], segment=SEGMENT)
+    write_log(tmp_path / "two", some(80, topic="U"), segment=SEGMENT)
+    one = log(f"a={tmp_path / 'one'}")
+    at = end(one, one.initial())
+    assert end(log(f"a={tmp_path / 'one'}"), at) == at
+    two = log(f"a={tmp_path / 'two'}", failOnDataLoss="false")
+    with pytest.raises(StreamError, match="not the one that this checkpoint was made with"):
+        end(two, at)
+    with pytest.raises(StreamError, match="offsets of a, but this stream reads b"):
+        end(log(f"b={tmp_path / 'one'}"), at)
+
+
+def retained(root: Path, count: int) -> None:
+    """Delete the oldest files of a log."""
+    for path in sorted((root / "commitlog").iterdir())[:count]:
+        path.unlink()
+
+
+def test_retention_under_a_stream(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    offsets = write_log(root, SPECS, segment=SEGMENT)
+    stream = log(f"a={root}")
+    start = stream.initial()
+    first = end(stream, start, rows_max=10)
+    retained(root, 2)
+    with pytest.raises(DataLoss, match=r"physical offsets \d+ to 8192 were deleted"):
+        end(stream, first)
+    with pytest.raises(DataLoss, match="were deleted"):
+        stream.plan(start, first)
+    loose = log(f"a={root}", failOnDataLoss="false")
+    assert rows(loose, start, first) == []
+    last = end(loose, first)
+    assert [at for _, at in rows(loose, first, last)] == [at for at in offsets if at >= 8192]
+    assert end(loose, last) == last
+
+
+def test_one_replica_that_still_has_it_is_enough(tmp_path: Path) -> None:
+    offsets = write_log(tmp_path / "whole", SPECS, segment=SEGMENT)
+    stream = log(two_replicas(tmp_path, [200, 200]))
+    start = stream.initial()
+    retained(tmp_path / "0", 3)
+    stop = end(stream, start)
+    assert [at for _, at in rows(stream, start, stop)] == offsets
+
+
+def test_a_replaced_replica_holds_the_stream_up_until_it_has_caught_up(tmp_path: Path) -> None:
+    stream = log(two_replicas(tmp_path, [100, 100]), retryTimeoutMs=60_000)
+    first = end(stream, stream.initial())
+    two_replicas(tmp_path, [150, 10])
+    assert end(stream, first) == first
+    two_replicas(tmp_path, [150, 150])
+    assert len(rows(stream, first, end(stream, first))) == 50
+
+
+def test_waiting_for_a_replica_has_a_limit(tmp_path: Path) -> None:
+    path = two_replicas(tmp_path, [100, 100])
+    stream, loose = log(path, retryTimeoutMs=1), log(path, retryTimeoutMs=1, failOnDataLoss="false")
+    first = end(stream, stream.initial())
+    two_replicas(tmp_path, [150, 10])
+    for one in (stream, loose):
+        assert end(one, first) == first
+        one._held_up["a"] -= 1.0
+    with pytest.raises(StreamError, match=r"replica 1 .* ends before, it has 0 to \d+"):
+        end(stream, first)
+    assert len(rows(loose, first, end(loose, first))) == 50
+    shutil.rmtree(tmp_path / "1")
+    with pytest.raises(StreamError, match=r"replica 1 .* cannot be read"):
+        end(stream, first)
+
+
+def test_a_log_that_is_shorter_everywhere(tmp_path: Path) -> None:
+    path = two_replicas(tmp_path, [100, 100])
+    stream, loose = log(path, retryTimeoutMs=1), log(path, retryTimeoutMs=1, failOnDataLoss="false")
+    first = end(stream, stream.initial())
+    two_replicas(tmp_path, [40, 30])
+    for one in (stream, loose):
+        assert end(one, first) == first
+        one._held_up["a"] -= 1.0
+    with pytest.raises(DataLoss, match="no replica has the log up to"):
+        end(stream, first)
+    back = end(loose, first)
+    assert back.marks["a"].at < first.marks["a"].at
+    assert rows(loose, first, back) == []
+    two_replicas(tmp_path, [60, 60])
+    assert len(rows(loose, back, end(loose, back))) == 20
+
+
+def test_a_directory_that_is_gone_from_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StreamError, match=r"after 0\.001 s still: .*nowhere"):
+        log(f"a={tmp_path / 'nowhere'}", retryTimeoutMs=1).initial()
+
+
+def test_a_replica_that_vanishes_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one goes on where the first has stopped; nothing twice, nothing left out."""
+    offsets = write_log(tmp_path / "whole", SPECS, segment=1 << 20)
+    for name in ("0", "1"):
+        write_log(tmp_path / name, SPECS, segment=1 << 20)
+    stream = log(f"a/0={tmp_path / '0'},a/1={tmp_path / '1'}", batchRows=16)
+    start = stream.initial()
+    (part,) = stream.plan(start, end(stream, start))
+
+    def failing(split: Split, *rest: Any) -> Iterator[pyarrow.RecordBatch]:
+        for number, batch in enumerate(decode.batches(split, *rest)):
+            if split.replica.name == "0" and number == 2:
+                yield batch.slice(0, 5)
+                raise DataLost(split.path, split.base, "the file was deleted")
+            yield batch
+
+    monkeypatch.setattr("pipeline.stream_physical.batches", failing)
+
+    def read(one: LogPart) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        for batch in read_part(one, ["replica", "physical_offset"], stream._options):
+            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return found
+
+    found = read(part)
+    assert [at for _, at in found] == offsets
+    assert [name for name, _ in found] == ["0"] * 37 + ["1"] * 163
+    with pytest.raises(DataLost, match="is gone"):
+        read(replace(part, others=()))
+
+
+def test_rows_of_topics_only(tmp_path: Path) -> None:
+    specs = [Spec(topic="T" if number % 3 else "U") for number in range(60)]
+    write_log(tmp_path / "s", specs, segment=SEGMENT)
+    stream = log(f"a={tmp_path / 's'}", topics="U")
+    start = stream.initial()
+    assert len(rows(stream, start, end(stream, start))) == 20
