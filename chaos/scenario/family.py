@@ -46,13 +46,13 @@ class Family:
         return self.seeds.get(backend, SEEDS[backend])
 
 
-def shorten(plan: Plan) -> Plan:
-    """The same with less time between its steps, for a run of about half a minute."""
-    factor = min(1.0, QUICK_STORM_S / plan.storm_s)
+def shorten(plan: Plan, *, storm_s: float = QUICK_STORM_S, calm_s: float = QUICK_CALM_S) -> Plan:
+    """The same with less time between its steps; by default for a run of about half a minute."""
+    factor = min(1.0, storm_s / plan.storm_s)
     return replace(
         plan,
         storm_s=round(plan.storm_s * factor, 6),
-        calm_s=min(plan.calm_s, QUICK_CALM_S),
+        calm_s=min(plan.calm_s, calm_s),
         steps=tuple(_sooner(step, factor) for step in plan.steps),
     )
 

@@ -141,7 +141,7 @@ def running_nodes(work: Path) -> dict[str, int]:
 async def test_an_end_on_the_way_leaves_no_process_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    with command("--seed", "1", "--seconds", "60", "--report", str(tmp_path)) as process:
+    with command("--seed", "1", "--seconds", "15", "--report", str(tmp_path)) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if re.search(r"\d s  kill b1", line):

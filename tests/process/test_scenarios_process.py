@@ -9,11 +9,13 @@ import pytest
 
 from chaos.process.backend import MISSING
 from chaos.runner import Options, run_plan
+from chaos.scenario.family import shorten
 from chaos.scenario.library import load_scenario
 from chaos.scenario.plan import Plan, Producers, Shape
 from chaos.scenario.step import parse_step
 
 pytestmark = pytest.mark.process
+SHORT = (7.0, 6.0)
 IMPOSSIBLE = (MISSING["nameserver.stale"], MISSING["clock.drift"])
 POWER_AT_A_MARK = Plan(
     name="power-at-a-mark",
@@ -26,9 +28,22 @@ POWER_AT_A_MARK = Plan(
 )
 
 
-def run(name: str, net: str, directory: Path, *, seed: int = 1, quick: bool = True) -> None:
-    """A scenario has to pass, and only that may be skipped which no process can do."""
+def run(
+    name: str,
+    net: str,
+    directory: Path,
+    *,
+    seed: int = 1,
+    quick: bool = True,
+    seconds: tuple[float, float] | None = None,
+) -> None:
+    """A scenario has to pass, and only that may be skipped which no process can do.
+
+    `seconds`: of its storm and its calm, shorter than in its quick form.
+    """
     plan = load_scenario(name).plan(seed, "process", quick=quick)
+    if seconds is not None:
+        plan = shorten(plan, storm_s=seconds[0], calm_s=seconds[1])
     options = Options(backend="process", net=net)  # type: ignore[arg-type]
     outcome = run_plan(plan, options, directory=directory / "run")
     assert outcome.judgement is not None, outcome.error
@@ -40,11 +55,11 @@ def run(name: str, net: str, directory: Path, *, seed: int = 1, quick: bool = Tr
 
 
 def test_a_failover_by_hand_over_the_proxy(tmp_path: Path) -> None:
-    run("sync-failover", "proxy", tmp_path)
+    run("sync-failover", "proxy", tmp_path, seconds=SHORT)
 
 
 def test_a_rolling_restart_on_plain_loopback(tmp_path: Path) -> None:
-    run("rolling-restart", "plain", tmp_path)
+    run("rolling-restart", "plain", tmp_path, seconds=SHORT)
 
 
 @pytest.mark.slow

@@ -1,5 +1,11 @@
 """A kill and a power cut at every disk event of a script, and during the recovery after it."""
 
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
 import pytest
 
 from chaos.sim.solo import SoloRun, run_solo
@@ -37,15 +43,27 @@ def crashed_run(mode: str, event: int, kind: str, seed: int = 0) -> tuple[SoloRu
     return run, ledger
 
 
+def on_all_cores(visit: Callable[[Sequence[int]], None], events: Sequence[int]) -> None:
+    """Visit events, side by side in as many processes as there are cores."""
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("fork")) as pool:
+        for _ in pool.map(visit, [events[first::cores] for first in range(cores)]):
+            pass
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
 )
 def test_every_crash_point_recovers(mode: str, kind: str) -> None:
-    settings = config(**MODES[mode])
     events = whole_run(mode)
     assert events > 400
-    for event in range(1, events + 1):
+    on_all_cores(partial(crash_at_each, mode, kind), range(1, events + 1))
+
+
+def crash_at_each(mode: str, kind: str, events: Sequence[int]) -> None:
+    settings = config(**MODES[mode])
+    for event in events:
         run, ledger = crashed_run(mode, event, kind)
         try:
             check_all(run, ledger, kind, settings)
@@ -55,10 +73,13 @@ def test_every_crash_point_recovers(mode: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["kill", "power-random"])
 def test_a_crash_during_recovery_recovers(kind: str) -> None:
+    on_all_cores(partial(crash_recoveries, kind), range(7, whole_run("async"), 41))
+
+
+def crash_recoveries(kind: str, events: Sequence[int]) -> None:
     settings = config()
-    events = whole_run("async")
     cause, power_mode = crash_kind(kind)
-    for event in range(7, events, 41):
+    for event in events:
         run, ledger = crashed_run("async", event, kind)
         again = reboot(run.image, kind, settings)
         for second in range(1, again.events + 1):
