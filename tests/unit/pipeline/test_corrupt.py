@@ -1,0 +1,255 @@
+"""Each way in which bytes are no record, in each of the three modes."""
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.corrupt import REASONS, DataLost, RocketbedCorrupt
+from pipeline.options import Options
+from pipeline.reading import Plan
+from pipeline.schema import arrow_schema
+from rocketbed.inspect import Scanned, open_directory
+from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
+
+COUNT = 40
+BAD = 17
+"""Number of the record that is harmed."""
+
+
+def healthy(tmp_path: Path) -> Log:
+    return Log(tmp_path / "store").append(messages(COUNT))
+
+
+def at(log: Log) -> int:
+    return log.offsets[BAD]
+
+
+def tail(log: Log) -> int:
+    """Where the topic's length stands in the harmed record (topic-2, 7 characters)."""
+    (body,) = struct.unpack_from(">i", log.path(at(log)).read_bytes(), at(log) % 4096 + 84)
+    return int(at(log) + 88 + body)
+
+
+HARM: dict[str, tuple[str, Callable[[Log], None]]] = {
+    "magic": ("bad_magic", lambda log: log.flip(at(log) + 5)),
+    "zeroed": ("bad_magic", lambda log: log.write(at(log), bytes(log.sizes[BAD]))),
+    "size too small": ("bad_size", lambda log: log.write(at(log), struct.pack(">i", 90))),
+    "size a little more": (
+        "bad_size",
+        lambda log: log.write(at(log), struct.pack(">i", log.sizes[BAD] + 1)),
+    ),
+    "size of two records": (
+        "bad_size",
+        lambda log: log.write(at(log), struct.pack(">i", sum(log.sizes[BAD : BAD + 2]))),
+    ),
+    "size beyond the file": ("short_record", lambda log: log.write(at(log), b"\x7f")),
+    "a filler": ("bad_size", lambda log: log.write(at(log), struct.pack(">iI", 50, 0xCBD43194))),
+    "position": ("position_mismatch", lambda log: log.flip(at(log) + 35)),
+    "body length": ("bad_size", lambda log: log.write(at(log) + 84, b"\x7f")),
+    "topic length": ("bad_topic", lambda log: log.write(tail(log), b"\x7f")),
+    "properties length": ("bad_properties", lambda log: log.write(tail(log) + 8, b"\x7f\xff")),
+    "body": ("crc_mismatch", lambda log: log.flip(at(log) + 90)),
+    "topic": ("bad_topic", lambda log: log.write(tail(log) + 1, b"\xff\xfe")),
+    "properties": ("bad_properties", lambda log: log.write(tail(log) + 12, b"\xff\xfe")),
+}
+CONTENT = {"body", "topic", "properties"}
+"""Harm that leaves the lengths whole: the row keeps its fields."""
+
+
+@pytest.mark.parametrize("how", HARM)
+def test_harm_in_each_mode(tmp_path: Path, how: str) -> None:
+    log = healthy(tmp_path)
+    before = rows(log.root)
+    assert not reasons(before)
+    reason, harm = HARM[how]
+    harm(log)
+    found = rows(log.root)
+    assert reasons(found) == [(at(log), reason)]
+    assert [row for row in found if not row["_corrupt"]] == before[:BAD] + before[BAD + 1 :]
+    (bad,) = (row for row in found if row["_corrupt"])
+    assert (bad["physical_offset"], bad["size"]) == (at(log), log.sizes[BAD])
+    shown = log.path(at(log)).read_bytes()[at(log) % 4096 :][: log.sizes[BAD]]
+    assert bad["_corrupt"]["bytes"] == shown
+    if how in CONTENT:
+        assert bad["queue_offset"] == before[BAD]["queue_offset"]
+        assert bad["crc_ok"] == (how != "body")
+    else:
+        assert bad["queue_offset"] is bad["topic"] is bad["body"] is None
+    assert rows(log.root, mode="DROPMALFORMED") == before[:BAD] + before[BAD + 1 :]
+    with pytest.raises(RocketbedCorrupt) as caught:
+        rows(log.root, mode="FAILFAST")
+    assert str(log.path(at(log))) in str(caught.value)
+    assert f"{at(log)}: {reason}" in str(caught.value)
+    assert rows(log.root, ["physical_offset"], mode="DROPMALFORMED") == [
+        {"physical_offset": row["physical_offset"]} for row in before if row is not before[BAD]
+    ]
+
+
+def test_reasons_of_files_and_bodies_are_tested_elsewhere() -> None:
+    assert set(REASONS) - {reason for reason, _ in HARM.values()} == {
+        "bad_body",
+        "torn_tail",
+        "missing_segment",
+    }
+
+
+@pytest.mark.parametrize("how", HARM)
+def test_every_split_sees_the_same_damage(tmp_path: Path, how: str) -> None:
+    log = healthy(tmp_path)
+    HARM[how][1](log)
+    whole = rows(log.root)
+    for size, mode in ((97, "auto"), (1000, "walk")):
+        assert rows(log.root, splitBytes=size, syncMode=mode) == whole
+
+
+def test_what_is_not_asked_for_is_not_judged(tmp_path: Path) -> None:
+    log = healthy(tmp_path)
+    log.flip(at(log) + 90)
+    assert len(rows(log.root, ["body"])) == COUNT
+    assert not reasons(rows(log.root, verifyCrc="false"))
+    assert {row["crc_ok"] for row in rows(log.root, ["crc_ok"], verifyCrc="false")} == {None}
+    assert [row["crc_ok"] for row in rows(log.root, ["crc_ok"])].count(False) == 1
+
+
+def test_the_checksum_of_a_whole_record(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message(has_crc=True, topic="abc")] * 3)
+    assert not reasons(rows(log.root))
+    log.write(log.offsets[1] + 16, b"\x01")
+    assert reasons(rows(log.root)) == [(log.offsets[1], "crc_mismatch")]
+
+
+@pytest.mark.parametrize(("part", "reason"), [("topic", "bad_topic"), ("props", "bad_properties")])
+def test_a_sector_lost_to_zeros(tmp_path: Path, part: str, reason: str) -> None:
+    """A sector of 512 bytes of a text reads as zeros: valid UTF-8, and still lost."""
+    long = Message(topic="t" * 1200, is_wide=True, properties="P\x01" + "v" * 1200)
+    log = Log(tmp_path / "store", has_queues=False).append([Message(), long, Message()])
+    inside = log.offsets[1] + 88 + 5 + 2 + (0 if part == "topic" else 1202)
+    sector = -(-inside // 512) * 512
+    log.write(sector, bytes(511))
+    assert not reasons(rows(log.root))
+    log.write(sector, bytes(512))
+    assert reasons(rows(log.root)) == [(log.offsets[1], reason)]
+
+
+def test_damage_to_the_end_of_a_file(tmp_path: Path) -> None:
+    """No record stands behind it in its file, and other files follow: damage, not the end."""
+    log = healthy(tmp_path)
+    number = max(n for n, offset in enumerate(log.offsets) if offset < 4096) - 2
+    log.write(log.offsets[number], bytes(4096 - log.offsets[number]))
+    found = rows(log.root)
+    assert reasons(found) == [(log.offsets[number], "bad_magic")]
+    (bad,) = (row for row in found if row["_corrupt"])
+    assert bad["size"] == 4096 - log.offsets[number]
+    assert len(found) == COUNT - 2
+
+
+def test_shown_bytes_are_cut(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store", segment=1 << 16).append(messages(100, body=b"x" * 200))
+    log.write(log.offsets[10], bytes(log.offsets[60] - log.offsets[10]))
+    (bad,) = (row for row in rows(log.root) if row["_corrupt"])
+    assert bad["size"] == log.offsets[60] - log.offsets[10] > 4096
+    assert bad["_corrupt"]["bytes"] == bytes(4096)
+
+
+def torn(tmp_path: Path) -> Log:
+    log = healthy(tmp_path)
+    log.write(log.offsets[-1] + 60, bytes(log.sizes[-1] - 60))
+    return log
+
+
+def test_a_torn_tail_is_the_end_of_the_log(tmp_path: Path) -> None:
+    log = torn(tmp_path)
+    found = rows(log.root)
+    assert len(found) == COUNT - 1
+    assert not reasons(found)
+    assert rows(log.root, mode="FAILFAST", readUncommitted="true") == found
+
+
+def test_a_torn_tail_below_the_mark_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = torn(tmp_path)
+    for module in ("reading", "splits"):
+        monkeypatch.setattr(f"pipeline.{module}.durable_offset", lambda _: log.end)
+    assert reasons(rows(log.root)) == [(log.offsets[-1], "torn_tail")]
+    assert reasons(rows(log.root, splitBytes=200)) == [(log.offsets[-1], "torn_tail")]
+    with pytest.raises(RocketbedCorrupt, match="torn_tail"):
+        rows(log.root, mode="FAILFAST")
+
+
+def test_a_bad_checksum_at_the_end_is_torn_too(tmp_path: Path) -> None:
+    log = healthy(tmp_path)
+    log.flip(log.offsets[-1] + 90)
+    opened = open_directory(log.root)
+    good = [item.offset for item in opened.log.scan() if isinstance(item, Scanned)]
+    opened.close()
+    assert [row["physical_offset"] for row in rows(log.root)] == good == log.offsets[:-1]
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append(messages(COUNT))
+    log.append([Message(body=bytes(2000))] * 4)
+    lost = [offset for offset in log.offsets if 4096 <= offset < 8192]
+    log.path(4096).unlink()
+    with pytest.raises(DataLost, match="failOnDataLoss"):
+        rows(log.root)
+    found = rows(log.root, failOnDataLoss="false")
+    assert reasons(found) == [(4096, "missing_segment")]
+    assert len(found) == len(log.offsets) - len(lost) + 1
+    dropped = rows(log.root, failOnDataLoss="false", mode="DROPMALFORMED")
+    assert dropped == [row for row in found if not row["_corrupt"]]
+    assert rows(log.root, startOffset=8192) == [r for r in found if r["physical_offset"] >= 8192]
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied", "cut"])
+def test_a_file_that_shrinks_between_planning_and_reading(tmp_path: Path, how: str) -> None:
+    log = healthy(tmp_path)
+    schema = arrow_schema("records", ["physical_offset", "_corrupt"])
+    for lenient in ("true", "false"):
+        options = {"path": str(log.root), "splitBytes": "1000", "failOnDataLoss": lenient}
+        plan = Plan.of(Options.parse(options))
+        splits = plan.splits()
+        saved = log.path(0).read_bytes()
+        if how == "deleted":
+            log.path(0).unlink()
+        else:
+            os.truncate(log.path(0), 0 if how == "emptied" else 2000)
+        if lenient == "true":
+            with pytest.raises(DataLost, match=str(log.path(0))):
+                [list(plan.read(split, schema)) for split in splits]
+        else:
+            found = [
+                row for s in splits for batch in plan.read(s, schema) for row in batch.to_pylist()
+            ]
+            assert {reason for _, reason in reasons(found)} == {"missing_segment"}
+            assert len(found) > sum(offset >= 4096 for offset in log.offsets)
+        log.path(0).write_bytes(saved)
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_a_file_that_shrinks_in_the_middle_of_its_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: str
+) -> None:
+    """Cut while a task is between two batches: an error or a row, and no crash of the process."""
+    monkeypatch.setattr("pipeline.segments.Segment.__init__.__kwdefaults__", {"window": 1000})
+    log = healthy(tmp_path)
+    schema = arrow_schema("records", ["physical_offset", "size", "_corrupt"])
+    plan = Plan.of(Options.parse({"path": str(log.root), "failOnDataLoss": lenient}))
+    split = plan.splits()[0]
+    reading = plan.read(split, schema)
+    found = next(reading).to_pylist()
+    os.truncate(log.path(0), 100)
+    if lenient == "true":
+        with pytest.raises(DataLost, match="it had 4096 bytes, it has 100"):
+            list(reading)
+        return
+    following = found[-1]["physical_offset"] + found[-1]["size"]
+    (lost,) = (row for batch in reading for row in batch.to_pylist())
+    assert (lost["_corrupt"]["offset"], lost["_corrupt"]["reason"]) == (
+        following,
+        "missing_segment",
+    )
+    assert following + lost["size"] == 4096

@@ -1,0 +1,215 @@
+"""Columns of every kind of record, against the independent reader."""
+
+import random
+import struct
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+from pipeline import decode
+from pipeline.schema import DEFAULT_COLUMNS, RECORDS
+from rocketbed.inspect import Record, open_directory
+from tests.unit.pipeline.log_support import Log, Message, batches_of, messages, reasons, rows
+
+KINDS = [
+    Message(),
+    Message(is_wide=True, topic="w" * 200),
+    Message(sys_flag=0x10),
+    Message(sys_flag=0x20),
+    Message(sys_flag=0x30, body=b""),
+    Message(has_crc=True, properties="TAGS\x01a\x02"),
+    Message(topic="名前", properties="KEYS\x01鍵 κ\x02", flag=-3),
+    Message(has_crc=True, is_wide=True, sys_flag=0x30),
+    Message(body=bytes(range(256)) * 3, queue_id=7),
+]
+
+
+def host(raw: bytes) -> str:
+    return "127.0.0.1:10911" if len(raw) == 8 else "[::1]:10911"
+
+
+def moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def expected(record: Record) -> dict[str, Any]:
+    keys = record.properties.get("KEYS")
+    return {
+        "broker": "store",
+        "replica": "store",
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.offset,
+        "size": record.size,
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "born_timestamp": moment(record.born_ms),
+        "born_host": host(record.born_host),
+        "store_timestamp": moment(record.store_ms),
+        "store_host": host(record.store_host),
+        "reconsume_times": record.reconsume_times,
+        "prepared_transaction_offset": record.prepared_offset,
+        "body_crc": record.body_crc,
+        "crc_ok": True,
+        "tags": record.properties.get("TAGS"),
+        "keys": None if keys is None else keys.split(),
+        "uniq_key": record.properties.get("UNIQ_KEY"),
+        "properties": record.raw_properties.decode(),
+        "body": record.body,
+        "body_length": len(record.body),
+        "segment": record.offset - record.offset % 4096,
+        "_corrupt": None,
+    }
+
+
+def store(tmp_path: Path, content: Sequence[Message], **how: Any) -> Log:
+    return Log(tmp_path / "store", **how).append(content)
+
+
+def records(log: Log) -> list[Record]:
+    opened = open_directory(log.root)
+    found = [opened.log.record_at(offset) for offset in log.offsets]
+    opened.close()
+    return [record for record in found if isinstance(record, Record)]
+
+
+def test_every_kind_of_record_field_by_field(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    log = store(tmp_path, [chance.choice(KINDS) for _ in range(100)] + KINDS)
+    assert rows(log.root) == [expected(record) for record in records(log)]
+    assert rows(log.root, batchRows=7) == rows(log.root)
+
+
+def test_any_columns_in_any_order(tmp_path: Path) -> None:
+    log = store(tmp_path, KINDS)
+    full = rows(log.root)
+    chance = random.Random(2)
+    for _ in range(30):
+        names = chance.sample(list(RECORDS), chance.randint(1, len(RECORDS)))
+        found = rows(log.root, names)
+        assert [list(row) for row in found] == [names] * len(full)
+        assert found == [{name: row[name] for name in names} for row in full]
+
+
+def test_names_or_a_schema_or_nothing_say_which_columns(tmp_path: Path) -> None:
+    from pipeline.options import Options
+    from pipeline.splits import parse_paths, plan_splits
+
+    log = store(tmp_path, messages(5))
+    (split,) = plan_splits(parse_paths(str(log.root)), end=log.end)
+    by_default = list(decode.batches(split, None, Options()))
+    assert tuple(by_default[0].schema.names) == DEFAULT_COLUMNS
+    (named,) = decode.batches(split, ["topic"], Options())
+    assert named.schema.equals(pyarrow.schema([("topic", pyarrow.string())]))
+    (again,) = decode.batches(split, named.schema, Options())
+    assert again.equals(named)
+
+
+def test_one_host_among_many(tmp_path: Path) -> None:
+    log = store(tmp_path, messages(3))
+    log.write(log.offsets[1] + 48, bytes([10, 0, 255, 1]) + struct.pack(">i", 65535))
+    assert [row["born_host"] for row in rows(log.root, ["born_host"])] == [
+        "127.0.0.1:10911",
+        "10.0.255.1:65535",
+        "127.0.0.1:10911",
+    ]
+
+
+def test_a_time_that_no_calendar_has_is_null(tmp_path: Path) -> None:
+    log = store(tmp_path, messages(3))
+    for number, ms in enumerate(((1 << 63) - 1, -(1 << 63))):
+        log.write(log.offsets[number] + 40, struct.pack(">q", ms))
+    found = [row["born_timestamp"] for row in rows(log.root, ["born_timestamp"])]
+    assert found[:2] == [None, None]
+    assert found[2] is not None
+
+
+def packed(kind: str, body: bytes) -> tuple[bytes, int]:
+    if kind == "zlib":
+        return zlib.compress(body), 0x001
+    if kind == "zlib by number":
+        return zlib.compress(body), 0x301
+    codec, flag = {"lz4": ("lz4", 0x101), "zstd": ("zstd", 0x201)}[kind]
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, codec) as stream:
+        stream.write(body)
+    return sink.getvalue().to_pybytes(), flag
+
+
+@pytest.mark.parametrize("kind", ["zlib", "zlib by number", "lz4", "zstd"])
+def test_packed_bodies_come_unpacked(tmp_path: Path, kind: str) -> None:
+    body, flag = packed(kind, b"a long body " * 500)
+    log = store(tmp_path, [Message(), Message(body=body, sys_flag=flag), Message(body=b"")])
+    found = rows(log.root)
+    assert [row["body"] for row in found] == [b"hello", b"a long body " * 500, b""]
+    assert found[1]["body_length"] == len(body)
+    stored = rows(log.root, ["body"], decompress="false")
+    assert stored[1]["body"] == body
+
+
+def test_a_body_that_does_not_unpack(tmp_path: Path) -> None:
+    contents = [Message(), Message(body=b"no such thing", sys_flag=0x201), Message()]
+    log = store(tmp_path, contents)
+    found = rows(log.root)
+    assert found[1]["body"] is None
+    assert reasons(found) == [(log.offsets[1], "bad_body")]
+    assert len(rows(log.root, mode="DROPMALFORMED")) == 2
+    assert not reasons(rows(log.root, decompress="false"))
+
+
+def test_batches_end_where_bodies_grow_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "BODIES_MAX", 3000)
+    body = zlib.compress(b"x" * 1000)
+    log = store(tmp_path, [Message(body=body, sys_flag=1)] * 8 + [Message()] * 3)
+    found = list(batches_of(log.root, ["body", "physical_offset"]))
+    assert [len(batch) for batch in found] == [3, 3, 5]
+    assert [row["physical_offset"] for batch in found for row in batch] == log.offsets
+
+
+@pytest.mark.parametrize(
+    ("properties", "tags", "keys", "uniq_key"),
+    [
+        ("", None, None, None),
+        ("TAGS\x01a\x02", "a", None, None),
+        ("TAGS\x01a", "a", None, None),
+        ("XTAGS\x01a\x02", None, None, None),
+        ("X\x01TAGS\x02", None, None, None),
+        ("X\x01y\x02TAGS\x01a\x02Z\x01q", "a", None, None),
+        ("KEYS\x01a b  c \x02", None, ["a", "b", "c"], None),
+        ("KEYS\x01 \x02", None, [], None),
+        ("UNIQ_KEY\x01one\x02WAIT\x01true\x02UNIQ_KEY\x01two\x02", None, None, "two"),
+        ("UNIQ_KEY\x01one\x02UNIQ_KEY\x01two\x02UNIQ_KEY\x01three", None, None, "three"),
+        ("UNIQ_KEY\x01one\x02UNIQ_KEY\x01\x02", None, None, "one"),
+        ("TAGS\x01a\x01b\x02", "a\x01b", None, None),
+    ],
+)
+def test_properties_that_are_columns(
+    tmp_path: Path, properties: str, tags: str | None, keys: list[str] | None, uniq_key: str | None
+) -> None:
+    others = messages(3)
+    log = store(tmp_path, [*others, Message(properties=properties), *others])
+    found = rows(log.root, ["tags", "keys", "uniq_key"])
+    assert found[3] == {"tags": tags, "keys": keys, "uniq_key": uniq_key}
+    assert [row["tags"] for row in found] == ["t0", "t1", "t2", tags, "t0", "t1", "t2"]
+
+
+def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:
+    assert rows(Log(tmp_path / "store").root) == []
+    log = store(tmp_path, [])
+    log.write(0, b"")
+    assert rows(log.root) == []
+
+
+def test_a_record_longer_than_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.segments.Segment.__init__.__kwdefaults__", {"window": 500})
+    contents = [Message(body=b"x" * n) for n in (5, 3000, 7, 499, 400, 0)]
+    log = store(tmp_path, contents)
+    assert [row["body"] for row in rows(log.root)] == [message.body for message in contents]
