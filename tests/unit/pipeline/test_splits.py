@@ -27,8 +27,8 @@ def replica(log: Log, name: str = "r") -> Replica:
     return Replica("b", name, str(log.root))
 
 
-def store(tmp_path: Path, count: int = 60, **how: int) -> Log:
-    return Log(tmp_path / "store", **how).append(messages(count))
+def store(tmp_path: Path, count: int = 60, first: int = 0) -> Log:
+    return Log(tmp_path / "store", first=first).append(messages(count))
 
 
 def test_paths_name_brokers_and_replicas(tmp_path: Path) -> None:

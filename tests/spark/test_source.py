@@ -1,0 +1,134 @@
+"""The data source as Spark's users meet it."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import SparkSession
+
+import pipeline
+from pipeline.schema import DEFAULT_COLUMNS, RECORDS, arrow_schema
+from tests.unit.inspect_support import unpack
+from tests.unit.pipeline.log_support import Log, messages, rows
+
+pytestmark = pytest.mark.spark
+
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    made = Log(tmp_path_factory.mktemp("log") / "store").append(messages(COUNT))
+    made.flip(made.offsets[50] + 90)
+    made.write(made.offsets[90], bytes(made.sizes[90]))
+    return made
+
+
+def test_found_by_its_name_with_every_column(spark: SparkSession, log: Log) -> None:
+    """Not registered by anybody; the types are those that Spark itself makes of the DDL."""
+    frame = spark.read.format("rocketbed").option("splitBytes", "20k").load(str(log.root))
+    assert tuple(frame.columns) == DEFAULT_COLUMNS
+    table = pipeline.read(spark, str(log.root), list(RECORDS), splitBytes="20k").toArrow()
+    assert table.schema.equals(arrow_schema("records", list(RECORDS)))
+    found = sorted(table.to_pylist(), key=lambda row: row["physical_offset"])
+    assert found == rows(log.root)
+    assert len(found) == COUNT
+    assert frame.count() == COUNT
+
+
+def test_real_stores(spark: SparkSession, tmp_path: Path) -> None:
+    root = unpack("killed", tmp_path)
+    frame = pipeline.read(spark, f"fx/a={root}", ["replica", "topic", "crc_ok", "body_length"])
+    frame.createOrReplaceTempView("stored")
+    (row,) = spark.sql(
+        "SELECT count(*) n, count(DISTINCT topic) topics, min(crc_ok) ok, max(replica) r "
+        "FROM stored"
+    ).collect()
+    expected = rows(root)
+    topics = {each["topic"] for each in expected}
+    assert (row.n, row.topics, row.ok, row.r) == (len(expected), len(topics), True, "a")
+
+
+def test_sql_and_pushed_filters(spark: SparkSession, log: Log) -> None:
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW messages USING rocketbed "
+        f"OPTIONS (path '{log.root}', pushdown 'true', columnNameOfCorruptRecord 'bad')"
+    )
+    condition = (
+        "topic = 'topic-1' AND physical_offset >= 2000 AND physical_offset < 20000 AND queue_id = 1"
+    )
+    query = spark.sql(f"SELECT physical_offset, body FROM messages WHERE {condition}")
+    expected = [
+        (row["physical_offset"], row["body"])
+        for row in rows(log.root)
+        if row["topic"] == "topic-1"
+        and 2000 <= row["physical_offset"] < 20000
+        and row["queue_id"] == 1
+    ]
+    assert sorted((row[0], bytes(row[1])) for row in query.collect()) == expected
+    assert expected
+    plain = spark.read.format("rocketbed").load(str(log.root)).where(condition)
+    assert plain.count() == len(expected)
+
+
+def test_a_session_without_pushdown(spark: SparkSession, log: Log) -> None:
+    """Spark's own default; a reader with pushFilters would fail in it."""
+    key = "spark.sql.python.filterPushdown.enabled"
+    assert spark.conf.get(key) == "true"
+    spark.conf.set(key, "false")
+    try:
+        frame = pipeline.read(spark, str(log.root), ["topic"])
+        assert frame.where("topic = 'topic-1'").count() == sum(
+            row["topic"] == "topic-1" for row in rows(log.root)
+        )
+    finally:
+        spark.conf.set(key, "true")
+
+
+def test_modes(spark: SparkSession, log: Log) -> None:
+    frame = pipeline.read(spark, str(log.root), ["bad"], columnNameOfCorruptRecord="bad")
+    shown = frame.where("bad IS NOT NULL").select("bad.offset", "bad.reason").collect()
+    assert sorted(map(tuple, shown)) == [
+        (log.offsets[50], "crc_mismatch"),
+        (log.offsets[90], "bad_magic"),
+    ]
+    dropped = pipeline.read(spark, str(log.root), ["topic"], mode="dropMalformed")
+    assert dropped.count() == COUNT - 2
+    with pytest.raises(PythonException, match=rf"{log.offsets[50]}: crc_mismatch"):
+        pipeline.read(spark, str(log.root), ["topic"], mode="FAILFAST").collect()
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("topic string, nope int", "has no column nope; it has: broker, replica"),
+        ("topic int", "topic string, not int32; write: `topic` string"),
+    ],
+)
+def test_a_schema_that_the_view_does_not_have(
+    spark: SparkSession, log: Log, schema: str, says: str
+) -> None:
+    with pytest.raises(AnalysisException, match=says):
+        spark.read.format("rocketbed").schema(schema).load(str(log.root)).collect()
+
+
+def test_what_cannot_be_read_is_said_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    reader = spark.read.format("rocketbed")
+    with pytest.raises(AnalysisException, match=f"{tmp_path} is no store directory"):
+        reader.load(str(tmp_path)).collect()
+    with pytest.raises(AnalysisException, match="rocketbed has no option pathh; it has"):
+        spark.read.format("rocketbed").option("pathh", "/x").load()
+    with pytest.raises(AnalysisException, match="option path is missing"):
+        spark.read.format("rocketbed").load().collect()
+
+
+def test_views_and_an_empty_store(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    (counts,) = (
+        pipeline.read(spark, str(log.root), view="files")
+        .selectExpr("sum(records)", "sum(malformed)")
+        .collect()
+    )
+    assert tuple(counts) == (COUNT - 2, 2)
+    empty = Log(tmp_path / "empty")
+    assert pipeline.read(spark, str(empty.root)).collect() == []
+    assert pipeline.read(spark, str(empty.root), view="consumequeue").collect() == []
