@@ -1,0 +1,73 @@
+"""A live cluster under Spark: rows written by batch and by stream, read back both ways."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark.live import FORMAT, bodies, cluster_in, read, replicas
+
+pytestmark = pytest.mark.spark
+DONE_S = 60
+
+
+def done(query: StreamingQuery) -> list[int]:
+    """Rows of each batch of a query that ends by itself."""
+    assert query.awaitTermination(DONE_S)
+    return [progress["numInputRows"] for progress in query.recentProgress]
+
+
+def test_writing_and_reading_a_live_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    with cluster_in(tmp_path / "c") as cluster:
+        live = {"endpoints": cluster.nameserver_address}
+
+        def write(begin: int, end: int) -> None:
+            job = {"delivery": "exactly-once", "jobId": f"job-{begin}", "topic": "T"}
+            rows = bodies(spark, begin, end)
+            rows.write.format(FORMAT).mode("append").options(**live, **job).save()
+
+        write(0, 200)
+        wire = read(spark, {**live, "topics": "T", "onlyCommitted": "true"}).collect()
+        path = f"broker-a/0={cluster.store_directory('master')}"
+        files = read(spark, {"path": path, "topics": "T"}).collect()
+        assert sorted(wire) == sorted(files)
+        assert Counter(int(row.body) for row in wire) == Counter(range(200))
+
+        # From the replicas into Parquet, in small batches; a second run goes on from there.
+        source = {"path": replicas(cluster), "topics": "T", "maxRowsPerTrigger": "150"}
+        stored, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+        def run() -> list[int]:
+            rows = spark.readStream.format(FORMAT).schema("body binary").options(**source).load()
+            sink = rows.writeStream.format("parquet").trigger(availableNow=True)
+            return done(sink.start(stored, checkpointLocation=checkpoint))
+
+        first = run()
+        assert sum(first) == 200
+        assert max(first) <= 150
+        write(200, 250)
+        assert sum(run()) == 50
+        kept = spark.read.schema("body binary").parquet(stored).collect()
+        assert Counter(int(row.body) for row in kept) == Counter(range(250))
+
+        # From the cluster's queues into another topic of it.
+        queues = spark.readStream.format(FORMAT).schema("body binary, properties string")
+        rows = queues.options(**live, topics="T").load()
+        sink = rows.writeStream.format(FORMAT).options(**live, topic="U")
+        copy = sink.trigger(availableNow=True)
+        assert sum(done(copy.start(checkpointLocation=str(tmp_path / "copy")))) == 250
+        copied = read(spark, {**live, "topics": "U", "onlyCommitted": "true"}, "body binary")
+        assert Counter(int(row.body) for row in copied.collect()) == Counter(range(250))
+
+
+def test_what_cannot_be_written_is_said_before_any_task_runs(spark: SparkSession) -> None:
+    rows = bodies(spark, 0, 1)
+    write = rows.write.format(FORMAT).mode("append")
+    with pytest.raises(PySparkException, match="endpoints is needed"):
+        write.option("topic", "T").save()
+    replace = rows.write.format(FORMAT).mode("overwrite")
+    with pytest.raises(PySparkException, match="never replaced"):
+        replace.options(endpoints="127.0.0.1:1", topic="T").save()
