@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 PEER ?=
 
-.PHONY: demo test test-all test-peer check bench clean
+.PHONY: demo test test-all test-peer check bench bench-spark clean
 
 demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
@@ -26,6 +26,9 @@ check: $(VENV)/.lint  ## format, lint, types, import directions
 
 bench: $(VENV)/.test  ## measure; PEER=DIR (a folder of RocketMQ's jars) compares with a real broker
 	$(BIN)/python -m bench $(if $(PEER),--peer $(PEER))
+
+bench-spark: $(VENV)/.test  ## measure the pipeline on Spark
+	$(BIN)/python -m pipeline.bench
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .peer out

@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import IO, Final
@@ -24,6 +25,8 @@ from rocketbed.world.real import real_world
 
 HOST: Final = bytes([127, 0, 0, 1]) + struct.pack(">i", 5000)
 BATCH: Final = 500
+BATCHES_PER_S: Final = 100
+"""When there is a rate."""
 BODY_MIN: Final = 64
 POOL_SIZE: Final = 1 << 22
 AHEAD_MAX: Final = 64 << 20
@@ -40,6 +43,7 @@ AHEAD_MAX: Final = 64 << 20
 @click.option("--body", default=416, show_default=True, help="Mean size of a body, in bytes.")
 @click.option("--index/--no-index", default=True, show_default=True)
 @click.option("--history", type=click.Path(path_type=Path), help="Also what producers were told.")
+@click.option("--rate", default=0, help="Messages a second; as fast as it can without.")
 @click.option("--seed", default=1, show_default=True)
 def main(
     out: Path,
@@ -51,6 +55,7 @@ def main(
     body: int,
     index: bool,
     history: Path | None,
+    rate: int,
     seed: int,
 ) -> None:
     """Write a store directory."""
@@ -63,7 +68,9 @@ def main(
     out.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         told = None if history is None else stack.enter_context(history.open("w"))
-        generator = Generator(topics=topics, queues=queues, body=body, seed=seed, told=told)
+        generator = Generator(
+            topics=topics, queues=queues, body=body, rate=rate, seed=seed, told=told
+        )
         limit = messages or mib << 20
         trio.run(generator.write, config, limit, bool(messages))
     click.echo(json.dumps({"messages": generator.count, "bytes": generator.end}))
@@ -73,7 +80,14 @@ class Generator:
     """Messages of one directory."""
 
     def __init__(
-        self, *, topics: int, queues: int, body: int, seed: int, told: IO[str] | None
+        self,
+        *,
+        topics: int,
+        queues: int,
+        body: int,
+        rate: int,
+        seed: int,
+        told: IO[str] | None,
     ) -> None:
         self.count = 0
         self.end = 0
@@ -88,24 +102,28 @@ class Generator:
             for _ in range(4096)
         ]
         self._told = told
+        self._rate = rate
+        self._batch = BATCH if rate == 0 else max(1, rate // BATCHES_PER_S)
 
     async def write(self, config: StoreConfig, limit: int, is_count: bool) -> None:
         """Write until there are `limit` bytes of log, or messages; stop cleanly."""
         store = await MessageStore.open(real_world("generate"), config)
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
+            click.echo("writing")
+            began = trio.current_time()
             reached: Callable[[], int] = (lambda: self.count) if is_count else (lambda: self.end)
             while reached() < limit:
                 self._write_batch(store)
                 await store.dispatched.wait_for(store.max_offset - AHEAD_MAX)
-                await trio.lowlevel.checkpoint()
+                await trio.sleep_until(began + self.count / self._rate if self._rate else -inf)
             await store.dispatched.wait_for(store.max_offset)
             await store.close()
 
     def _write_batch(self, store: MessageStore) -> None:
         run = store.begin()
         lines = []
-        for _ in range(BATCH):
+        for _ in range(self._batch):
             number = self.count
             unique, tag, key = f"7F000001{number:024X}", f"tag{number % 5}", f"key{number % 9973}"
             size = self._sizes[(number * 2654435761) & 4095]

@@ -24,8 +24,8 @@ VERSION_S: Final = 20.0
 def prepare_java(environment: MutableMapping[str, str] | None = None) -> str:
     """Set `JAVA_HOME` for Spark's scripts where it has to be; the home, empty for Java on `PATH`.
 
-    `environment` is changed (default: that of this process). A `JAVA_HOME` that is set is used as it
-    is. Raises `SparkMissing` when there is no Java to be had.
+    `environment` is changed (default: that of this process). A `JAVA_HOME` that is set is used as
+    it is. Raises `SparkMissing` when there is no Java to be had.
     """
     environment = os.environ if environment is None else environment
     if home := environment.get("JAVA_HOME", ""):

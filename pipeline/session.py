@@ -49,6 +49,7 @@ def build_session(
     settings = dict(DEFAULTS)
     is_local = master.startswith("local") and not remote
     if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
         settings |= LOCAL | {"spark.sql.shuffle.partitions": str(max(2, 2 * _cores(master)))}
     if not remote or remote.startswith("local"):
         prepare_java()

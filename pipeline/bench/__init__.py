@@ -1,0 +1,1 @@
+"""What the pipeline costs: `python -m pipeline.bench`, or `make bench-spark`."""

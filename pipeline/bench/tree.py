@@ -1,0 +1,80 @@
+"""CPU time and memory of a process and of all that it started, Java and Python apart."""
+
+import os
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Final, NamedTuple
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+SAMPLE_S: Final = 0.2
+
+
+class Cpu(NamedTuple):
+    """CPU seconds since the processes began, those of ended children counted with their parent."""
+
+    java_s: float
+    python_s: float
+
+    def __sub__(self, other: "Cpu") -> "Cpu":
+        return Cpu(self.java_s - other.java_s, self.python_s - other.python_s)
+
+
+def cpu_of_tree(root: int) -> Cpu:
+    """Of a process and its descendants."""
+    seconds = {True: 0.0, False: 0.0}
+    for pid in _tree(root):
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        seconds[name == "java"] += sum(map(int, fields[11:15])) / TICKS
+    return Cpu(seconds[True], seconds[False])
+
+
+class MemoryWatch(threading.Thread):
+    """The highest resident memory of the driver's Java and of any one Python process, in bytes."""
+
+    def __init__(self, root: int) -> None:
+        super().__init__(daemon=True)
+        self.java = 0
+        self.python = 0
+        self._root = root
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Sample until `close`."""
+        while not self._over.wait(SAMPLE_S):
+            for pid in _tree(self._root):
+                try:
+                    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                    is_java = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+                except OSError:
+                    continue
+                if is_java:
+                    self.java = max(self.java, pages * PAGE)
+                elif pid != self._root:
+                    self.python = max(self.python, pages * PAGE)
+
+    def close(self) -> None:
+        """End sampling."""
+        self._over.set()
+        self.join()
+
+
+def _tree(root: int) -> list[int]:
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "stat").read_text()
+            except OSError:
+                continue
+            children[int(text.rpartition(")")[2].split()[1])].append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children[pid]
+    return found
