@@ -13,11 +13,12 @@ from typing import Any, Final, TypeVar
 import trio
 
 from chaos.history import Function, HistoryWriter
-from chaos.record import IMAGES, STORES, Image
+from chaos.record import STORES
 from chaos.sim.clock import SECOND
 from chaos.sim.coverage import Coverage
 from chaos.sim.diskfaults import DiskFaults, arm, flip_bit
 from chaos.sim.image import DiskImage
+from chaos.sim.images import KeptImages
 from chaos.sim.logwatch import COMMIT_LOG, LogWatch
 from chaos.sim.markwatch import mark_ahead, table_in_place
 from chaos.sim.process import Process
@@ -45,8 +46,6 @@ T = TypeVar("T")
 PORT: Final = 10911
 NAMESERVER_PORT: Final = 9876
 STORE: Final = "/store"
-IMAGES_MAX: Final = 6
-"""Images of one node that are kept for the checks: the last ones."""
 HARNESS: Final = "harness"
 CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
 SETTINGS: Final = {
@@ -73,13 +72,11 @@ class SimBackend:
         self.history = history
         self.simulation = simulation
         self.trace = Trace()
-        self.images: list[Image] = []
         self.nodes: dict[str, Node] = {}
         """Nodes that have got as far as serving; the latest incarnation."""
         self._nameservers = nameservers
         self._tables: dict[str, Nameserver] = {}
-        self._kept: dict[tuple[str, int], DiskImage] = {}
-        self._counts: dict[str, int] = {}
+        self._images = KeptImages(STORE)
         self._watches: dict[str, LogWatch] = {}
         self._disks: dict[str, DiskFaults] = {}
         self._segment_size: dict[str, int] = {}
@@ -320,13 +317,10 @@ class SimBackend:
             image = self.simulation.host(name).image
             image.export(str(directory / STORES / name))
             stores[name] = f"{STORES}/{name}{STORE}"
-        for record in self.images:
-            self._kept[record.node, record.number].export(
-                str(directory / IMAGES / f"{record.node}-{record.number}")
-            )
+        self._images.export(directory)
         marks = {f"{node}:{mark}": count for (node, mark), count in self.simulation.marks.items()}
         digest, facts = self.simulation.digest(), self._coverage.facts()
-        return Collected(stores, self.images, self.trace, digest, marks, facts)
+        return Collected(stores, self._images.records, self.trace, digest, marks, facts)
 
     # --- what the simulation tells
 
@@ -384,24 +378,15 @@ class SimBackend:
         self._after_power_cut[name] = True
 
     def _keep_image(self, name: str, cause: str) -> None:
-        number = self._counts[name] = self._counts.get(name, 0) + 1
         ends = self._watches[name].ends()
-        self._kept[name, number] = self.simulation.host(name).image
-        self.images.append(
-            Image(
-                node=name,
-                number=number,
-                time_ns=self.now_ns(),
-                cause=cause,
-                directory=f"{IMAGES}/{name}-{number}{STORE}",
-                written=ends.written,
-                durable=ends.durable,
-            )
+        self._images.keep(
+            self.simulation.host(name).image,
+            name,
+            cause,
+            time_ns=self.now_ns(),
+            written=ends.written,
+            durable=ends.durable,
         )
-        own = [image for image in self.images if image.node == name]
-        if len(own) > IMAGES_MAX:
-            self.images.remove(own[0])
-            del self._kept[name, own[0].number]
 
     def _logged(self, line: LogLine) -> None:
         if line.event == "store.recovered" and line.node in self._watches:
