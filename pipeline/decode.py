@@ -14,6 +14,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
+from pipeline.arrays import flags, numbers, slices
 from pipeline.corrupt import (
     BAD_BODY,
     CRC_MISMATCH,
@@ -31,7 +32,7 @@ from pipeline.schema import CORRUPT, arrow_schema, canonical
 from pipeline.segments import Segment
 from pipeline.splits import Split, scan_split
 from pipeline.sync import first_record
-from pipeline.texts import PROPERTIES, property_column, slices, text_column
+from pipeline.texts import PROPERTIES, property_column, text_column
 
 BODIES_MAX: Final = 32 << 20
 """Bytes of bodies in one batch, unpacked; a batch has at least one row."""
@@ -249,7 +250,7 @@ class Decoder:
         if faults and self.options.mode == "DROPMALFORMED":
             mask = numpy.ones(frame.count, bool)
             mask[list(faults)] = False
-            batch = batch.filter(pyarrow.array(mask))
+            batch = batch.filter(flags(mask))
         if batch.num_rows:
             yield batch
 
@@ -262,7 +263,7 @@ class Decoder:
         bodies: dict[int, bytes | None],
     ) -> pyarrow.Array:
         if name in _NUMBERS:
-            return pyarrow.array(frame.field(_NUMBERS[name]))
+            return numbers(frame.field(_NUMBERS[name]))
         if name in _TIMES:
             return _timestamps(frame.field(_TIMES[name]), kind)
         if name in _HOSTS:
@@ -284,7 +285,7 @@ class Decoder:
             return pyarrow.nulls(frame.count, pyarrow.bool_())
         right = numpy.ones(frame.count, bool)
         right[[row for row, reason in faults.items() if reason == CRC_MISMATCH]] = False
-        return pyarrow.array(right)
+        return flags(right)
 
     _others: Final[dict[str, Callable[["Decoder", Frame, Faults], pyarrow.Array]]] = {
         "broker": lambda self, frame, _: self._same(self.split.replica.broker, frame.count),
@@ -292,10 +293,10 @@ class Decoder:
         "segment": lambda self, frame, _: self._same(self.split.base, frame.count),
         "topic": lambda _, frame, __: text_column(frame, "topic"),
         "properties": lambda _, frame, __: text_column(frame, "properties"),
-        "physical_offset": lambda _, frame, __: pyarrow.array(frame.physical_offsets),
-        "size": lambda _, frame, __: pyarrow.array(frame.sizes.astype(numpy.int32)),
-        "sys_flag": lambda _, frame, __: pyarrow.array(frame.sys_flags),
-        "body_length": lambda _, frame, __: pyarrow.array(frame.body_size.astype(numpy.int32)),
+        "physical_offset": lambda _, frame, __: numbers(frame.physical_offsets),
+        "size": lambda _, frame, __: numbers(frame.sizes.astype(numpy.int32)),
+        "sys_flag": lambda _, frame, __: numbers(frame.sys_flags),
+        "body_length": lambda _, frame, __: numbers(frame.body_size.astype(numpy.int32)),
         "crc_ok": lambda self, frame, faults: self._crc_ok(frame, faults),
     }
 
@@ -304,8 +305,8 @@ def _timestamps(times_ms: NDArray[numpy.int64], kind: pyarrow.DataType) -> pyarr
     impossible = (times_ms > _TIME_MAX_MS) | (times_ms < -_TIME_MAX_MS)
     if impossible.any():
         times_ms = numpy.where(impossible, 0, times_ms)
-        return pyarrow.array(times_ms * 1000, pyarrow.int64(), mask=impossible).view(kind)
-    return pyarrow.array(times_ms * 1000).view(kind)
+        return numbers(times_ms * 1000, kind, absent=impossible)
+    return numbers(times_ms * 1000, kind)
 
 
 def _bodies(frame: Frame, unpacked: dict[int, bytes | None]) -> pyarrow.Array:
@@ -315,7 +316,7 @@ def _bodies(frame: Frame, unpacked: dict[int, bytes | None]) -> pyarrow.Array:
     mask = numpy.zeros(frame.count, bool)
     mask[list(unpacked)] = True
     values = pyarrow.array(list(unpacked.values()), pyarrow.binary())
-    return compute.replace_with_mask(stored, pyarrow.array(mask), values)
+    return compute.replace_with_mask(stored, flags(mask), values)
 
 
 def _corrupt_column(frame: Frame, faults: Faults, kind: pyarrow.DataType) -> pyarrow.Array:

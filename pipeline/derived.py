@@ -10,6 +10,7 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
+from pipeline.arrays import numbers
 from pipeline.frame import Frame
 from rocketbed.inspect.bodies import BODY_SIZE_MAX, SYS_COMPRESSED
 
@@ -26,7 +27,7 @@ def host_column(frame: Frame, name: str) -> pyarrow.Array:
     texts: NDArray[Any] = numpy.empty(frame.count, object)
     for rows, raw in groups:
         texts[slice(None) if rows is None else rows] = _texts_of(raw).to_numpy(zero_copy_only=False)
-    return pyarrow.array(texts, pyarrow.string())
+    return pyarrow.array(texts.tolist(), pyarrow.string())
 
 
 def _texts_of(raw: NDArray[Any]) -> pyarrow.Array:
@@ -34,7 +35,7 @@ def _texts_of(raw: NDArray[Any]) -> pyarrow.Array:
     width = raw.dtype.itemsize
     packed = numpy.ascontiguousarray(raw)
     if width == 8:
-        values = pyarrow.array(packed.view(numpy.int64))
+        values = numbers(packed.view(numpy.int64))
     else:
         buffers = [None, pyarrow.py_buffer(packed)]
         values = pyarrow.Array.from_buffers(pyarrow.binary(width), len(packed), buffers)

@@ -4,38 +4,46 @@ A task owns the records that *begin* in its stretch, and reads past the end to f
 them. So any cut of a log into stretches gives every record once, wherever it falls.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy
 
-from pipeline.errors import PipelineError
 from pipeline.frame import Frame
-from pipeline.options import OptionError
+from pipeline.replicas import (
+    UNKNOWN,
+    NotAStore,
+    Replica,
+    durable_offset,
+    log_files,
+    parse_paths,
+)
 from pipeline.scan import Scan
 from pipeline.segments import Segment
-from rocketbed.inspect.files import SegmentFile, list_segments
-from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
+from pipeline.sync import queue_anchor
+from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.record import scan_record
 
-UNKNOWN: Final = -1
+__all__ = [
+    "CLOCK_MARGIN_MS",
+    "UNKNOWN",
+    "NotAStore",
+    "Replica",
+    "Split",
+    "aligned_end",
+    "confirmed_end",
+    "data_end",
+    "durable_offset",
+    "log_files",
+    "parse_paths",
+    "plan_splits",
+    "scan_split",
+]
+
 CLOCK_MARGIN_MS: Final = 600_000
 """Store times grow along the log but for clocks that were set back; a file is left out for its time
 only when this is far from what is asked for."""
-
-
-class NotAStore(PipelineError):
-    """A path of the option `path` is no store directory."""
-
-
-class Replica(NamedTuple):
-    """One store directory: which broker group it is of, what it is called there, where it lies."""
-
-    broker: str
-    name: str
-    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,64 +70,12 @@ class Split:
     """Whether a record is known to begin at `start`."""
 
 
-def parse_paths(text: str) -> list[Replica]:
-    """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
-
-    A root without names is called after its last folder. Raises `OptionError`.
-    """
-    if os.path.isdir(text):
-        return [_unnamed(text)]
-    replicas = []
-    for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        name, separator, root = piece.partition("=")
-        if os.path.isdir(piece) or not separator:
-            replicas.append(_unnamed(piece))
-            continue
-        broker, slash, replica = name.partition("/")
-        if not broker or not root or (slash and not replica):
-            raise OptionError(f"path {piece!r}: write it as broker/replica=root")
-        replicas.append(Replica(broker, replica or broker, root))
-    if not replicas:
-        raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
-    names = [(replica.broker, replica.name) for replica in replicas]
-    if len(set(names)) < len(names):
-        raise OptionError(f"two stores have the same name in path {text!r}: name them apart")
-    return replicas
-
-
-def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
-    """Files of a replica's log by their first offset. Raises `NotAStore`."""
-    directory = os.path.join(replica.root, "commitlog")
-    if not os.path.isdir(directory):
-        what = "no commitlog is in it" if os.path.isdir(replica.root) else "no such directory"
-        raise NotAStore(f"{replica.root} is no store directory: {what}")
-    return tuple(file for file in list_segments(directory).segments if file.size)
-
-
-def durable_offset(replica: Replica) -> int:
-    """Up to where the log is known to have been on disk, from rocketbed's own marks; else -1.
-
-    RocketMQ leaves no such mark.
-    """
-    abort = os.path.join(replica.root, "abort")
-    marks = read_marks(
-        _content(replica, CKPT_NAME),
-        _content(replica, FLUSHED_NAME),
-        abort_lines=_content(replica, "abort").decode(errors="replace").splitlines()
-        if os.path.exists(abort)
-        else None,
-        checkpoint=_content(replica, "checkpoint"),
-    )
-    if marks is None or not marks.trusted or marks.flushed_offset is None:
-        return UNKNOWN
-    return marks.flushed_offset
-
-
 def data_end(replica: Replica, since: int | None = None) -> int:
     """Physical offset behind the last good record of a replica.
 
-    Reads the last file that holds anything, or from `since` on, a record's start that an earlier
-    call gave; the files before it not at all. A live log may be longer a moment later.
+    Reads the last file that holds anything, from the last record in it that a consume queue knows
+    or from `since` on, a record's start that an earlier call gave; the files before it not at all.
+    A live log may be longer a moment later.
     """
     files = log_files(replica)
     durable = durable_offset(replica)
@@ -127,8 +83,10 @@ def data_end(replica: Replica, since: int | None = None) -> int:
         with Segment(file.path, file.start, file.size) as segment:
             if segment.first_data(0) is None:
                 continue
-            start = since - file.start if since is not None and since >= file.start else 0
-            end = _end_within(segment, min(start, file.size), durable)
+            start = _start_within(segment, replica, since, durable)
+            end = _end_within(segment, start, durable)
+            if end == start and since is None:
+                end = _end_within(segment, 0, durable)
         if end > 0 or file is files[0]:
             return file.start + end
     return files[0].start if files else 0
@@ -205,6 +163,16 @@ def _ends(split: Split) -> Iterator["numpy.ndarray[tuple[int], numpy.dtype[numpy
     with Segment(split.path, split.base, split.size) as segment:
         for item in scan_split(segment, split, split.start):
             yield item.ends if isinstance(item, Frame) else numpy.array([item.end])
+
+
+def _start_within(segment: Segment, replica: Replica, since: int | None, durable: int) -> int:
+    """A record's start in the file, as late as is known."""
+    if since is not None:
+        return min(max(since - segment.base, 0), segment.size)
+    limit = segment.size
+    if durable != UNKNOWN:
+        limit = min(max(durable - segment.base, 0), limit)
+    return queue_anchor(replica, segment, limit)
 
 
 def _end_within(segment: Segment, start: int, durable: int) -> int:
@@ -325,16 +293,3 @@ def _first_store_ms(file: SegmentFile) -> int | None:
         for item in Scan(segment, 0, 1):
             return int(item.field("store_ms")[0]) if isinstance(item, Frame) else None
     return None
-
-
-def _content(replica: Replica, name: str) -> bytes:
-    try:
-        with open(os.path.join(replica.root, name), "rb") as file:
-            return file.read(1 << 20)
-    except OSError:
-        return b""
-
-
-def _unnamed(root: str) -> Replica:
-    name = os.path.basename(os.path.abspath(root))
-    return Replica(name, name, root)

@@ -9,15 +9,18 @@ which the broker wrote and no client can. The search is there too, by name: `sca
 import os
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pipeline.replicas import Replica
 from pipeline.scan import Scan, good_records
 from pipeline.segments import Segment
-from pipeline.splits import Replica, Split
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.consumequeue import UNIT
 from rocketbed.inspect.files import FilePool, SegmentFile, list_segments
 from rocketbed.inspect.record import blank_size
+
+if TYPE_CHECKING:
+    from pipeline.splits import Split
 
 QUEUES_MAX: Final = 256
 """Queues that are looked into; any of them gives a right answer, more give a nearer one."""
@@ -26,7 +29,7 @@ CHAIN: Final = 3
 _ENTRY: Final = struct.Struct(">qi")
 
 
-def first_record(segment: Segment, split: Split, mode: str) -> int:
+def first_record(segment: Segment, split: "Split", mode: str) -> int:
     """Position in the file of the first record, or corrupt range, that begins at or behind the
     split's start.
 
@@ -42,7 +45,7 @@ def first_record(segment: Segment, split: Split, mode: str) -> int:
     return walk_to(segment, split, anchor)
 
 
-def walk_to(segment: Segment, split: Split, anchor: int) -> int:
+def walk_to(segment: Segment, split: "Split", anchor: int) -> int:
     """Follow records from `anchor`, a record's start, to the first start at or behind the
     split's."""
     scan = Scan(segment, anchor, split.start, is_tail=split.is_tail, durable=split.durable)

@@ -10,6 +10,7 @@ import numpy
 import pyarrow
 from pyarrow import compute
 
+from pipeline.arrays import numbers, slices
 from pipeline.frame import Frame
 from pipeline.walk import Positions
 from rocketbed.inspect.properties import parse_properties
@@ -18,23 +19,6 @@ PROPERTIES: Final = {"tags": "TAGS", "keys": "KEYS", "uniq_key": "UNIQ_KEY"}
 """Property of each derived column."""
 _NAME_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
-
-
-def slices(data: bytearray, at: Positions, size: Positions) -> pyarrow.Array:
-    """Byte ranges as a binary array, one copy. Ranges are in order and do not overlap.
-
-    They are every other slot of an array over all the bytes whose offsets are starts and ends in
-    turn; Arrow takes those slots.
-    """
-    count = len(at)
-    if count == 0:
-        return pyarrow.array([], pyarrow.binary())
-    offsets = numpy.empty(2 * count, numpy.int32)
-    offsets[0::2] = at
-    offsets[1::2] = at + size
-    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
-    every = pyarrow.Array.from_buffers(pyarrow.binary(), 2 * count - 1, buffers)
-    return every.take(pyarrow.array(numpy.arange(0, 2 * count - 1, 2, dtype=numpy.int32)))
 
 
 def text_column(frame: Frame, part: str) -> pyarrow.Array:
@@ -71,10 +55,10 @@ def _property(frame: Frame, name: str) -> pyarrow.Array:
     except pyarrow.ArrowInvalid:
         texts = pyarrow.array(map(_decoded, values.to_pylist()), pyarrow.string())
     if len(rows) < frame.count:
-        numbers = numpy.zeros(frame.count, numpy.int64)
-        numbers[rows] = numpy.arange(len(rows))
+        places = numpy.zeros(frame.count, numpy.int64)
+        places[rows] = numpy.arange(len(rows))
         absent = begins < 0
-        texts = texts.take(pyarrow.array(numbers, mask=absent))
+        texts = texts.take(numbers(places, absent=absent))
     empty = rows[sizes == 0]
     return _with_earlier(frame, name, texts, empty) if len(empty) else texts
 

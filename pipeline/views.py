@@ -13,6 +13,7 @@ import numpy
 import pyarrow
 from pyarrow import compute
 
+from pipeline.arrays import numbers
 from pipeline.decode import Wanted
 from pipeline.errors import PipelineError
 from pipeline.options import OptionError, Options
@@ -98,6 +99,8 @@ def _table(columns: Columns, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
         values = columns[field.name]
         if not isinstance(values, (numpy.ndarray, list)):
             arrays.append(pyarrow.repeat(pyarrow.scalar(values, field.type), count))
+        elif isinstance(values, numpy.ndarray):
+            arrays.append(numbers(values, field.type))
         elif field.type == pyarrow.timestamp("us", tz="UTC"):
             arrays.append(pyarrow.array(values, pyarrow.int64()).view(field.type))
         else:

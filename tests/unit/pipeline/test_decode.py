@@ -2,6 +2,8 @@
 
 import random
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -199,6 +201,23 @@ def test_properties_that_are_columns(
     found = rows(log.root, ["tags", "keys", "uniq_key"])
     assert found[3] == {"tags": tags, "keys": keys, "uniq_key": uniq_key}
     assert [row["tags"] for row in found] == ["t0", "t1", "t2", tags, "t0", "t1", "t2"]
+
+
+WITHOUT_PANDAS = """
+import sys
+sys.modules["pandas"] = sys.modules["pyspark"] = None
+from tests.unit.pipeline.log_support import rows
+print(*(len(rows(sys.argv[1], view=view)) for view in ("records", "consumequeue", "files")))
+"""
+
+
+def test_neither_pandas_nor_spark_is_needed(tmp_path: Path) -> None:
+    """Importing pandas costs every worker more than reading a segment."""
+    log = store(tmp_path, [*KINDS, *messages(5)])
+    command = [sys.executable, "-c", WITHOUT_PANDAS, str(log.root)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    count = str(len(log.offsets))
+    assert run.stdout.split() == [count, count, "1"]
 
 
 def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:

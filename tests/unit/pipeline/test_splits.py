@@ -145,8 +145,9 @@ def test_the_end_of_the_data(tmp_path: Path) -> None:
         assert data_end(replica(log), since) == log.end
     log.write(-(-log.end // 4096) * 4096, b"")
     assert data_end(replica(log)) == log.end
-    log.flip(log.offsets[-1] + 90)
-    assert data_end(replica(log)) == log.offsets[-1]
+    for number in (-1, -2, -3):
+        log.flip(log.offsets[number] + 90)
+        assert data_end(replica(log)) == log.offsets[number]
 
 
 def test_records_behind_a_bad_one_count_unless_a_mark_says_otherwise(

@@ -1,0 +1,90 @@
+"""Store directories by the names that the option `path` gives them."""
+
+import os
+from typing import Final, NamedTuple
+
+from pipeline.errors import PipelineError
+from pipeline.options import OptionError
+from rocketbed.inspect.files import SegmentFile, list_segments
+from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
+
+UNKNOWN: Final = -1
+"""The offset of a mark that is not there."""
+
+
+class NotAStore(PipelineError):
+    """A path of the option `path` is no store directory."""
+
+
+class Replica(NamedTuple):
+    """One store directory: which broker group it is of, what it is called there, where it lies."""
+
+    broker: str
+    name: str
+    root: str
+
+
+def parse_paths(text: str) -> list[Replica]:
+    """Replicas of the option `path`: a root, or `broker/replica=root` or `broker=root`, by commas.
+
+    A root without names is called after its last folder. Raises `OptionError`.
+    """
+    if os.path.isdir(text):
+        return [_unnamed(text)]
+    replicas = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        name, separator, root = piece.partition("=")
+        if os.path.isdir(piece) or not separator:
+            replicas.append(_unnamed(piece))
+            continue
+        broker, slash, replica = name.partition("/")
+        if not broker or not root or (slash and not replica):
+            raise OptionError(f"path {piece!r}: write it as broker/replica=root")
+        replicas.append(Replica(broker, replica or broker, root))
+    if not replicas:
+        raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
+    names = [(replica.broker, replica.name) for replica in replicas]
+    if len(set(names)) < len(names):
+        raise OptionError(f"two stores have the same name in path {text!r}: name them apart")
+    return replicas
+
+
+def log_files(replica: Replica) -> tuple[SegmentFile, ...]:
+    """Files of a replica's log by their first offset. Raises `NotAStore`."""
+    directory = os.path.join(replica.root, "commitlog")
+    if not os.path.isdir(directory):
+        what = "no commitlog is in it" if os.path.isdir(replica.root) else "no such directory"
+        raise NotAStore(f"{replica.root} is no store directory: {what}")
+    return tuple(file for file in list_segments(directory).segments if file.size)
+
+
+def durable_offset(replica: Replica) -> int:
+    """Up to where the log is known to have been on disk, from rocketbed's own marks; else -1.
+
+    RocketMQ leaves no such mark.
+    """
+    abort = os.path.join(replica.root, "abort")
+    marks = read_marks(
+        _content(replica, CKPT_NAME),
+        _content(replica, FLUSHED_NAME),
+        abort_lines=_content(replica, "abort").decode(errors="replace").splitlines()
+        if os.path.exists(abort)
+        else None,
+        checkpoint=_content(replica, "checkpoint"),
+    )
+    if marks is None or not marks.trusted or marks.flushed_offset is None:
+        return UNKNOWN
+    return marks.flushed_offset
+
+
+def _content(replica: Replica, name: str) -> bytes:
+    try:
+        with open(os.path.join(replica.root, name), "rb") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return b""
+
+
+def _unnamed(root: str) -> Replica:
+    name = os.path.basename(os.path.abspath(root))
+    return Replica(name, name, root)
