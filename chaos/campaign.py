@@ -5,6 +5,7 @@ replay file beside it. One run in a hundred of a simulation is made a second tim
 interpreter with other hashes, and has to give the same digest.
 """
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from chaos.checkers.judgement import Judgement
+from chaos.checkers.result import CheckResult
 from chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from chaos.report.page import write_report
 from chaos.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
@@ -37,6 +39,10 @@ SHRINK_RUNS: Final = 60
 SHRINK_S: Final = 120.0
 
 Say = Callable[[str], None]
+SECOND_OPINION: Final = "SV"
+"""Id of the check that a second judge adds."""
+SecondJudge = Callable[[Path, Judgement], CheckResult]
+"""Looks at a run's directory and at what was judged of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,8 @@ class CampaignOptions:
     """Where runs are kept: all of them when there is one seed, else those that failed."""
     strict: bool = False
     shrink: bool = True
+    second_judge: SecondJudge | None = None
+    """Asked about every run that was judged and whose directory is kept."""
     check_share: float = 0.01
     """Share of simulated runs that are made again in another interpreter."""
     corpus: Path | None = None
@@ -138,6 +146,7 @@ def _plans(family: Family, campaign: CampaignOptions, corpus: Corpus | None) -> 
 def _take(
     result: Campaign, campaign: CampaignOptions, outcome: Outcome, say: Say, *, single: bool
 ) -> None:
+    _ask_second_judge(campaign, outcome)
     result.counts[outcome.verdict] += 1
     result.simulated_s += outcome.simulated_s
     result.outcomes.append(outcome)
@@ -159,6 +168,18 @@ def _take(
         _make_repeatable(result, campaign, outcome, say)
 
 
+def _ask_second_judge(campaign: CampaignOptions, outcome: Outcome) -> None:
+    """Add what the second judge says to what was judged, and write it down."""
+    directory, judgement = outcome.directory, outcome.judgement
+    if campaign.second_judge is None or directory is None or judgement is None:
+        return
+    if judgement.record is None or not judgement.record.stores:
+        return
+    judgement.results.append(campaign.second_judge(directory, judgement))
+    text = json.dumps(judgement.as_row(), indent=1)
+    (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
+
+
 def _write_page(directory: Path, judgement: Judgement, record: RunRecord) -> None:
     """The run's page; a disk that is full of the run gets its room back."""
     try:
@@ -175,7 +196,8 @@ def _make_repeatable(
     """Write the replay file; of a simulated finding one that was shrunk first."""
     assert campaign.report is not None
     replay = Replay.of(outcome)
-    if campaign.shrink and outcome.finding_ids and campaign.options.backend == "sim":
+    ours = [id_ for id_ in outcome.finding_ids if id_ != SECOND_OPINION]
+    if campaign.shrink and ours and campaign.options.backend == "sim":
         say("shrinking the plan ...")
         shrunk = shrink(
             outcome,

@@ -29,6 +29,8 @@ RUN: Final = "run"
 """Folder of the run below the report's."""
 Flush = Literal["sync", "async"]
 BeforeChecks = Callable[[Path], None]
+SecondJudge = Callable[[Path, Judgement], CheckResult]
+"""Looks at a run's directory and at what was judged of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +130,13 @@ def run_demo(
     say: Callable[[str], None],
     *,
     before_checks: BeforeChecks | None = None,
+    second_judge: SecondJudge | None = None,
 ) -> DemoResult:
     """Run, judge, and write the page into the report's directory.
 
     `before_checks` gets the run's directory before anything is checked, so that a test can plant a
-    defect. Raises `DemoError`, `BackendError`, `OSError`.
+    defect; `second_judge` adds a check to what was judged. Raises `DemoError`, `BackendError`,
+    `OSError`.
     """
     guest = None
     prefix = "demo"
@@ -156,6 +160,8 @@ def run_demo(
     judgement.results += aim_checks(read_history(directory / HISTORY_FILE), record)
     if guest is not None:
         judgement.results.append(guest.check())
+    if second_judge is not None:
+        judgement.results.append(second_judge(directory, judgement))
     page = write_report(directory, judgement, record, again=command_again(options))
     if not options.keep and judgement.exit_code == 0:
         for name in ("stores", "images", "nodes"):

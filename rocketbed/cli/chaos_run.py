@@ -21,6 +21,7 @@ from chaos.runner import Options, explain, is_full
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.library import load_scenario
 from rocketbed.cli.interrupts import Interruptible
+from rocketbed.cli.pipeline_agreement import second_judge
 
 
 @click.command()
@@ -69,6 +70,11 @@ from rocketbed.cli.interrupts import Interruptible
     show_default=True,
     help="Directory for the pages of runs, and for what failed.",
 )
+@click.option(
+    "--verify",
+    type=click.Choice(["spark"]),
+    help="Judge each run a second time: by Spark's verify, which has to agree.",
+)
 def run(
     scenario: str,
     backend: Literal["sim", "process"],
@@ -85,6 +91,7 @@ def run(
     sample: int,
     as_json: bool,
     report: Path,
+    verify: str | None,
 ) -> int:
     """Run SCENARIO, a name from `chaos list` or a file (.toml, .py), and judge it."""
 
@@ -107,6 +114,7 @@ def run(
             report=report.absolute(),
             strict=strict,
             shrink=not no_shrink,
+            second_judge=second_judge(verify, say),
             corpus=corpus,
             crash_points=points,
         )

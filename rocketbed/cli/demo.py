@@ -45,6 +45,11 @@ EXIT_HARNESS = 4
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Begin with a copy of this store directory, RocketMQ's or ours.",
 )
+@click.option(
+    "--verify",
+    type=click.Choice(["spark"]),
+    help="Judge a second time: by Spark's verify, which has to agree.",
+)
 def demo(
     seed: int | None,
     flush: Literal["sync", "async"],
@@ -53,6 +58,7 @@ def demo(
     report: Path,
     as_json: bool,
     store: Path | None,
+    verify: str | None,
 ) -> int:
     """Run a cluster, kill its nodes while producers write, and check that nothing was lost."""
     try:
@@ -65,6 +71,7 @@ def demo(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
         ) from exc
     from rocketbed.cli.interrupts import Interruptible
+    from rocketbed.cli.pipeline_agreement import second_judge
 
     def say(line: str) -> None:
         click.echo(line, err=as_json)
@@ -80,7 +87,7 @@ def demo(
     )
     try:
         with Interruptible():
-            result = run_demo(options, say)
+            result = run_demo(options, say, second_judge=second_judge(verify, say))
     except DemoError as exc:
         raise click.UsageError(str(exc)) from exc
     except KeyboardInterrupt:

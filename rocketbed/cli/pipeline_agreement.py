@@ -5,6 +5,7 @@ other with Spark. So they have to agree. Where one finds something in a family o
 other nothing, one of the two is wrong, and that is a finding itself.
 """
 
+import importlib.util
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import click
 
 from chaos.checkers.judgement import Judgement
 from chaos.checkers.result import CheckResult, Verdict, judged, not_run
@@ -51,6 +54,20 @@ FAMILIES: Final = (
     Family("queues", ("V8",), ("S3", "S4", "S5"), behind_damage=True),
     Family("readers", ("V9",), ("A22",)),
 )
+
+
+def second_judge(
+    verify: str | None, say: Callable[[str], None]
+) -> Callable[[Path, Judgement], CheckResult] | None:
+    """Who judges a run a second time; None when `--verify` was not given.
+
+    Raises `click.UsageError` where Spark is not installed.
+    """
+    if verify is None:
+        return None
+    if importlib.util.find_spec("pyspark") is None:
+        raise click.UsageError("--verify spark needs pyspark: install rocketbed[spark]")
+    return lambda directory, judgement: verify_run(directory, judgement, say)
 
 
 def verify_run(directory: Path, judgement: Judgement, say: Callable[[str], None]) -> CheckResult:

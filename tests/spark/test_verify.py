@@ -16,6 +16,7 @@ from pipeline.checks.replicas import diverged, unequal_blocks
 from pipeline.checks.tables import record_table, send_table
 from pipeline.histories import COLUMNS as HISTORY_COLUMNS
 from pipeline.histories import DDL as HISTORY_DDL
+from pipeline.jobs.verify import interpreted as interpreted_
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 SIZE = 100
@@ -31,14 +32,8 @@ BLOCKS_DDL = "broker string, replica string, offset bigint, length bigint, crc32
 @pytest.fixture
 def interpreted(spark: SparkSession) -> Iterator[None]:
     """Without compiling: for a dozen rows that takes longer than all the rest."""
-    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
-    settings |= {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.shuffle.partitions": "1"}
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
+    with interpreted_(spark, is_small=True):
+        yield
 
 
 class Store:
