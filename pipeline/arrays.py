@@ -1,9 +1,11 @@
 """Arrow arrays over numpy's memory.
 
-Made from buffers, since `pyarrow.array` of a numpy array imports pandas to ask whether it is a
-series: 0.8 CPU seconds in every new worker, and pandas need not be there to read.
+Made from buffers, since `pyarrow.array`, `pyarrow.scalar` and `to_numpy` import pandas to ask
+whether they are given a series: 0.8 CPU seconds in every new worker, and reading does not need
+pandas.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy
@@ -41,6 +43,37 @@ def flags(values: NDArray[numpy.bool_]) -> pyarrow.Array:
     return pyarrow.Array.from_buffers(pyarrow.bool_(), len(values), [None, _bits(values)])
 
 
+def texts(values: Sequence[bytes], kind: pyarrow.DataType | None = None) -> pyarrow.Array:
+    """Byte strings as a binary array, or as `kind`; a string's bytes have to be UTF-8."""
+    ends = numpy.cumsum([len(value) for value in values], dtype=numpy.int32)
+    offsets = numpy.zeros(len(values) + 1, numpy.int32)
+    offsets[1:] = ends
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(b"".join(values))]
+    return pyarrow.Array.from_buffers(kind or pyarrow.binary(), len(values), buffers)
+
+
+def repeated(value: str | int, count: int) -> pyarrow.Array:
+    """One value in every row: a string, or a number of 64 bits."""
+    if isinstance(value, int):
+        return numbers(numpy.full(count, value, numpy.int64))
+    one = texts([value.encode()], pyarrow.string())
+    return one.take(numbers(numpy.zeros(count, numpy.int32)))
+
+
+def mask_of(values: pyarrow.Array) -> NDArray[numpy.bool_]:
+    """Booleans without nulls, as numpy has them."""
+    raw = numpy.frombuffer(values.buffers()[1], numpy.uint8)
+    bits = numpy.unpackbits(raw, count=values.offset + len(values), bitorder="little")
+    return bits[values.offset :].astype(bool)
+
+
+def numbers_of(values: pyarrow.Array) -> NDArray[numpy.int64]:
+    """Numbers of 32 bits without nulls, as numpy has them, widened."""
+    assert values.type == pyarrow.int32(), values.type
+    raw = numpy.frombuffer(values.buffers()[1], numpy.int32)
+    return raw[values.offset : values.offset + len(values)].astype(numpy.int64)
+
+
 def slices(data: bytearray, at: NDArray[Any], size: NDArray[Any]) -> pyarrow.Array:
     """Byte ranges as a binary array, one copy. Ranges are in order and do not overlap.
 
@@ -49,7 +82,7 @@ def slices(data: bytearray, at: NDArray[Any], size: NDArray[Any]) -> pyarrow.Arr
     """
     count = len(at)
     if count == 0:
-        return pyarrow.array([], pyarrow.binary())
+        return texts([])
     offsets = numpy.empty(2 * count, numpy.int32)
     offsets[0::2] = at
     offsets[1::2] = at + size

@@ -14,7 +14,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.arrays import flags, numbers, slices
+from pipeline.arrays import flags, mask_of, numbers, repeated, slices, texts
 from pipeline.corrupt import (
     BAD_BODY,
     CRC_MISMATCH,
@@ -95,10 +95,10 @@ class Wanted:
         if self.queue_ids is not None:
             masks.append(numpy.isin(frame.field("queue_id"), sorted(self.queue_ids)))
         if self.topics is not None:
-            names = pyarrow.array([name.encode() for name in sorted(self.topics)], pyarrow.binary())
+            names = texts([name.encode() for name in sorted(self.topics)])
             topics = slices(frame.data, frame.topic_at, frame.topic_size)
             found = compute.is_in(topics, value_set=names)
-            masks.append(found.to_numpy(zero_copy_only=False))
+            masks.append(mask_of(found))
         if not masks:
             return None
         mask = masks[0]
@@ -276,10 +276,6 @@ class Decoder:
             return _corrupt_column(frame, faults, kind)
         return self._others[name](self, frame, faults)
 
-    def _same(self, value: str | int, count: int) -> pyarrow.Array:
-        kind = pyarrow.string() if isinstance(value, str) else pyarrow.int64()
-        return pyarrow.repeat(pyarrow.scalar(value, kind), count)
-
     def _crc_ok(self, frame: Frame, faults: Faults) -> pyarrow.Array:
         if not self.options.verify_crc:
             return pyarrow.nulls(frame.count, pyarrow.bool_())
@@ -288,9 +284,9 @@ class Decoder:
         return flags(right)
 
     _others: Final[dict[str, Callable[["Decoder", Frame, Faults], pyarrow.Array]]] = {
-        "broker": lambda self, frame, _: self._same(self.split.replica.broker, frame.count),
-        "replica": lambda self, frame, _: self._same(self.split.replica.name, frame.count),
-        "segment": lambda self, frame, _: self._same(self.split.base, frame.count),
+        "broker": lambda self, frame, _: repeated(self.split.replica.broker, frame.count),
+        "replica": lambda self, frame, _: repeated(self.split.replica.name, frame.count),
+        "segment": lambda self, frame, _: repeated(self.split.base, frame.count),
         "topic": lambda _, frame, __: text_column(frame, "topic"),
         "properties": lambda _, frame, __: text_column(frame, "properties"),
         "physical_offset": lambda _, frame, __: numbers(frame.physical_offsets),

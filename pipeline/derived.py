@@ -10,7 +10,7 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.arrays import numbers
+from pipeline.arrays import numbers, texts
 from pipeline.frame import Frame
 from rocketbed.inspect.bodies import BODY_SIZE_MAX, SYS_COMPRESSED
 
@@ -24,10 +24,10 @@ def host_column(frame: Frame, name: str) -> pyarrow.Array:
     groups = frame.hosts(name)
     if len(groups) == 1:
         return _texts_of(groups[0][1])
-    texts: NDArray[Any] = numpy.empty(frame.count, object)
+    names: NDArray[Any] = numpy.empty(frame.count, object)
     for rows, raw in groups:
-        texts[slice(None) if rows is None else rows] = _texts_of(raw).to_numpy(zero_copy_only=False)
-    return pyarrow.array(texts.tolist(), pyarrow.string())
+        names[slice(None) if rows is None else rows] = _texts_of(raw).to_numpy(zero_copy_only=False)
+    return pyarrow.array(names.tolist(), pyarrow.string())
 
 
 def _texts_of(raw: NDArray[Any]) -> pyarrow.Array:
@@ -42,10 +42,10 @@ def _texts_of(raw: NDArray[Any]) -> pyarrow.Array:
     encoded = values.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
     names = [
-        host_text(value.to_bytes(8, "little", signed=True) if width == 8 else value)
+        host_text(value.to_bytes(8, "little", signed=True) if width == 8 else value).encode()
         for value in distinct
     ]
-    return pyarrow.array(names, pyarrow.string()).take(encoded.indices)
+    return texts(names, pyarrow.string()).take(encoded.indices)
 
 
 @lru_cache(_HOSTS_REMEMBERED)

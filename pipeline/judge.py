@@ -10,6 +10,7 @@ from typing import Final
 import numpy
 from numpy.typing import NDArray
 
+from pipeline.arrays import mask_of
 from pipeline.corrupt import BAD_PROPERTIES, BAD_TOPIC, CRC_MISMATCH
 from pipeline.frame import Frame
 from pipeline.texts import text_column
@@ -50,7 +51,7 @@ def text_faults(frame: Frame) -> Faults:
     for part, reason, at, size in parts:
         texts = text_column(frame, part)
         if texts.null_count:
-            absent = texts.is_null().to_numpy(zero_copy_only=False)
+            absent = mask_of(texts.is_null())
             faults |= dict.fromkeys(numpy.flatnonzero(absent).tolist(), reason)
         faults |= dict.fromkeys(_zeroed(frame, at, size), reason)
     return faults

@@ -10,7 +10,7 @@ import numpy
 import pyarrow
 from pyarrow import compute
 
-from pipeline.arrays import numbers, slices
+from pipeline.arrays import mask_of, numbers, numbers_of, slices
 from pipeline.frame import Frame
 from pipeline.walk import Positions
 from rocketbed.inspect.properties import parse_properties
@@ -69,7 +69,7 @@ def _last_values(frame: Frame, name: str, ends: Positions) -> Positions:
     at, size = frame.properties_at, frame.properties_size
     begins = numpy.full(frame.count, -1, numpy.int64)
     properties = slices(frame.data, at, size)
-    is_first = compute.starts_with(properties, name + _NAME_END).to_numpy(zero_copy_only=False)
+    is_first = mask_of(compute.starts_with(properties, name + _NAME_END))
     begins[is_first] = at[is_first] + len(name) + 1
     rows = numpy.arange(frame.count)
     places = at
@@ -84,8 +84,7 @@ def _last_values(frame: Frame, name: str, ends: Positions) -> Positions:
 
 def _find(values: pyarrow.Array, pattern: str) -> Positions:
     """Place of the first occurrence in each value, -1 without one."""
-    found: Positions = compute.find_substring(values, pattern).to_numpy().astype(numpy.int64)
-    return found
+    return numbers_of(compute.find_substring(values, pattern))
 
 
 def _with_earlier(frame: Frame, name: str, texts: pyarrow.Array, rows: Positions) -> pyarrow.Array:
@@ -101,7 +100,7 @@ def _with_earlier(frame: Frame, name: str, texts: pyarrow.Array, rows: Positions
 def _split(values: pyarrow.Array) -> pyarrow.Array:
     """Keys at their blanks, empty pieces left out."""
     lists = compute.split_pattern(values, " ")
-    if compute.any(compute.equal(compute.list_flatten(lists), "")).as_py():
+    if compute.min(compute.binary_length(compute.list_flatten(lists))).as_py() == 0:
         pieces = [None if text is None else text.split(" ") for text in values.to_pylist()]
         tidy = [None if each is None else list(filter(None, each)) for each in pieces]
         return pyarrow.array(tidy, pyarrow.list_(pyarrow.string()))
