@@ -48,7 +48,7 @@ class Family:
 FAMILIES: Final = (
     Family("lost", ("V1",), ("A1",), is_counted=True),
     Family("refused and stored", ("V2",), ("A3",)),
-    Family("duplicated", ("V3",), ("A5",), is_counted=True),
+    Family("duplicated", ("V3",), ("A5",)),
     Family("order and place", ("V6", "V7", "V11"), ("A7", "A8", "A9", "I13"), behind_damage=True),
     Family("damage", ("V4", "V5", "V10", "V12"), ("R1", "A4", "S1", "S2", "S9")),
     Family("queues", ("V8",), ("S3", "S4", "S5"), behind_damage=True),
