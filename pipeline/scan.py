@@ -11,7 +11,7 @@ from typing import Final
 
 from pipeline.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason
 from pipeline.frame import Frame
-from pipeline.segments import Segment, Window
+from pipeline.segments import WINDOW, WINDOW_MIN, Segment, Window
 from pipeline.walk import walk
 from rocketbed.inspect.record import RECORD_SIZE_MIN, blank_size, scan_record
 
@@ -50,19 +50,19 @@ class Scan:
 
     def __iter__(self) -> Iterator[Frame | Gap]:
         segment = self.segment
-        size = 0
+        size, most = 0, WINDOW
         while self.position < self.stop:
-            window = segment.window(self.position, size)
+            window = segment.window(self.position, size, most)
             before = self.position
             yield from self._frames(window)
             if self.position > before:
-                size = 0
+                size, most = 0, min(4 * most, WINDOW)
                 continue
             claimed = int.from_bytes(window.data[:4], "big", signed=True)
             if window.length < claimed <= segment.size - self.position:
                 size = claimed
                 continue
-            size = 0
+            size, most = 0, WINDOW_MIN
             gap = self._gap(window)
             if gap is not None:
                 yield gap

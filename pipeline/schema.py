@@ -149,6 +149,14 @@ def default_columns(view: str) -> tuple[str, ...]:
     return DEFAULT_COLUMNS if view == "records" else tuple(VIEWS[view])
 
 
+def described(view: str) -> str:
+    """The columns of a view for people: name, type, meaning with its unit."""
+    return "\n".join(
+        f"    {name} {'struct' if name == CORRUPT else field.type}: {field.meaning}"
+        for name, field in VIEWS[view].items()
+    )
+
+
 def records_ddl(columns: Sequence[str] | None = None, corrupt: str = CORRUPT) -> str:
     """Columns of `records` as a DDL text (None: the default ones). Raises `SchemaError`."""
     return view_ddl("records", columns, corrupt)

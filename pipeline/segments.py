@@ -17,6 +17,8 @@ from rocketbed.inspect.record import MAGIC_PREFIX
 
 WINDOW: Final = 8 << 20
 """Bytes of a window. Any record is read whole, so a longer one makes a longer window."""
+WINDOW_MIN: Final = 64 << 10
+"""Bytes of the first window behind damage: where one record is bad the next may be, too."""
 PADDING: Final = 128
 """Bytes behind the window's content, so that a fixed part can be taken at any place in it."""
 _PROBE: Final = 40
@@ -74,12 +76,12 @@ class Segment:
         if now < self.size:
             raise DataLost(self.path, self.base + now, f"it had {self.size} bytes, it has {now}")
 
-    def window(self, position: int, size: int = 0) -> Window:
-        """The bytes from a position of the file on: a window full, or `size` when that is more.
+    def window(self, position: int, size: int = 0, most: int = WINDOW) -> Window:
+        """The bytes from a position of the file on: up to `most`, or `size` when that is more.
 
         The window before it is overwritten. Raises `DataLost` when the file got shorter.
         """
-        length = min(max(size, self._window), self.size - position)
+        length = min(max(size, min(most, self._window)), self.size - position)
         if length + PADDING > len(self._buffer):
             self._buffer = bytearray(length + PADDING)
         view = memoryview(self._buffer)
@@ -99,10 +101,12 @@ class Segment:
         What is a hole of the file is passed over. Damage is looked at this way only, since a
         hostile body can hold such bytes.
         """
+        step = WINDOW_MIN
         for first, last in self._pool.data_ranges(self.path, position, self.size):
             at = max(position, first - _PROBE)
             while at < last:
-                data = self._pool.read(self.path, at, min(self._window, self.size - at))
+                data = self._pool.read(self.path, at, min(step, self.size - at))
+                step = min(4 * step, WINDOW)
                 found = data.find(MAGIC_PREFIX)
                 while found >= 0:
                     start = found - 4

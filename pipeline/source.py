@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from pipeline.options import Options
-from pipeline.schema import SchemaError, arrow_schema, view_ddl
+from pipeline.schema import VIEWS, SchemaError, arrow_schema, described, view_ddl
 from pipeline.stream_options import is_flag
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class Part(InputPartition):
 class RocketbedSource(DataSource):
     """Stored messages of rocketbed and RocketMQ as tables.
 
-    Columns of the view `records` (default): see `pipeline.schema.RECORDS` for types and units.
+    `spark.read.format("rocketbed").schema("topic string, body binary").load("/data/store")` reads
+    just these two columns. Every column may be null. Options: `pipeline.options.Options`.
     """
 
     @classmethod
@@ -83,6 +84,11 @@ class RocketbedSource(DataSource):
 
     def _options(self) -> Options:
         return Options.parse(dict(self.options))
+
+
+RocketbedSource.__doc__ = f"{RocketbedSource.__doc__}\n" + "\n\n".join(
+    f"    Columns of view={view}:\n\n{described(view)}" for view in VIEWS
+)
 
 
 class Reader(DataSourceReader):
