@@ -50,6 +50,7 @@ class Segment:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise DataLost(path, base, "the file was deleted") from None
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         self.check_size()
 
     def __enter__(self) -> "Segment":

@@ -20,7 +20,7 @@ from pipeline.replicas import (
     parse_paths,
 )
 from pipeline.scan import Scan
-from pipeline.segments import Segment
+from pipeline.segments import WINDOW_MIN, Segment
 from pipeline.sync import queue_anchor
 from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.record import scan_record
@@ -289,7 +289,7 @@ def _is_out_of_time(
 
 def _first_store_ms(file: SegmentFile) -> int | None:
     """Store time of the first record of a file, if a record stands there."""
-    with Segment(file.path, file.start, file.size) as segment:
+    with Segment(file.path, file.start, file.size, window=WINDOW_MIN) as segment:
         for item in Scan(segment, 0, 1):
             return int(item.field("store_ms")[0]) if isinstance(item, Frame) else None
     return None

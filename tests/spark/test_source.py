@@ -33,7 +33,6 @@ def test_found_by_its_name_with_every_column(spark: SparkSession, log: Log) -> N
     found = sorted(table.to_pylist(), key=lambda row: row["physical_offset"])
     assert found == rows(log.root)
     assert len(found) == COUNT
-    assert frame.count() == COUNT
 
 
 def test_real_stores(spark: SparkSession, tmp_path: Path) -> None:
@@ -123,12 +122,9 @@ def test_what_cannot_be_read_is_said_in_one_sentence(spark: SparkSession, tmp_pa
 
 
 def test_views_and_an_empty_store(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    (counts,) = (
-        pipeline.read(spark, str(log.root), view="files")
-        .selectExpr("sum(records)", "sum(malformed)")
-        .collect()
-    )
-    assert tuple(counts) == (COUNT - 2, 2)
+    files = pipeline.read(spark, str(log.root), view="files").collect()
+    assert sum(row.records for row in files) == COUNT - 2
+    assert sum(row.malformed for row in files) == 2
     empty = Log(tmp_path / "empty")
     assert pipeline.read(spark, str(empty.root)).collect() == []
     assert pipeline.read(spark, str(empty.root), view="consumequeue").collect() == []

@@ -1,0 +1,25 @@
+"""What importing the pipeline brings with it: as little as there is to start a worker with."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "trio"}
+
+
+@pytest.mark.parametrize(
+    ("module", "brings"),
+    [
+        ("pipeline", set()),
+        ("pipeline.decode", {"pyarrow", "numpy"}),
+        ("pipeline.reading", {"pyarrow", "numpy"}),
+        ("pyspark_rocketbed", {"pyspark", "pyarrow", "numpy"}),
+    ],
+)
+def test_what_a_module_brings_along(module: str, brings: set[str]) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert HEAVY & set(run.stdout.split()) == brings
