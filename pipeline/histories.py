@@ -163,7 +163,7 @@ def check_last_line(path: str) -> None:
             ) from None
 
 
-def testbed_batches(path: str, names: Names) -> "Iterator[pyarrow.RecordBatch]":
+def history_batches(path: str, names: Names) -> "Iterator[pyarrow.RecordBatch]":
     """A testbed's history as batches of `COLUMNS`. Raises `HistoryCut`, `PipelineError`."""
     from chaos.history import read_history
 
@@ -259,7 +259,7 @@ def _known(number: int) -> int | None:
 def _read_one(spark: "SparkSession", path: str, names: Names) -> "DataFrame":
     kind = kind_of(path)
     if kind == "testbed":
-        return _in_executor(spark, lambda: testbed_batches(path, names))
+        return _in_executor(spark, lambda: history_batches(path, names))
     if kind == "arrow":
         return _complete(_in_executor(spark, lambda: _arrow_batches(path)))
     if kind == "parquet":

@@ -90,7 +90,7 @@ def record_table(rows: "DataFrame", firm: "Column", *, by_broker: bool = False) 
     )
 
 
-def testbed_key() -> "Column":
+def key_in_body() -> "Column":
     """The unique value in a body of the testbed's workload (`chaos.workload`), as text."""
     from pyspark.sql import functions as f
 

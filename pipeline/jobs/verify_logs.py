@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.checks.replicas import Divergence, first_difference, unequal_blocks
-from pipeline.checks.tables import RECORD_COLUMNS, record_table, testbed_key
+from pipeline.checks.tables import RECORD_COLUMNS, key_in_body, record_table
 from pipeline.jobs.inputs import BrokerLog, ReplicaLog
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def read_records(
     reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**READ)
     rows = reader.load(",".join(log.path for log in logs))
     if by_value:
-        rows = rows.withColumn("uniq_key", testbed_key()).drop("body")
+        rows = rows.withColumn("uniq_key", key_in_body()).drop("body")
     is_firm = f.lit(False)
     for broker, end in firm.items():
         inside = f.col("physical_offset") + f.col("size") <= end

@@ -1,0 +1,215 @@
+"""Reports, progress and errors of jobs, without Spark."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.jobs.common import Job, JobSettings, WrongUsage, quiet_java, run_job
+from pipeline.jobs.failures import explain, explain_text, first_sentence
+from pipeline.progress import Progress, count_tasks
+from pipeline.report import Report, write_whole
+from rocketbed.cli.main import main
+from rocketbed.cli.pipeline_options import summary
+
+TRACEBACK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/x/pipeline/decode.py", line 9, in read
+    raise RocketbedCorrupt(path, 4, "bad_magic")
+{name}: /s/commitlog/0: no record at physical offset 4: bad_magic
+ SQLSTATE: 38000
+"""
+
+
+class Captured(Exception):
+    """Stands for what pyspark raises."""
+
+    __module__ = "pyspark.errors.exceptions.captured"
+
+
+def does(action: Callable[[Job], None]) -> Callable[[Job], None]:
+    return action
+
+
+def raising(error: BaseException) -> Callable[[Job], None]:
+    def work(job: Job) -> None:
+        raise error
+
+    return work
+
+
+def test_a_report_tells_what_was_done(tmp_path: Path) -> None:
+    def work(job: Job) -> None:
+        with job.phase("counting"):
+            job.report.counts["rows"] = 3
+        job.report.findings.append({"id": "V1", "title": "lost", "count": 1})
+        job.report.exit_code = 1
+
+    path = tmp_path / "new" / "report.json"
+    settings = JobSettings(stores=("/s",), report=path)
+    report = run_job("count", settings, work)
+    row = json.loads(path.read_text())
+    assert (row["job"], row["verdict"], row["exit_code"]) == ("count", "finding", 1)
+    assert list(row["phases"]) == ["counting"]
+    assert row["counts"] == {"rows": 3}
+    assert row["options"]["stores"] == ["/s"]
+    assert row["versions"]["pyspark"].startswith("4.")
+    assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
+    assert "FINDING V1 lost: 1" in summary(report)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word", "text"),
+    [
+        (PipelineError("no log there"), 3, "unreadable", "no log there"),
+        (WrongUsage("say where"), 64, "usage", "say where"),
+        (FileNotFoundError(2, "No such file", "/s/x"), 3, "unreadable", "No such file: /s/x"),
+        (Captured("Job aborted\n\tat org.apache"), 4, "spark-failed", "Spark failed: Job aborted"),
+        (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
+    ],
+)
+def test_what_is_foreseen_ends_with_a_sentence_and_a_code(
+    tmp_path: Path, error: BaseException, code: int, word: str, text: str
+) -> None:
+    report = run_job("j", JobSettings(report=tmp_path / "r.json"), raising(error))
+    assert (report.exit_code, report.verdict, report.error) == (code, word, text)
+    assert json.loads((tmp_path / "r.json").read_text())["error"] == text
+
+
+def test_a_defect_of_ours_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_job("j", JobSettings(), raising(ZeroDivisionError()))
+    assert explain(KeyError("x")) is None
+
+
+def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    report = run_job("j", JobSettings(report=tmp_path / "file" / "r.json"), lambda job: None)
+    assert report.exit_code == 3
+    assert report.error.startswith("the report cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (
+            TRACEBACK.format(name="pipeline.corrupt.RocketbedCorrupt"),
+            3,
+            "/s/commitlog/0: no record",
+        ),
+        (TRACEBACK.format(name="pipeline.options.OptionError"), 64, "/s/commitlog/0"),
+        (TRACEBACK.format(name="ValueError"), 4, "Spark failed: ValueError: /s/commitlog/0: no"),
+        ("java.lang.OutOfMemoryError: Java heap space", 4, "--conf spark.driver.memory"),
+        ("Python worker exited unexpectedly (crashed)", 4, "an executor ended"),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: /x. SQLSTATE: 42K03",
+            4,
+            "Path does not exist: /x.",
+        ),
+        ("\n\tat org.x\n", 4, "it gave no reason"),
+    ],
+)
+def test_texts_of_spark_become_sentences(text: str, code: int, said: str) -> None:
+    error = explain_text("PythonException", text)
+    assert (error.exit_code, said in str(error)) == (code, True)
+    assert "\n" not in str(error)
+    assert "SQLSTATE" not in first_sentence(text)
+
+
+def test_a_staging_directory_goes_unless_it_was_renamed(tmp_path: Path) -> None:
+    def work(job: Job) -> None:
+        job.staging(tmp_path / "half" / "made")
+        job.staging(tmp_path / "whole").rename(tmp_path / "kept")
+        raise KeyboardInterrupt
+
+    assert run_job("j", JobSettings(), work).exit_code == 130
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "kept"]
+    assert list((tmp_path / "half").iterdir()) == []
+
+
+def test_without_a_terminal_a_phase_is_a_line() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    with progress.phase("reading"):
+        pass
+    assert stream.getvalue() == "reading ...\n"
+
+
+def test_on_a_terminal_a_phase_is_counted_and_ends_with_its_time() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream, live=True)
+    with pytest.raises(ValueError, match="x"), progress.phase("failing"):
+        raise ValueError("x")
+    assert "failing:" not in stream.getvalue()
+    with progress.phase("reading"):
+        progress.say("a line between")
+    assert "a line between\n" in stream.getvalue()
+    assert "reading: 0.0 s\n" in stream.getvalue()
+
+
+def test_tasks_of_running_stages_are_counted() -> None:
+    class Stage:
+        numCompletedTasks, numTasks = 3, 10
+
+    class Tracker:
+        def __init__(self, *stages: int) -> None:
+            self.stages = stages
+
+        def getActiveStageIds(self) -> tuple[int, ...]:
+            return self.stages
+
+        def getStageInfo(self, number: int) -> Any:
+            return None if number == 0 else Stage
+
+    assert count_tasks(Tracker(0, 1, 2)) == "6/20 tasks"
+    assert count_tasks(Tracker()) == ""
+
+
+def test_a_file_is_put_in_place_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_whole(path, "one")
+    write_whole(path, "two")
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("a", "two")]
+
+
+def test_what_java_writes_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import os
+
+    with quiet_java(tmp_path / "log"):
+        os.write(2, b"noise\n")
+    os.write(2, b"ours\n")
+    assert (tmp_path / "log").read_text() == "noise\n"
+    assert capfd.readouterr().err == "ours\n"
+
+
+def test_settings_name_what_to_read_once() -> None:
+    with pytest.raises(WrongUsage, match="--store DIR"):
+        JobSettings().source_options()
+    with pytest.raises(WrongUsage, match="--store DIR"):
+        JobSettings(stores=("/s",), endpoints="n:1").source_options()
+    assert JobSettings(stores=("/s", "/t")).source_options()["path"] == "/s,/t"
+    assert Report("x").verdict == "good"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("export", "say where to: --out DIR"),
+        ("export --out /tmp/nowhere", "--store DIR"),
+        ("export --store /s --out /tmp/x --conf nonsense", "KEY=VALUE"),
+        ("export --store /s --out /tmp/x --mode maybe", "--mode"),
+        ("verify", "--store DIR"),
+        ("verify --run / --store /s", "leave --store"),
+        ("verify --store /s --leader b1", "BROKER=REPLICA"),
+        ("verify --store /s --copies 0", "--copies"),
+        ("verify --endpoints 127.0.0.1:1", "--store DIR"),
+        ("sideways", "No such command"),
+    ],
+)
+def test_wrong_usage(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", *words.split()]) == 64
+    assert reason in capsys.readouterr().err
