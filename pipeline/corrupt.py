@@ -45,6 +45,8 @@ REASONS: Final = (
 SHOWN_MAX: Final = 4096
 """Bytes of a corrupt range that its row carries."""
 
+_TAIL_MAX: Final = 2 + 0x7FFF + 2 + 0x7FFF
+"""Most bytes that topic and properties take, with their lengths."""
 _START: Final = struct.Struct(">2i")
 _OFFSET: Final = struct.Struct(">q")
 _BODY: Final = struct.Struct(">i")
@@ -88,8 +90,8 @@ class Gap(NamedTuple):
 def frame_reason(data: bytes | bytearray, position: int, offset: int, rest: int) -> str:
     """Which rule the bytes at `position` break first, reading them as a record.
 
-    `offset` is their physical offset, `rest` the number of bytes to the end of the file; `data`
-    holds all of the record where its length is possible.
+    `offset` is their physical offset, `rest` the number of bytes to the end of the file. Where
+    `data` ends before the record does, its parts were seen not to add up.
     """
     if rest < _START.size:
         return SHORT_RECORD
@@ -104,7 +106,27 @@ def frame_reason(data: bytes | bytearray, position: int, offset: int, rest: int)
         return SHORT_RECORD
     if _OFFSET.unpack_from(data, position + 28)[0] != offset:
         return POSITION_MISMATCH
+    if position + size > len(data):
+        return BAD_SIZE
     return _parts_reason(data, position, position + size, is_wide=magic == MAGIC_V2)
+
+
+def may_be_long(data: bytes | bytearray, offset: int) -> bool:
+    """Whether a record that is longer than `data`, which begins with it, may be right.
+
+    Asked before all of it is read: its length has to fit its body's, or a damaged length would cost
+    as much memory.
+    """
+    size, magic = _START.unpack_from(data, 0)
+    (flags,) = _BODY.unpack_from(data, 36)
+    head = 88 + 12 * bool(flags & 0x10) + 12 * bool(flags & 0x20)
+    (body,) = _BODY.unpack_from(data, head - 4)
+    return (
+        magic in (MAGIC_V1, MAGIC_V2)
+        and _OFFSET.unpack_from(data, 28)[0] == offset
+        and body >= 0
+        and 3 <= size - head - body <= _TAIL_MAX
+    )
 
 
 def _parts_reason(data: bytes | bytearray, position: int, end: int, *, is_wide: bool) -> str:

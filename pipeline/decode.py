@@ -5,6 +5,7 @@ executors. Texts and bodies are not touched row by row: Arrow takes them out of 
 of offsets.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,6 +34,8 @@ from pipeline.segments import Segment
 from pipeline.splits import Split, scan_split
 from pipeline.sync import first_record
 from pipeline.texts import PROPERTIES, property_column, text_column
+
+logger = logging.getLogger("rocketbed.pipeline")
 
 BODIES_MAX: Final = 32 << 20
 """Bytes of bodies in one batch, unpacked; a batch has at least one row."""
@@ -166,6 +169,8 @@ class Decoder:
                     position, self.resyncs = scan.position, scan.resyncs
         except DataLost as exc:
             yield from self._lost(exc, split.base + position)
+        if self.malformed and self.options.mode == "DROPMALFORMED":
+            logger.warning("%s: %d malformed rows dropped", split.path, self.malformed)
 
     def _lost(self, lost: DataLost, offset: int) -> Iterator[pyarrow.RecordBatch]:
         if self.options.fail_on_data_loss:

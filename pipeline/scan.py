@@ -9,13 +9,15 @@ whole record stands.
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason
+from pipeline.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason, may_be_long
 from pipeline.frame import Frame
 from pipeline.segments import WINDOW, WINDOW_MIN, Segment, Window
 from pipeline.walk import walk
 from rocketbed.inspect.record import RECORD_SIZE_MIN, blank_size, scan_record
 
 _UNKNOWN: Final = -1
+_HEAD_MAX: Final = 112
+"""The fixed part of a record with two IPv6 hosts."""
 
 
 class Scan:
@@ -59,7 +61,9 @@ class Scan:
                 size, most = 0, min(4 * most, WINDOW)
                 continue
             claimed = int.from_bytes(window.data[:4], "big", signed=True)
-            if window.length < claimed <= segment.size - self.position:
+            if window.length < claimed <= segment.size - self.position and may_be_long(
+                window.data, segment.base + self.position
+            ):
                 size = claimed
                 continue
             size, most = 0, WINDOW_MIN
@@ -132,9 +136,9 @@ def good_records(segment: Segment, position: int) -> Iterator[int]:
         rest = segment.size - at
         if rest < RECORD_SIZE_MIN:
             return
-        head = segment.peek(at, 4)
-        size = int.from_bytes(head, "big", signed=True)
-        if not RECORD_SIZE_MIN <= size <= rest:
+        head = segment.peek(at, _HEAD_MAX).ljust(_HEAD_MAX, b"\0")
+        size = int.from_bytes(head[:4], "big", signed=True)
+        if not RECORD_SIZE_MIN <= size <= rest or not may_be_long(head, segment.base + at):
             continue
         data = segment.peek(at, size)
         if scan_record(data, memoryview(data), 0, segment.base + at) is not None:

@@ -11,6 +11,7 @@ from pipeline.corrupt import REASONS, DataLost, RocketbedCorrupt
 from pipeline.options import Options
 from pipeline.reading import Plan
 from pipeline.schema import arrow_schema
+from pipeline.segments import Segment, Window
 from rocketbed.inspect import Scanned, open_directory
 from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
 
@@ -94,6 +95,41 @@ def test_reasons_of_files_and_bodies_are_tested_elsewhere() -> None:
         "torn_tail",
         "missing_segment",
     }
+
+
+def test_dropped_rows_are_counted_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = healthy(tmp_path)
+    rows(log.root, mode="DROPMALFORMED")
+    assert not caplog.records
+    log.flip(at(log) + 90)
+    log.flip(log.offsets[BAD + 2] + 5)
+    rows(log.root, mode="DROPMALFORMED")
+    told = [record.getMessage() for record in caplog.records]
+    assert sum(int(text.split(": ")[1].split()[0]) for text in told) == 2
+
+
+def test_a_damaged_length_does_not_cost_as_much_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    original = Segment.window
+
+    def window(self: Segment, position: int, size: int = 0, most: int = 1 << 23) -> Window:
+        asked.append(size)
+        return original(self, position, size, most)
+
+    monkeypatch.setattr(Segment, "window", window)
+    log = Log(tmp_path / "store", segment=32 << 20).append(messages(COUNT))
+    log.append([Message(body=bytes(9 << 20)), Message()])
+    assert len(rows(log.root)) == COUNT + 2
+    assert [size for size in asked if size] == [log.sizes[-2]] * len([s for s in asked if s])
+    asked.clear()
+    log.write(at(log), struct.pack(">i", 20 << 20))
+    assert reasons(rows(log.root)) == [(at(log), "bad_size")]
+    assert 20 << 20 not in asked
+    assert max(asked) == log.sizes[-2]
 
 
 @pytest.mark.parametrize("how", HARM)
