@@ -88,9 +88,9 @@ def block_rows(split: Split, options: Options) -> Iterator[Columns]:
             "broker": split.replica.broker,
             "replica": split.replica.name,
             "segment": split.base,
-            "offset": offsets,
-            "length": lengths,
-            "crc32": crcs,
+            "offset": numpy.array(offsets, numpy.int64),
+            "length": numpy.array(lengths, numpy.int32),
+            "crc32": numpy.array(crcs, numpy.int64),
         }
 
 
