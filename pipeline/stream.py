@@ -103,6 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the checkpoint alone says where the query stands."""
 
+    def stop(self) -> None:
+        """End what the planning side keeps open."""
+        self.log.close()
+
     def __getstate__(self) -> dict[str, Any]:
         """What a task gets: reading needs no plan."""
         state = self.__dict__.copy()

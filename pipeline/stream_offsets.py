@@ -135,6 +135,11 @@ def queue_name(broker: str, topic: str, queue_id: int) -> str:
     return f"{broker}|{topic}|{queue_id}"
 
 
+def topic_of(name: str) -> str:
+    """The topic in a queue's name; a topic may have a bar in it, as a retry topic has."""
+    return name.partition("|")[2].rpartition("|")[0]
+
+
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no whole number")

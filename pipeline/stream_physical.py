@@ -38,7 +38,17 @@ from pipeline.stream_offsets import (
     shares,
 )
 from pipeline.stream_options import StreamOptions
-from pipeline.stream_replicas import Standing, State, first_offset, judge, look, mark_at, may_begin
+from pipeline.stream_replicas import (
+    Standing,
+    State,
+    View,
+    first_offset,
+    is_unwritten,
+    judge,
+    look,
+    mark_at,
+    may_begin,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -46,8 +56,18 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("rocketbed.pipeline.stream")
 LOOK_S: Final = 0.1
 """Pause between looks at replicas that hold the stream up."""
+CLOSE_LOOK_S: Final = 1.0
 COUNTED_MAX: Final = 64 << 20
 """Bytes of the log that are walked at most to count rows for one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A close look that found nothing new."""
+
+    mark: Mark
+    view: View
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +91,10 @@ class PhysicalLog:
             self._brokers.setdefault(replica.broker, []).append(replica)
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
+        self._seen: dict[Replica, _Seen] = {}
+
+    def close(self) -> None:
+        """Nothing stays open between batches."""
 
     # --- offsets
 
@@ -152,7 +176,7 @@ class PhysicalLog:
         """How a broker stands to a mark, with an eye on the clock."""
         since = self._held_up.get(name)
         overdue = since is not None and time.monotonic() - since >= self._stream.limit_s
-        views = [look(replica, mark) for replica in self._brokers[name]]
+        views = [self._look(replica, mark) for replica in self._brokers[name]]
         if self._options.read_uncommitted:
             # Whatever the longest replica shows; a failover may take it away again.
             holders = [view for view in views if view.state is State.HOLDS]
@@ -174,6 +198,24 @@ class PhysicalLog:
             self._held_up[name] = time.monotonic()
             LOG.warning("stream.held_up broker=%s at=%d: %s", name, mark.at, standing.held_up_by)
         return standing
+
+    def _look(self, replica: Replica, mark: Mark) -> View:
+        """A replica as it stands to a mark. Spark asks every few milliseconds: while nothing has
+        been written behind the mark a close look once a second is enough."""
+        seen = self._seen.get(replica)
+        now = time.monotonic()
+        if (
+            seen is not None
+            and seen.mark == mark
+            and now - seen.at_s < CLOSE_LOOK_S
+            and is_unwritten(replica, mark.at)
+        ):
+            return seen.view
+        view = look(replica, mark)
+        self._seen.pop(replica, None)
+        if view.state is State.HOLDS and view.end == mark.at:
+            self._seen[replica] = _Seen(mark, view, now)
+        return view
 
     def _given(self, name: str, mark: Mark) -> Mark:
         """A mark of the user's: a record has to begin there. Raises `StreamError`."""

@@ -7,9 +7,9 @@ checkpoint before it runs. See `pipeline.wire_log` for what a classic cluster ca
 import logging
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
@@ -27,14 +27,18 @@ from pipeline.stream_offsets import (
     parse_starting,
     queue_name,
     shares,
+    topic_of,
 )
 from pipeline.stream_options import StreamOptions
 from pipeline.wire_log import QueueBounds, TopicGone, WireLog, describe
 from pipeline.wire_plan import QueueRange, WirePlan, read_range
+from rocketbed.blocking import Portal
 from rocketbed.wire.bodies import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow
+
+T = TypeVar("T")
 
 LOG: Final = logging.getLogger("rocketbed.pipeline.stream")
 LOOK_S: Final = 0.2
@@ -63,6 +67,23 @@ class QueueLog:
         self._target: dict[str, int] | None = None
         self._held_up: dict[str, float] = {}
         self._compared: set[str] = set()
+        self._portal: Portal | None = None
+        self._log: WireLog | None = None
+
+    def close(self) -> None:
+        """End the connections; the next question opens others."""
+        portal, self._portal = self._portal, None
+        if portal is not None:
+            portal.close()
+
+    def _call(self, question: Callable[[WireLog], Awaitable[T]]) -> T:
+        """Ask the cluster, over connections that stay open between batches."""
+        if self._portal is None:
+            log = self._log = WireLog(self._options.endpoints, limit_s=self._stream.limit_s)
+            self._portal = Portal(lambda: log)
+            self._portal.open()
+        assert self._log is not None
+        return self._portal.call(question, self._log)
 
     # --- offsets
 
@@ -71,7 +92,7 @@ class QueueLog:
         starting = parse_starting(self._stream.starting, QUEUE)
         if isinstance(starting, StreamOffset):
             return starting
-        seen = trio.run(self._look)
+        seen = self._call(self._ask)
         assert starting in (EARLIEST, LATEST)
         return StreamOffset(
             QUEUE,
@@ -83,7 +104,7 @@ class QueueLog:
 
     def ends(self) -> dict[str, int]:
         """Where each queue ends now. Raises `WireError`."""
-        return {name: self._end(one) for name, one in trio.run(self._look).bounds.items()}
+        return {name: self._end(one) for name, one in self._call(self._ask).bounds.items()}
 
     def freeze(self) -> None:
         """From now on nothing behind the present ends is given (`Trigger.AvailableNow`)."""
@@ -94,39 +115,41 @@ class QueueLog:
     ) -> StreamOffset:
         """Where the batch that begins at `start` ends. Raises `StreamError`, `WireError`."""
         while True:
-            found, is_held_up = trio.run(self._latest, start, bytes_max, rows_max)
+            found, is_held_up = self._call(
+                lambda log: self._latest(log, start, bytes_max, rows_max)
+            )
             if self._target is None or not is_held_up or found.marks != start.marks:
                 return found
             time.sleep(LOOK_S)
 
     async def _latest(
-        self, start: StreamOffset, bytes_max: int | None, rows_max: int | None
+        self, log: WireLog, start: StreamOffset, bytes_max: int | None, rows_max: int | None
     ) -> tuple[StreamOffset, bool]:
-        async with WireLog(self._options.endpoints, limit_s=self._stream.limit_s) as log:
-            seen = await self._ask(log)
-            self._check_names(start, seen)
-            await self._compare(log, start, seen)
-            marks = {
-                name: start.marks.get(name) or Mark(seen.bounds[name].first)
-                for name in {**start.marks, **seen.bounds}
-                if name in start.marks or name in seen.bounds
-            }
-            begins, ends = {}, {}
-            for name, mark in marks.items():
-                begins[name], ends[name] = self._stretch(name, mark, seen.bounds.get(name))
-            backlog = {name: ends[name] - begins[name] for name in marks}
-            limit = rows_max
-            if bytes_max is not None:
-                by_bytes = await self._rows_of(log, seen, begins, backlog, bytes_max)
-                limit = by_bytes if limit is None else min(limit, by_bytes)
-            if limit is not None:
-                taken = shares(backlog, limit)
-                ends = {name: begins[name] + taken.get(name, 0) for name in marks}
-            found = {}
-            for name, mark in marks.items():
-                is_same = ends[name] == mark.at
-                found[name] = mark if is_same else await self._mark(log, seen, name, ends[name])
-            return StreamOffset(QUEUE, found), bool(self._held_up)
+        """The end of a batch, and whether any queue holds the stream up."""
+        seen = await self._ask(log)
+        self._check_names(start, seen)
+        await self._compare(log, start, seen)
+        marks = {name: Mark(bounds.first) for name, bounds in seen.bounds.items()} | dict(
+            start.marks
+        )
+        begins, ends = {}, {}
+        for name, mark in marks.items():
+            begins[name], ends[name] = self._stretch(name, mark, seen.bounds.get(name))
+            if name in self._held_up:
+                log.distrust(topic_of(name))
+        backlog = {name: ends[name] - begins[name] for name in marks}
+        limit = rows_max
+        if bytes_max is not None:
+            by_bytes = await self._rows_of(log, seen, begins, backlog, bytes_max)
+            limit = by_bytes if limit is None else min(limit, by_bytes)
+        if limit is not None:
+            taken = shares(backlog, limit)
+            ends = {name: begins[name] + taken.get(name, 0) for name in marks}
+        found = {}
+        for name, mark in marks.items():
+            is_same = ends[name] == mark.at
+            found[name] = mark if is_same else await self._mark(log, seen, name, ends[name])
+        return StreamOffset(QUEUE, found), bool(self._held_up)
 
     def _stretch(self, name: str, mark: Mark, bounds: QueueBounds | None) -> tuple[int, int]:
         """Where reading a queue goes on, and up to where it may go now."""
@@ -175,9 +198,26 @@ class QueueLog:
 
     # --- asking the cluster
 
-    async def _look(self) -> Seen:
-        async with WireLog(self._options.endpoints, limit_s=self._stream.limit_s) as log:
-            return await self._ask(log)
+    async def _ask_until_there(
+        self, log: WireLog, changed: Mapping[str, tuple[Mark | None, Mark]]
+    ) -> Seen:
+        """The queues, once they are as long as a batch; or as they are when the limit is over.
+
+        A broker that has just started may not know all of its queues yet.
+        """
+        deadline = trio.current_time() + self._stream.limit_s
+        while True:
+            seen = await self._ask(log)
+            short = [
+                name
+                for name, (_, mark) in changed.items()
+                if name not in seen.bounds or seen.bounds[name].longest < mark.at
+            ]
+            if not short or trio.current_time() >= deadline:
+                return seen
+            for name in short:
+                log.distrust(topic_of(name))
+            await trio.sleep(LOOK_S)
 
     async def _ask(self, log: WireLog) -> Seen:
         queues: dict[str, MessageQueue] = {}
@@ -217,13 +257,13 @@ class QueueLog:
         """Refuse the offsets of another cluster or of other topics."""
         brokers = {queue.broker_name for queue in seen.queues.values()}
         for name in start.marks:
-            pieces = name.split("|")
-            if len(pieces) != 3 or pieces[1] not in self._topics:
+            broker = name.partition("|")[0]
+            if topic_of(name) not in self._topics:
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but this stream reads topics "
                     f"{', '.join(self._topics)}: give each stream a checkpointLocation of its own"
                 )
-            if brokers and pieces[0] not in brokers:
+            if brokers and broker not in brokers:
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but the cluster at "
                     f"{self._options.endpoints} has those topics on brokers "
@@ -286,7 +326,7 @@ class QueueLog:
         }
         if not changed:
             return []
-        seen = trio.run(self._look)
+        seen = self._call(lambda log: self._ask_until_there(log, changed))
         self._check_names(end, seen)
         found: list[QueueRange] = []
         for name, (begin, mark) in sorted(changed.items()):

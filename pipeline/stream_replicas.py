@@ -97,6 +97,23 @@ def may_begin(replica: Replica, position: int) -> bool:
     return position == data_end(replica)
 
 
+def is_unwritten(replica: Replica, position: int) -> bool:
+    """Whether nothing stands at a position or at the start of the file behind it."""
+    try:
+        files = log_files(replica)
+    except NotAStore:
+        return False
+    pool = FilePool()
+    try:
+        return not any(
+            pool.read(file.path, max(position - file.start, 0), 8).strip(b"\0")
+            for file in files
+            if position <= file.end
+        )
+    finally:
+        pool.close()
+
+
 def look(replica: Replica, mark: Mark) -> View:
     """One replica as it stands to a mark."""
     try:

@@ -168,6 +168,10 @@ class WireLog:
             lambda: self._pull(queue, offset, count),
         )
 
+    def distrust(self, topic: str) -> None:
+        """Ask the nameservers for a topic's route again before it is used next."""
+        self._session.routes.distrust(topic)
+
     def ask_master(self, queue: MessageQueue) -> None:
         """Ask the master next, whatever the last answer suggested."""
         self._suggested.pop(queue, None)

@@ -192,9 +192,21 @@ def test_a_topic_that_is_not_there(start: Start) -> None:
 # --- streams
 
 
-def stream(cluster: LocalCluster, **given: Any) -> QueueLog:
-    options = reading(cluster, **given)
-    return QueueLog(options, StreamOptions.of(options))
+Stream = Callable[..., QueueLog]
+
+
+@pytest.fixture
+def stream() -> Iterator[Stream]:
+    opened: list[QueueLog] = []
+
+    def begin(cluster: LocalCluster, **given: Any) -> QueueLog:
+        options = reading(cluster, **given)
+        opened.append(QueueLog(options, StreamOptions.of(options)))
+        return opened[-1]
+
+    yield begin
+    for log in opened:
+        log.close()
 
 
 def end(log: QueueLog, begin: StreamOffset, **limits: int | None) -> StreamOffset:
@@ -211,7 +223,7 @@ def bodies(log: QueueLog, begin: StreamOffset, stop: StreamOffset) -> list[int]:
     ]
 
 
-def test_a_stream_of_queues(start: Start) -> None:
+def test_a_stream_of_queues(start: Start, stream: Stream) -> None:
     cluster = start(slaves=1)
     send(sink(cluster, requestBytes="2000"), 0, 200)
     log = stream(cluster)
@@ -238,7 +250,7 @@ def test_a_stream_of_queues(start: Start) -> None:
     assert end(log, last) == last
 
 
-def test_a_broker_that_restarts_under_a_stream(start: Start) -> None:
+def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)
     log = stream(cluster, retryTimeoutMs=20_000)
@@ -256,7 +268,7 @@ def test_a_broker_that_restarts_under_a_stream(start: Start) -> None:
     assert sorted(bodies(log, stop, end(log, stop))) == list(range(50, 60))
 
 
-def test_a_topic_that_is_deleted_and_made_again(start: Start) -> None:
+def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)
     log = stream(cluster, retryTimeoutMs=300)
@@ -280,7 +292,7 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start) -> None:
         end(stream(cluster), middle)
 
 
-def test_the_checkpoint_of_another_cluster(start: Start) -> None:
+def test_the_checkpoint_of_another_cluster(start: Start, stream: Stream) -> None:
     one, two = start("one"), start("two")
     send(sink(one), 0, 20)
     send(sink(two), 100, 160)
@@ -295,7 +307,7 @@ def test_the_checkpoint_of_another_cluster(start: Start) -> None:
         end(log, StreamOffset("queue", {"broker-a|U|0": Mark(1)}))
 
 
-def test_retention_under_a_stream_of_queues(start: Start) -> None:
+def test_retention_under_a_stream_of_queues(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 3000, size=1000)
     log = stream(cluster, retryTimeoutMs=10_000)
@@ -318,7 +330,7 @@ def test_retention_under_a_stream_of_queues(start: Start) -> None:
     assert 0 < len(kept) < 2900
 
 
-def test_a_slave_that_is_behind_holds_a_stream_up(start: Start) -> None:
+def test_a_slave_that_is_behind_holds_a_stream_up(start: Start, stream: Stream) -> None:
     """What only the master has may be gone after a failover: it is not read."""
     cluster = start(slaves=1)
     send(sink(cluster), 0, 40)
