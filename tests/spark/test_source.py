@@ -94,7 +94,9 @@ def test_modes(spark: SparkSession, log: Log) -> None:
     dropped = pipeline.read(spark, str(log.root), ["topic"], mode="dropMalformed")
     assert dropped.count() == COUNT - 2
     with pytest.raises(PythonException, match=rf"{log.offsets[50]}: crc_mismatch"):
-        pipeline.read(spark, str(log.root), ["topic"], mode="FAILFAST").collect()
+        pipeline.read(
+            spark, str(log.root), ["topic"], mode="FAILFAST", endOffset=log.offsets[60]
+        ).collect()
 
 
 @pytest.mark.parametrize(
@@ -126,5 +128,9 @@ def test_views_and_an_empty_store(spark: SparkSession, log: Log, tmp_path: Path)
     assert sum(row.records for row in files) == COUNT - 2
     assert sum(row.malformed for row in files) == 2
     empty = Log(tmp_path / "empty")
+    both = spark.read.format("rocketbed").schema("replica string, topic string")
+    loaded = both.load([f"b/full={log.root}", f"c/empty={empty.root}"]).collect()
+    assert {row.replica for row in loaded} == {"full"}
+    assert len(loaded) == COUNT
     assert pipeline.read(spark, str(empty.root)).collect() == []
     assert pipeline.read(spark, str(empty.root), view="consumequeue").collect() == []
