@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from pipeline.decode import Wanted
 from pipeline.options import OptionError, Options
 from pipeline.splits import CLOCK_MARGIN_MS
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 8 << 20
 """Bytes of records that are pulled before rows are made of them."""
+COUNT_MAX: Final = 4096
+"""Messages that the first pull asks for."""
+IN_FLIGHT: Final = 8
+"""Pulls of one task under way at once."""
 STALLED_MAX: Final = 3
 """Answers without a record and without a step forward, one after the other, before it is an
 error."""
@@ -63,8 +69,6 @@ class WirePlan:
 
     def splits(self) -> list[QueueRange]:
         """Ranges of all queues up to what every answering member has. Raises `WireError`."""
-        import trio
-
         found = trio.run(self._ranges)
         total = sum(one.end - one.start for one in found)
         count = max(-(-total // partitions_min(self.options)), 1)
@@ -104,8 +108,6 @@ def read_range(
     wanted_range: QueueRange, schema: "pyarrow.Schema", options: Options, wanted: Wanted
 ) -> "Iterator[pyarrow.RecordBatch]":
     """Rows of a range, in the order of the queue. Raises `WireError`, `TopicGone`."""
-    import trio
-
     from pipeline.wire_rows import WireDecoder
 
     decoder = WireDecoder(wanted_range.queue, schema, options, wanted)
@@ -134,32 +136,69 @@ def read_range(
 async def _chunk(options: Options, wanted: QueueRange, start: int) -> list[RawPull]:
     """Answers from `start` on until there are bytes enough or the range is over."""
     found: list[RawPull] = []
-    size, offset, stalled = 0, start, 0
+    size, offset, stalled, step = 0, start, 0, 0
     async with WireLog(options.endpoints, limit_s=limit_s(options)) as log:
         while offset < wanted.end and size < CHUNK_BYTES:
-            pulled = await log.pull(wanted.queue, offset, count=min(wanted.end - offset, 4096))
-            lost = _lost(pulled, offset, wanted)
-            if lost and options.fail_on_data_loss:
-                raise WireError(
-                    f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
-                    f"they were being read; failOnDataLoss=false reads on behind them"
-                )
-            if not pulled.records and pulled.next_offset <= offset:
-                stalled += 1
-                if stalled >= STALLED_MAX:
+            for pulled in await _pulls(log, wanted, offset, step):
+                lost = _lost(pulled, offset, wanted)
+                if lost and options.fail_on_data_loss:
                     raise WireError(
-                        f"{describe(wanted.queue)}: no messages at {offset}, though it was to be "
-                        f"read up to {wanted.end} and the broker says it has {pulled.first} to "
-                        f"{pulled.end}: its log was cut, or another broker took its place"
+                        f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
+                        f"they were being read; failOnDataLoss=false reads on behind them"
                     )
-                log.ask_master(wanted.queue)
-                await log.pause(stalled)
-                continue
-            stalled = 0
-            found.append(pulled)
-            size += len(pulled.records)
-            offset = pulled.next_offset
+                if not pulled.records and pulled.next_offset <= offset:
+                    stalled += 1
+                    await _stand_still(log, wanted, pulled, offset, stalled)
+                    break
+                stalled = 0
+                found.append(pulled)
+                size += len(pulled.records)
+                step = pulled.next_offset - offset
+                offset = pulled.next_offset
     return found
+
+
+async def _pulls(log: WireLog, wanted: QueueRange, offset: int, step: int) -> list[RawPull]:
+    """Answers that follow one another, from `offset` on; at least one.
+
+    Brokers give a few dozen messages at once. When one has given `step`, the next pulls are sent
+    together, each beginning where the one before it should end; what does not fit is thrown away.
+    """
+    if step < 1:
+        return [await log.pull(wanted.queue, offset, count=min(wanted.end - offset, COUNT_MAX))]
+    starts = range(offset, min(offset + step * IN_FLIGHT, wanted.end), step)
+    answers: dict[int, RawPull] = {}
+
+    async def ask(at: int) -> None:
+        answers[at] = await log.pull(wanted.queue, at, count=min(wanted.end - at, step))
+
+    failures: tuple[BaseException, ...] = ()
+    try:
+        async with trio.open_nursery() as nursery:
+            for at in starts:
+                nursery.start_soon(ask, at)
+    except BaseExceptionGroup as group:
+        failures = group.exceptions
+    if failures:
+        raise failures[0]
+    found = [answers[offset]]
+    while found[-1].records and found[-1].next_offset in answers:
+        found.append(answers[found[-1].next_offset])
+    return found
+
+
+async def _stand_still(
+    log: WireLog, wanted: QueueRange, pulled: RawPull, offset: int, times: int
+) -> None:
+    """An answer without a message and without a step: ask the master, but not for ever."""
+    if times >= STALLED_MAX:
+        raise WireError(
+            f"{describe(wanted.queue)}: no messages at {offset}, though it was to be read up to "
+            f"{wanted.end} and the broker says it has {pulled.first} to {pulled.end}: its log was "
+            f"cut, or another broker took its place"
+        )
+    log.ask_master(wanted.queue)
+    await log.pause(times)
 
 
 def _lost(pulled: RawPull, offset: int, wanted: QueueRange) -> int:
