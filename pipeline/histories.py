@@ -15,7 +15,6 @@ Half a history finds ghosts and overlooks losses, so a file that is not whole is
 place where it breaks off.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import PipelineError
+from pipeline.history_files import (
+    FILE_DDL,
+    BadHistory,
+    HistoryCut,
+    arrow_batches,
+    check_last_line,
+    line_batches,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,16 +60,8 @@ COLUMNS: Final[Mapping[str, str]] = {
 """The table. `kind` is send, read, commit or reset; `clock` says whose times can be compared;
 of a read `done_ns` is when it was received. Offsets in messages and bytes, null where not known."""
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
-JSON_DDL: Final = DDL + ", received_ns bigint, _line string"
+RANGE_BYTES: Final = 32 << 20
 BATCH_ROWS: Final = 16_384
-
-
-class HistoryCut(PipelineError):
-    """A history that is not whole proves nothing."""
-
-
-class BadHistory(PipelineError):
-    """A history whose rows do not say what they have to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,6 @@ def check_history(table: "DataFrame") -> dict[str, int]:
     placed = f.col("queue_id").isNotNull() & f.col("queue_offset").isNotNull()
     grouped = f.col("group").isNotNull()
     measures = [
-        f.count_if(f.col("kind").isNull()).alias("broken"),
         f.count_if(is_send & (~named | ~f.coalesce(known, f.lit(False)))).alias("nameless"),
         f.count_if(is_read & ~(grouped & placed)).alias("placeless"),
         f.count_if(is_send).alias("sends"),
@@ -124,10 +122,6 @@ def check_history(table: "DataFrame") -> dict[str, int]:
         *[f.count_if(is_send & (f.col("outcome") == word)).alias(word) for word in OUTCOMES],
     ]
     counts: dict[str, int] = table.agg(*measures).collect()[0].asDict()
-    if broken := counts.pop("broken"):
-        first = table.where(f.col("kind").isNull()).select("uniq_key").first()
-        text = str(first[0])[:120] if first is not None else ""
-        raise BadHistory(f"{broken} lines of the history are no JSON rows, the first: {text!r}")
     if nameless := counts.pop("nameless"):
         raise BadHistory(
             f"{nameless} sends of the history lack uniq_key or topic, or have an outcome that is"
@@ -136,31 +130,6 @@ def check_history(table: "DataFrame") -> dict[str, int]:
     if placeless := counts.pop("placeless"):
         raise BadHistory(f"{placeless} reads of the history lack group, queue_id or queue_offset")
     return counts
-
-
-def check_last_line(path: str) -> None:
-    """Raises `HistoryCut` for JSON lines that break off in the middle of the last one."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        tail = b""
-        at = size
-        while at > 0 and b"\n" not in tail.rstrip(b"\r\n"):
-            step = min(1 << 16, at)
-            at -= step
-            file.seek(at)
-            tail = file.read(step) + tail
-        line = tail.rstrip(b"\r\n").rpartition(b"\n")[2]
-        if not line.strip():
-            return
-        try:
-            json.loads(line)
-        except ValueError:
-            file.seek(0)
-            number = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 24), b""))
-            raise HistoryCut(
-                f"the history {path} is not whole: its last line, {number + 1}, breaks off after"
-                f" {len(line)} bytes; nothing is judged by half a history"
-            ) from None
 
 
 def history_batches(path: str, names: Names) -> "Iterator[pyarrow.RecordBatch]":
@@ -261,58 +230,33 @@ def _read_one(spark: "SparkSession", path: str, names: Names) -> "DataFrame":
     if kind == "testbed":
         return _in_executor(spark, lambda: history_batches(path, names))
     if kind == "arrow":
-        return _complete(_in_executor(spark, lambda: _arrow_batches(path)))
+        return _complete(_in_executor(spark, lambda: arrow_batches(path), FILE_DDL))
     if kind == "parquet":
         return _complete(spark.read.parquet(path))
     check_last_line(path)
-    return _from_json(spark, path)
+    return _complete(_from_json(spark, path))
 
 
-def _in_executor(spark: "SparkSession", read: Any) -> "DataFrame":
+def _from_json(spark: "SparkSession", path: str) -> "DataFrame":
+    """Lines of JSON, some MiB to a task."""
+    size = os.path.getsize(path)
+    starts = range(0, max(size, 1), RANGE_BYTES)
+
+    def produce(batches: Any) -> Any:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from line_batches(path, starts[number], starts[number] + RANGE_BYTES)
+
+    return spark.range(0, len(starts), 1, len(starts)).mapInArrow(produce, FILE_DDL)
+
+
+def _in_executor(spark: "SparkSession", read: Any, ddl: str = DDL) -> "DataFrame":
     """Rows that one task reads from a file."""
 
     def produce(_: Any) -> Any:
         yield from read()
 
-    return spark.range(0, 1, 1, 1).mapInArrow(produce, DDL)
-
-
-def _arrow_batches(path: str) -> "Iterator[pyarrow.RecordBatch]":
-    """An Arrow IPC file, with every column of ours; those that it lacks are null."""
-    import pyarrow
-
-    schema = arrow_schema()
-    try:
-        with pyarrow.memory_map(path) as file:
-            reader = pyarrow.ipc.open_file(file)
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                columns = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in batch.schema.names
-                    else pyarrow.nulls(len(batch), field.type)
-                    for field in schema
-                ]
-                yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise HistoryCut(f"the history {path} is not whole: {error}") from error
-
-
-def _from_json(spark: "SparkSession", path: str) -> "DataFrame":
-    from pyspark.sql import functions as f
-
-    reader = spark.read.schema(JSON_DDL).option("columnNameOfCorruptRecord", "_line")
-    table = reader.option("mode", "PERMISSIVE").json(path)
-    # A broken line shows as a row without a kind, whose text stands in uniq_key.
-    broken = f.col("_line").isNotNull()
-    done = f.coalesce(f.col("done_ns"), f.col("received_ns"))
-    table = table.withColumn("done_ns", done)
-    table = _complete(table)
-    return (
-        table.withColumn("kind", f.when(~broken, f.col("kind")))
-        .withColumn("uniq_key", f.when(broken, f.col("_line")).otherwise(f.col("uniq_key")))
-        .select(*COLUMNS)
-    )
+    return spark.range(0, 1, 1, 1).mapInArrow(produce, ddl)
 
 
 def _complete(table: "DataFrame") -> "DataFrame":
@@ -322,7 +266,10 @@ def _complete(table: "DataFrame") -> "DataFrame":
     for name, kind in COLUMNS.items():
         if name not in table.columns:
             table = table.withColumn(name, f.lit(None).cast(kind))
+    if "received_ns" in table.columns:
+        table = table.withColumn("done_ns", f.coalesce("done_ns", "received_ns"))
     read = f.col("group").isNotNull() & f.col("outcome").isNull()
     what = f.coalesce(f.col("kind"), f.when(read, READ).otherwise(SEND))
     clock = f.coalesce(f.col("clock"), f.col("client"), f.lit(""))
-    return table.withColumn("kind", what).withColumn("clock", clock)
+    table = table.withColumn("kind", what).withColumn("clock", clock)
+    return table.select(*[f.col(name).cast(kind) for name, kind in COLUMNS.items()])

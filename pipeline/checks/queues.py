@@ -1,23 +1,22 @@
 """V8: every record has its entry in the consume queue, and every entry its record.
 
-Both sides are reckoned up for each queue (how many, and the combined hash of place and size), which
-needs no join; only the queues whose sums differ are compared entry by entry.
+Both sides are reckoned up for each queue first (`queue_sums`), which needs no join; only a replica
+whose sums differ is compared entry by entry.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pipeline.checks.found import Check
 from pipeline.checks.order import in_a_queue
+from pipeline.checks.queue_sums import LIGHT_TOPIC, unequal_labels
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 QUEUES: Final = "V8", "consume queue and log disagree"
 QUEUE: Final = ("topic", "queue_id")
-LIGHT_TOPIC: Final = "%LMQ%"
-"""Queues that a message enters besides its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +40,28 @@ class QueueSide:
     """Whether the node was killed: queues may end before the log, or go beyond it."""
 
 
+def unequal_sides(sums: "DataFrame", sides: Sequence[QueueSide]) -> set[str]:
+    """Labels of the replicas whose queues and logs do not add up to the same."""
+    groups: dict[tuple[object, ...], list[QueueSide]] = {}
+    for side in sides:
+        alike = (id(side.records), side.start, side.end, side.topics, *side.deleted.items())
+        groups.setdefault(alike, []).append(side)
+    records = {
+        tuple(side.label for side in members): _with_entries(members[0])
+        for members in groups.values()
+    }
+    return {row[0] for row in unequal_labels(sums, records).collect()}
+
+
 def queue_entries(side: QueueSide) -> Check:
-    """V8 for one replica."""
+    """V8 for one replica, entry by entry."""
     from pyspark.sql import functions as f
 
-    in_range = (f.col("physical_offset") >= side.start) & (f.col("physical_offset") < side.end)
-    entries = side.entries.where(~f.col("topic").startswith(LIGHT_TOPIC))
-    beyond = entries.where(f.col("physical_offset") >= side.end)
-    entries = entries.where(in_range)
-    records = side.records.where(in_a_queue() & in_range & f.col("topic").isNotNull())
-    if side.topics is not None:
-        records = records.where(f.col("topic").isin(*side.topics))
-    for topic, below in side.deleted.items():
-        records = records.where((f.col("topic") != topic) | (f.col("physical_offset") >= below))
-    sums = _sums(records, "log").join(_sums(entries, "queue"), list(QUEUE), "full")
-    names = [f"{side_}_{what}" for side_ in ("log", "queue") for what in ("count", "hash")]
-    sums = sums.select(*QUEUE, *[f.coalesce(name, f.lit(0)).alias(name) for name in names])
-    unequal = sums.where("log_count <> queue_count or log_hash <> queue_hash").select(*QUEUE)
     place = [*QUEUE, "queue_offset", "physical_offset", "size"]
-    unequal = f.broadcast(unequal)
-    log = records.join(unequal, list(QUEUE), "left_semi").select(*place)
-    queue = entries.join(unequal, list(QUEUE), "left_semi").select(*place)
+    entries = side.entries.where(~f.col("topic").startswith(LIGHT_TOPIC)).select(*place)
+    beyond = entries.where(f.col("physical_offset") >= side.end)
+    queue = entries.where(_in_range(side))
+    log = _with_entries(side).select(*place)
     missing = log.join(queue, place, "left_anti")
     stray = queue.join(log, place, "left_anti")
     lagging = f.lit(False)
@@ -77,16 +77,25 @@ def queue_entries(side: QueueSide) -> Check:
     return Check(QUEUES[0], f"{QUEUES[1]}: {side.label}", found, "entries")
 
 
-def _sums(rows: "DataFrame", name: str) -> "DataFrame":
+def _with_entries(side: QueueSide) -> "DataFrame":
+    """The records that have to have an entry."""
     from pyspark.sql import functions as f
 
-    hashed = f.xxhash64("queue_offset", "physical_offset", f.col("size").cast("int"))
-    return rows.groupBy(*QUEUE).agg(
-        f.count("*").alias(f"{name}_count"), f.bit_xor(hashed).alias(f"{name}_hash")
-    )
+    records = side.records.where(in_a_queue() & _in_range(side) & f.col("topic").isNotNull())
+    if side.topics is not None:
+        records = records.where(f.col("topic").isin(*side.topics))
+    for topic, below in side.deleted.items():
+        records = records.where((f.col("topic") != topic) | (f.col("physical_offset") >= below))
+    return records
 
 
-def _sentences(rows: "DataFrame", allowed: object, what: str) -> "DataFrame":
+def _in_range(side: QueueSide) -> "Column":
+    from pyspark.sql import functions as f
+
+    return (f.col("physical_offset") >= side.start) & (f.col("physical_offset") < side.end)
+
+
+def _sentences(rows: "DataFrame", allowed: "Column", what: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
     text = f.concat(
@@ -101,4 +110,4 @@ def _sentences(rows: "DataFrame", allowed: object, what: str) -> "DataFrame":
         f.col("size"),
         f.lit(f" bytes) {what}"),
     )
-    return rows.select(allowed.alias("allowed"), text.alias("text"))  # type: ignore[attr-defined]
+    return rows.select(allowed.alias("allowed"), text.alias("text"))

@@ -19,10 +19,11 @@ from pipeline.checks.found import Answer, Check, answer, not_applicable
 from pipeline.checks.keys import LOST, KeyTables, key_checks
 from pipeline.checks.log import checksums, whole_chain
 from pipeline.checks.order import ORDER, dense_queues, send_order
-from pipeline.checks.queues import QueueSide, queue_entries
+from pipeline.checks.queue_sums import entry_sums
+from pipeline.checks.queues import QUEUES, QueueSide, queue_entries, unequal_sides
 from pipeline.checks.readers import DISORDER, SKIPPED, out_of_order, skipped
 from pipeline.checks.replicas import DIVERGED, Divergence, diverged
-from pipeline.checks.tables import send_table
+from pipeline.checks.tables import SYS_INNER_BATCH, send_table
 from pipeline.errors import EXIT_FINDING
 from pipeline.histories import Names, check_history, kind_of, read_histories
 from pipeline.jobs.common import Job, WrongUsage
@@ -126,6 +127,8 @@ class Work:
         self.truth = truth
         self.by_value = by_value
         """Whether messages are known by what their body says: those of a testbed."""
+        self.with_properties = False
+        """Whether some records hold several messages."""
         self.by_broker = False
         """Whether the history says of each row which broker it was about."""
 
@@ -143,12 +146,12 @@ class Work:
         with self.job.phase("comparing replicas"):
             differing = compare_replicas(spark, self.truth.brokers, self.truth.leaders)
         with self.job.phase("reading logs"):
-            records = self._records([*self.truth.leaders.values()]).persist()
-            self.job.report.counts["records"] = records.count()
+            records = self._truth_records()
             extras = self._extras(differing)
         with self.job.phase("checking"), interpreted(spark, is_small=self._is_small()):
             checks = self._checks(history, records, extras)
-            found = answer(checks)
+            entries, queues = self._of_queues(records, extras) if self.options.queues else ([], [])
+            found = [*queues, *answer([*checks, *entries])]
         found.append(self._replicas(differing))
         found += self._left_out(history)
         return sorted(found, key=lambda one: (int(one.id[1:].rstrip("o")), one.id, one.title))
@@ -157,13 +160,33 @@ class Work:
         counts = self.job.report.counts
         return bool(counts["records"] + counts.get("sends", 0) < SMALL_ROWS)
 
+    def _truth_records(self) -> "DataFrame":
+        """The records of the leaders' logs; again with properties if some hold several messages."""
+        from pyspark.sql import functions as f
+
+        leaders = [*self.truth.leaders.values()]
+        records = self._records(leaders).persist()
+        batched = f.count_if(f.col("sys_flag").bitwiseAND(SYS_INNER_BATCH) != 0)
+        count, several = records.agg(f.count("*"), batched).collect()[0]
+        self.job.report.counts["records"] = count
+        if not several:
+            return records
+        self.with_properties = True
+        records.unpersist()
+        return self._records(leaders).persist()
+
     def _records(self, logs: Sequence[ReplicaLog]) -> "DataFrame":
         firm = {
             log.broker: firm_end([one.end for one in log.replicas], self.options.copies)
             for log in self.truth.brokers
         }
         return read_records(
-            self.job.spark, logs, firm=firm, by_value=self.by_value, by_broker=self.by_broker
+            self.job.spark,
+            logs,
+            firm=firm,
+            by_value=self.by_value,
+            by_broker=self.by_broker,
+            with_properties=self.with_properties,
         )
 
     def _extras(self, differing: list[Divergence]) -> dict[str, "DataFrame"]:
@@ -201,8 +224,6 @@ class Work:
             checks += self._of_log(rows, f": {label}")
             theirs, _ = key_checks(replace(tables, records=rows), label=f": {label}")
             checks += [check for check in theirs if check.id not in ("V1", "V11")]
-        if self.options.queues:
-            checks += self._of_queues(records, extras)
         return checks
 
     def _of_log(self, records: "DataFrame", label: str) -> list[Check]:
@@ -227,10 +248,13 @@ class Work:
             checks.append(out_of_order(history, topics, excused=excused))
         return checks
 
-    def _of_queues(self, records: "DataFrame", extras: "dict[str, DataFrame]") -> list[Check]:
+    def _of_queues(
+        self, records: "DataFrame", extras: "dict[str, DataFrame]"
+    ) -> tuple[list[Check], list[Answer]]:
+        """V8: answers of replicas whose queues add up, and checks for the others."""
         from pyspark.sql import functions as f
 
-        checks = []
+        sides = []
         for broker in self.truth.brokers:
             ours = records.where(f.col("broker") == broker.broker)
             for log in broker.replicas:
@@ -245,8 +269,13 @@ class Work:
                     deleted=deleted,
                     may_lag=has_abort(log) or log.replica.name in self.required.damaged,
                 )
-                checks.append(queue_entries(side))
-        return checks
+                sides.append(side)
+        logs = [log for broker in self.truth.brokers for log in broker.replicas]
+        unequal = unequal_sides(entry_sums(self.job.spark, logs), sides)
+        checks = [queue_entries(side) for side in sides if side.label in unequal]
+        title = QUEUES[1]
+        good = [side.label for side in sides if side.label not in unequal]
+        return checks, [Answer(QUEUES[0], f"{title}: {label}", "ok") for label in good]
 
     def _excused(self) -> "DataFrame | None":
         if not self.required.excused:

@@ -23,18 +23,20 @@ def read_records(
     firm: Mapping[str, int],
     by_value: bool,
     by_broker: bool,
+    with_properties: bool = False,
 ) -> "DataFrame":
     """All records of these logs, to their ends, as `tables.record_table` has them.
 
     `firm` is by broker up to which byte enough replicas hold the log. `by_value`: messages are
-    known by what a testbed's body says, else by their UNIQ_KEY.
+    known by what a testbed's body says, else by their UNIQ_KEY. `with_properties`: find out how
+    many messages a record holds that was batched inside.
     """
     from pyspark.sql import functions as f
 
     from pipeline.schema import records_ddl
 
     key = "body" if by_value else "uniq_key"
-    columns = [*RECORD_COLUMNS, key, "properties"]
+    columns = [*RECORD_COLUMNS, key, *(["properties"] if with_properties else [])]
     reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**READ)
     rows = reader.load(",".join(log.path for log in logs))
     if by_value:

@@ -8,13 +8,13 @@ import pytest
 
 from chaos.history import Function, HistoryWriter, Outcome
 from pipeline.errors import PipelineError
-from pipeline.histories import (
+from pipeline.histories import Names, arrow_schema, history_batches, kind_of
+from pipeline.history_files import (
+    BadHistory,
     HistoryCut,
-    Names,
-    arrow_schema,
+    arrow_batches,
     check_last_line,
-    history_batches,
-    kind_of,
+    line_batches,
 )
 
 LINE = json.dumps({"uniq_key": "k", "topic": "t", "outcome": "ok"})
@@ -107,3 +107,57 @@ def test_an_empty_history_is_whole_and_a_missing_one_is_not(tmp_path: Path) -> N
     check_last_line(str(tmp_path / "empty"))
     with pytest.raises(PipelineError, match="cannot be read: No such file"):
         kind_of(tmp_path / "none")
+
+
+def lines(count: int) -> str:
+    return "".join(
+        json.dumps({"uniq_key": f"k{number}", "topic": "t", "done_ns": number, "more": [1]}) + "\n"
+        for number in range(count)
+    )
+
+
+@pytest.mark.parametrize("step", [1, 7, 50, 51, 1000, 10**6])
+def test_every_line_is_read_once_however_the_file_is_cut(tmp_path: Path, step: int) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(lines(12).rstrip("\n"))
+    size = path.stat().st_size
+    rows = [
+        row
+        for start in range(0, size, step)
+        for batch in line_batches(str(path), start, start + step)
+        for row in batch.to_pylist()
+    ]
+    assert [row["uniq_key"] for row in rows] == [f"k{number}" for number in range(12)]
+    assert [row["done_ns"] for row in rows] == list(range(12))
+    assert {row["group"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"uniq_key": "k"', "has a line at byte {at} that is no row"),
+        ("nonsense", "has a line at byte {at} that is no row"),
+        ("[1, 2]", "it is no object"),
+        ('{"uniq_key": 7}', "a field of another type"),
+        ('{"queue_offset": "7"}', "a field of another type"),
+    ],
+)
+def test_a_line_that_is_no_row_is_told_by_its_place(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(lines(2) + line + "\n" + lines(1))
+    with pytest.raises(BadHistory, match=reason.format(at=len(lines(2)))):
+        list(line_batches(str(path), 0, 10_000))
+
+
+def test_an_arrow_file_may_lack_columns_and_may_not_be_cut(tmp_path: Path) -> None:
+    path = tmp_path / "history.arrow"
+    table = pyarrow.table({"uniq_key": ["a"], "queue_offset": pyarrow.array([4], pyarrow.int32())})
+    with pyarrow.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    assert kind_of(path) == "arrow"
+    (batch,) = arrow_batches(str(path))
+    row = batch.to_pylist()[0]
+    assert (row["uniq_key"], row["queue_offset"], row["outcome"]) == ("a", 4, None)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(HistoryCut, match="is not whole"):
+        list(arrow_batches(str(path)))
