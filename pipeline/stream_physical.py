@@ -84,7 +84,7 @@ class PhysicalLog:
 
     def __init__(self, options: Options, stream: StreamOptions) -> None:
         """Raises `OptionError`."""
-        self._options = options
+        self.options = options
         self._stream = stream
         self._brokers: dict[str, list[Replica]] = {}
         for replica in parse_paths(options.path):
@@ -177,14 +177,14 @@ class PhysicalLog:
         since = self._held_up.get(name)
         overdue = since is not None and time.monotonic() - since >= self._stream.limit_s
         views = [self._look(replica, mark) for replica in self._brokers[name]]
-        if self._options.read_uncommitted:
+        if self.options.read_uncommitted:
             # Whatever the longest replica shows; a failover may take it away again.
             holders = [view for view in views if view.state is State.HOLDS]
             views = [max(holders, key=lambda view: view.end)] if holders else views
         standing = judge(
             views,
             mark,
-            fail_on_data_loss=self._options.fail_on_data_loss,
+            fail_on_data_loss=self.options.fail_on_data_loss,
             overdue=overdue,
         )
         if not standing.held_up_by:
@@ -244,7 +244,7 @@ class PhysicalLog:
 
     def _end(self, replicas: Sequence[Replica]) -> int:
         ends = [data_end(replica) for replica in replicas]
-        return max(ends) if self._options.read_uncommitted else min(ends)
+        return max(ends) if self.options.read_uncommitted else min(ends)
 
     def _patiently(self, name: str, ask: Callable[[Sequence[Replica]], int]) -> int:
         """Ask all replicas until they can be read or the limit is over."""
@@ -268,7 +268,7 @@ class PhysicalLog:
             max(mark.at - start.marks.get(name, Mark(0)).at, 0) for name, mark in end.marks.items()
         )
         wanted = -(-total // self._stream.partitions_min)
-        split_bytes = max(min(self._options.split_bytes, wanted), 1)
+        split_bytes = max(min(self.options.split_bytes, wanted), 1)
         found: list[LogPart] = []
         for name, mark in sorted(end.marks.items()):
             begin = start.marks.get(name) or self._earliest(name)
@@ -293,7 +293,7 @@ class PhysicalLog:
                 judge(
                     [v for v in views if v.state is not State.HOLDS] or ends,
                     begin,
-                    fail_on_data_loss=self._options.fail_on_data_loss,
+                    fail_on_data_loss=self.options.fail_on_data_loss,
                     overdue=True,
                 )
                 able = kept

@@ -61,7 +61,7 @@ class QueueLog:
     def __init__(self, options: Options, stream: StreamOptions) -> None:
         """Raises `OptionError`."""
         WirePlan.of(options)
-        self._options = options
+        self.options = options
         self._stream = stream
         self._topics = sorted(options.topics or ())
         self._target: dict[str, int] | None = None
@@ -79,7 +79,7 @@ class QueueLog:
     def _call(self, question: Callable[[WireLog], Awaitable[T]]) -> T:
         """Ask the cluster, over connections that stay open between batches."""
         if self._portal is None:
-            log = self._log = WireLog(self._options.endpoints, limit_s=self._stream.limit_s)
+            log = self._log = WireLog(self.options.endpoints, limit_s=self._stream.limit_s)
             self._portal = Portal(lambda: log)
             self._portal.open()
         assert self._log is not None
@@ -189,12 +189,12 @@ class QueueLog:
         return True
 
     def _data_lost(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
+        if self.options.fail_on_data_loss:
             raise DataLoss(f"{what}; failOnDataLoss=false goes on with what is there")
         LOG.warning("stream.data_lost %s", what)
 
     def _end(self, bounds: QueueBounds) -> int:
-        return bounds.longest if self._options.read_uncommitted else bounds.end
+        return bounds.longest if self.options.read_uncommitted else bounds.end
 
     # --- asking the cluster
 
@@ -225,7 +225,7 @@ class QueueLog:
             try:
                 found = await log.queues(topic)
             except TopicGone:
-                if self._options.fail_on_data_loss:
+                if self.options.fail_on_data_loss:
                     raise
                 continue
             for queue in found:
@@ -266,7 +266,7 @@ class QueueLog:
             if brokers and broker not in brokers:
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but the cluster at "
-                    f"{self._options.endpoints} has those topics on brokers "
+                    f"{self.options.endpoints} has those topics on brokers "
                     f"{', '.join(sorted(brokers))} only: it is another cluster, or the broker is "
                     f"gone for good; start with a new checkpointLocation"
                 )

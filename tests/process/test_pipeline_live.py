@@ -1,6 +1,6 @@
 """The pipeline's writers and readers on a live cluster, called without Spark."""
 
-import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from chaos.process.cluster import LocalCluster
+from pipeline import stream_physical
 from pipeline.committed import CommittedPart, marked_runs, read_committed
 from pipeline.keys import TaskKey
 from pipeline.marking import is_marked
@@ -22,6 +23,7 @@ from pipeline.sink import TaskCommit, finish, send_partition
 from pipeline.sink_options import SinkError, SinkOptions
 from pipeline.stream_offsets import DataLoss, Mark, StreamError, StreamOffset
 from pipeline.stream_options import StreamOptions
+from pipeline.stream_physical import PhysicalLog
 from pipeline.stream_queues import QueueLog, read_part
 from pipeline.wire_log import TopicGone, WireError
 from pipeline.wire_plan import WirePlan
@@ -218,7 +220,7 @@ def bodies(log: QueueLog, begin: StreamOffset, stop: StreamOffset) -> list[int]:
     return [
         int(body)
         for part in log.plan(begin, stop)
-        for batch in read_part(part, schema, log._options)
+        for batch in read_part(part, schema, log.options)
         for body in batch.column(0).to_pylist()
     ]
 
@@ -330,19 +332,60 @@ def test_retention_under_a_stream_of_queues(start: Start, stream: Stream) -> Non
     assert 0 < len(kept) < 2900
 
 
-def test_a_slave_that_is_behind_holds_a_stream_up(start: Start, stream: Stream) -> None:
-    """What only the master has may be gone after a failover: it is not read."""
-    cluster = start(slaves=1)
+def test_a_stream_over_a_failover(start: Start, stream: Stream) -> None:
+    """The master is killed and a slave takes its place; over the wire and from the files."""
+    cluster = start(slaves=2)
     send(sink(cluster), 0, 40)
-    log = stream(cluster, retryTimeoutMs=10_000)
-    begin = log.initial()
-    position = end(log, begin)
-    assert len(bodies(log, begin, position)) == 40
-    trio.run(cluster.stop, "slave-1")
-    shutil.rmtree(cluster.store_directory("slave-1"))
-    trio.run(cluster.start, "slave-1")
-    deadline = 200
-    send(sink(cluster), 40, 50)
-    while (following := end(log, position)) == position and deadline:
-        deadline -= 1
-    assert sorted(bodies(log, position, following)) == list(range(40, 50))
+    queues = stream(cluster, retryTimeoutMs=20_000)
+    path = ",".join(f"broker-a/{name}={cluster.store_directory(name)}" for name in cluster.nodes)
+    options = Options.parse({"path": path, "topics": "T"})
+    files = PhysicalLog(options, StreamOptions.of(options))
+    first = queues.initial()
+    second = read_until(queues, first, range(40))
+    of_files = read_files_until(files, files.initial(), range(40))
+    cluster.kill("master")
+    trio.run(cluster.wait_ended, "master")
+    trio.run(cluster.promote, "slave-1")
+    send(sink(cluster), 40, 60)
+    third = read_until(queues, second, range(40, 60))
+    # What the dead master does not hold is not confirmed: the files are read when it is back.
+    assert files.latest(of_files, bytes_max=None, rows_max=None) == of_files
+    trio.run(cluster.start, "master")
+    read_files_until(files, of_files, range(40, 60))
+    assert sorted(bodies(queues, first, third)) == list(range(60))
+
+
+def read_until(log: QueueLog, begin: StreamOffset, wanted: range) -> StreamOffset:
+    """Go on until the stream has these messages, just these, and each once; where it is then."""
+    found: list[int] = []
+    position = begin
+    while len(found) < len(wanted):
+        following = end(log, position)
+        found += bodies(log, position, following)
+        position = following
+    assert sorted(found) == list(wanted)
+    return position
+
+
+def read_files_until(log: PhysicalLog, begin: StreamOffset, wanted: range) -> StreamOffset:
+    """The same of a stream over files."""
+    schema = arrow_schema("records", ["body"])
+    found: list[int] = []
+    position = begin
+    while len(found) < len(wanted):
+        following = log.latest(position, bytes_max=None, rows_max=None)
+        for part in log.plan(position, following):
+            for batch in stream_physical.read_part(part, schema, log.options):
+                found += map(int, batch.column(0).to_pylist())
+        position = following
+    assert sorted(found) == list(wanted)
+    return position
+
+
+def test_a_rate(start: Start) -> None:
+    """40 KB at 100 KB/s take 0.4 s less what one request is ahead."""
+    cluster = start()
+    options = sink(cluster, maxBytesPerSecond="400k", tasks="4", requestBytes="5000")
+    began = time.monotonic()
+    assert send(options, 0, 40, size=1024).bytes == 40 * 1024
+    assert time.monotonic() - began >= 0.3

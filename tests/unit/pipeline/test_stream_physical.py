@@ -36,7 +36,7 @@ def rows(stream: PhysicalLog, start: StreamOffset, stop: StreamOffset) -> list[t
     """Broker and physical offset of each row."""
     found = []
     for part in stream.plan(start, stop):
-        for batch in read_part(part, ["broker", "physical_offset"], stream._options):
+        for batch in read_part(part, ["broker", "physical_offset"], stream.options):
             columns = [column.to_pylist() for column in batch.columns]
             found += list(zip(*columns, strict=True))
     return found
@@ -272,7 +272,7 @@ def test_a_replica_that_vanishes_while_it_is_read(
 
     def read(one: LogPart) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
-        for batch in read_part(one, ["replica", "physical_offset"], stream._options):
+        for batch in read_part(one, ["replica", "physical_offset"], stream.options):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return found
 

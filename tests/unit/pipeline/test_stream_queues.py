@@ -1,0 +1,79 @@
+"""How far a queue may be read, and what holds a stream of queues up; no cluster is asked."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.options import Options
+from pipeline.stream_offsets import DataLoss, Mark, queue_name, topic_of
+from pipeline.stream_options import StreamOptions
+from pipeline.stream_queues import QueueLog
+from pipeline.wire_log import QueueBounds
+from pipeline.wire_plan import QueueRange
+from rocketbed.wire.bodies import MessageQueue
+
+NAME = "broker-a|T|0"
+
+
+def log(**given: Any) -> QueueLog:
+    options = Options.parse({"endpoints": "127.0.0.1:1", "topics": "T", **given})
+    return QueueLog(options, StreamOptions.of(options))
+
+
+def stretch(one: QueueLog, at: int, first: int, end: int, longest: int) -> tuple[int, int]:
+    return one._stretch(NAME, Mark(at), QueueBounds(first, end, longest))
+
+
+def test_a_queue_is_read_up_to_what_every_member_has() -> None:
+    assert stretch(log(), 5, 0, 20, 25) == (5, 20)
+    assert stretch(log(readUncommitted="true"), 5, 0, 20, 25) == (5, 25)
+    frozen = log()
+    frozen._target = {NAME: 12}
+    assert stretch(frozen, 5, 0, 20, 20) == (5, 12)
+    assert stretch(frozen, 15, 0, 20, 20) == (15, 15)
+
+
+def test_a_member_that_is_behind_holds_the_stream_up_for_a_while() -> None:
+    one = log()
+    assert stretch(one, 15, 0, 10, 20) == (15, 15)
+    assert NAME in one._held_up
+    assert stretch(one, 15, 0, 20, 20) == (15, 20)
+    assert not one._held_up
+
+
+@pytest.mark.parametrize(
+    ("bounds", "why", "goes_on"),
+    [
+        (QueueBounds(0, 10, 20), "a member ends at 10", (15, 15)),
+        (QueueBounds(0, 10, 10), "it ends at 10", (10, 10)),
+        (None, "not there any more", (15, 15)),
+    ],
+)
+def test_waiting_has_a_limit(
+    bounds: QueueBounds | None, why: str, goes_on: tuple[int, int]
+) -> None:
+    one, loose = log(retryTimeoutMs="1000"), log(retryTimeoutMs="1000", failOnDataLoss="false")
+    for each in (one, loose):
+        assert each._stretch(NAME, Mark(15), bounds) == (15, 15)
+        each._held_up[NAME] -= 2.0
+    with pytest.raises(DataLoss, match=f"{NAME.replace('|', '.')}: after 1 s still: .*{why}"):
+        one._stretch(NAME, Mark(15), bounds)
+    assert loose._stretch(NAME, Mark(15), bounds) == goes_on
+
+
+def test_retention() -> None:
+    with pytest.raises(DataLoss, match="messages 5 to 8 were deleted"):
+        stretch(log(), 5, 8, 20, 20)
+    assert stretch(log(failOnDataLoss="false"), 5, 8, 20, 20) == (8, 20)
+    assert stretch(log(), 8, 8, 20, 20) == (8, 20)
+
+
+def test_names_of_queues() -> None:
+    assert topic_of(queue_name("broker-a", "%RETRY%a|b", 3)) == "%RETRY%a|b"
+
+
+def test_ranges_are_cut() -> None:
+    queue = MessageQueue(topic="T", broker_name="a", queue_id=0)
+    pieces = QueueRange(queue, 5, 26).cut(10)
+    assert [(piece.start, piece.end) for piece in pieces] == [(5, 15), (15, 25), (25, 26)]
+    assert QueueRange(queue, 5, 5).cut(10) == []

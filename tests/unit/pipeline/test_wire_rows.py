@@ -1,0 +1,74 @@
+"""Rows of pulled records: as from a file, wherever in the broker's log they stand."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.decode import Wanted
+from pipeline.options import Options
+from pipeline.schema import arrow_schema
+from pipeline.wire_log import WireError
+from pipeline.wire_rows import WireDecoder
+from rocketbed.wire.bodies import MessageQueue
+from tests.unit.inspect_support import STORE_MS, encode, some
+
+QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+COLUMNS = ("broker", "replica", "segment", "queue_offset", "physical_offset", "body", "crc_ok")
+
+
+def answer(first: int, count: int, *, gap: int = 1000) -> bytes:
+    """Records of one queue with other queues' records between them in the log."""
+    return b"".join(
+        encode(spec, offset=7 + gap * (first + number), queue_offset=first + number, store_ms=1)
+        for number, spec in enumerate(some(count))
+    )
+
+
+def rows(
+    records: bytes, *, start: int = 0, end: int = 1 << 60, **given: str
+) -> list[dict[str, object]]:
+    options = Options.parse({"endpoints": "h:1", "topics": "T", "batchRows": "16", **given})
+    decoder = WireDecoder(QUEUE, arrow_schema("records", COLUMNS), options, Wanted.of(options))
+    found = []
+    for batch in decoder.rows(records, 3, start=start, end=end):
+        found += batch.to_pylist()
+    return found
+
+
+def test_every_record_brings_its_own_offset() -> None:
+    found = rows(answer(100, 40))
+    assert [row["physical_offset"] for row in found] == [7 + 1000 * n for n in range(100, 140)]
+    assert [row["queue_offset"] for row in found] == list(range(100, 140))
+    assert found[3] | {"queue_offset": 0, "physical_offset": 0} == {
+        "broker": "broker-a",
+        "replica": "3",
+        "segment": None,
+        "queue_offset": 0,
+        "physical_offset": 0,
+        "body": b"body 3",
+        "crc_ok": True,
+    }
+
+
+def test_only_the_range_and_what_is_wanted() -> None:
+    records = answer(100, 40)
+    assert [row["queue_offset"] for row in rows(records, start=110, end=113)] == [110, 111, 112]
+    late = rows(records, startOffset=str(7 + 1000 * 138))
+    assert [row["queue_offset"] for row in late] == [138, 139]
+    assert rows(records, start=200) == []
+    assert rows(b"") == []
+
+
+def test_a_body_that_is_damaged_is_a_row_and_no_records_are_an_error() -> None:
+    good = answer(0, 3)
+    at = good.index(b"body 1")
+    damaged = good[:at] + b"BODY" + good[at + 4 :]
+    assert [row["crc_ok"] for row in rows(damaged)] == [True, False, True]
+    kept = rows(damaged, mode="DROPMALFORMED")
+    assert [row["queue_offset"] for row in kept] == [0, 2]
+    for cut in (len(good) - 1, 10):
+        with pytest.raises(WireError, match=r"queue 0 of topic T at broker-a.*no record"):
+            rows(good[:cut])
+    alien = encode(replace(some(1)[0]), offset=5, queue_offset=0, store_ms=STORE_MS)
+    with pytest.raises(WireError, match=f"bytes at {len(good)}"):
+        rows(good + alien[:4] + b"XXXX" + alien[8:])
