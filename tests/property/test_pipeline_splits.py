@@ -16,7 +16,11 @@ COLUMNS = ["physical_offset", "size", "topic", "body", "crc_ok", "_corrupt"]
 
 @st.composite
 def contents(draw: st.DrawFn) -> list[Message]:
-    """Messages of all shapes; bodies may hold what looks like a record."""
+    """Messages of all shapes; bodies may hold what looks like a record.
+
+    Texts are ASCII and stay so when a byte is flipped: the independent reader takes any bytes for a
+    topic, a column of strings cannot.
+    """
     seed = draw(st.integers(0, 1 << 32))
     chance = random.Random(seed)
     found = []
@@ -26,7 +30,7 @@ def contents(draw: st.DrawFn) -> list[Message]:
             body = Message(body=body).encode(chance.randrange(10_000), 1)
         found.append(
             Message(
-                topic=chance.choice(["a", "bb", "ü"]),
+                topic=chance.choice(["a", "bb", "ccc"]),
                 body=body,
                 sys_flag=chance.choice([0, 0, 0x10, 0x20, 0x30]),
                 is_wide=chance.random() < 0.1,
