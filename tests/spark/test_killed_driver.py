@@ -40,6 +40,7 @@ class Driver:
         """Start in a session of its own: whatever it leaves can be found by that."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.stream_driver", *self._words],
+            cwd=Path(__file__).parents[2],
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
