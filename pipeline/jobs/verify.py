@@ -9,8 +9,8 @@ Checks and their numbers: spec of the pipeline, section 6; V11 and V12 are what 
 besides.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NO_HISTORY: Final = "no history was given"
+UNPACKED: Final = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
+"""Kept tables are read few times: packing them costs more than it saves."""
 SMALL_ROWS: Final = 200_000
 INTERPRETED: Final = {
     "spark.sql.codegen.wholeStage": "false",
@@ -105,8 +107,8 @@ def verify(job: Job, options: VerifyOptions) -> None:
     if by_value and not all(kind_of(path) == "testbed" for path in options.histories):
         raise WrongUsage("histories of a testbed and others cannot be checked together")
     work = Work(job, options, required, truth, by_value=by_value)
-    answers = work.answers(names)
-    tell(job, answers)
+    with configured(job.spark, UNPACKED):
+        tell(job, work.answers(names))
 
 
 class Work:
@@ -298,13 +300,18 @@ class Work:
         return []
 
 
-@contextmanager
-def interpreted(spark: "SparkSession", *, is_small: bool) -> Iterator[None]:
+def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextManager[None]:
     """Let Spark run small tables without compiling: that takes longer than all their rows."""
-    before = {name: spark.conf.get(name, None) for name in INTERPRETED} if is_small else {}
+    return configured(spark, INTERPRETED if is_small else {})
+
+
+@contextmanager
+def configured(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    """A session with other settings, for the time inside."""
+    before = {name: spark.conf.get(name, None) for name in settings}
     try:
-        for name in before:
-            spark.conf.set(name, INTERPRETED[name])
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         yield
     finally:
         for name, value in before.items():

@@ -1,0 +1,128 @@
+"""`export` on the stores of a real RocketMQ, compared with what its manifests say is stored."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.errors import PipelineError
+from pipeline.jobs.common import Job, JobSettings, WrongUsage
+from pipeline.jobs.export import MANIFEST, ExportOptions, export
+from pipeline.report import Report
+
+pytestmark = pytest.mark.spark
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+INNER_BATCH = "FxBatchCQ"
+"""Its records hold several messages each, which the manifest lists one by one."""
+
+
+def unpack(name: str, place: Path) -> Path:
+    with tarfile.open(FIXTURES / f"rocketmq-store-{name}.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    return place / "store"
+
+
+def stored(name: str) -> dict[int, dict[str, Any]]:
+    """What the real broker gave back, by place in the log."""
+    text = (FIXTURES / f"rocketmq-store-{name}.manifest.json").read_text(encoding="utf-8")
+    return {row["commitLogOffset"]: row for row in json.loads(text)["stored"]}
+
+
+def run(spark: SparkSession, store: Path | str, out: Path, **options: Any) -> Report:
+    settings = JobSettings(stores=(str(store),), out=out)
+    job = Job("export", settings, spark=spark)
+    try:
+        export(job, ExportOptions(**options))
+    finally:
+        job.close()
+    return job.report
+
+
+def read(out: Path) -> list[dict[str, Any]]:
+    """Rows of the files that the manifest names, as any reader of Parquet sees them."""
+    manifest = json.loads((out / MANIFEST).read_text())
+    files = [file for part in manifest["parts"] for file in part["files"]]
+    found = []
+    for file in files:
+        rows = pyarrow.dataset.dataset(out / file["path"], format="parquet").to_table().to_pylist()
+        assert len(rows) == file["rows"]
+        names = dict(piece.split("=", 1) for piece in file["path"].split("/") if "=" in piece)
+        found += [row | {"topic": unquote(names["topic"]), "date": names["date"]} for row in rows]
+    return found
+
+
+@pytest.mark.parametrize("name", ["clean", "killed"])
+def test_the_rows_are_what_the_real_broker_gave_back(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    store = unpack(name, tmp_path)
+    out = tmp_path / "out"
+    report = run(spark, store, out)
+    assert (report.exit_code, report.findings) == (0, [])
+    rows = {row["physical_offset"]: row for row in read(out)}
+    assert report.counts["rows"] == len(rows)
+    expected = stored(name)
+    assert expected.keys() <= rows.keys()
+    for at, theirs in expected.items():
+        ours = rows[at]
+        assert (ours["topic"], ours["queue_id"]) == (theirs["topic"], theirs["queueId"])
+        assert ours["crc_ok"]
+        if theirs["topic"] == INNER_BATCH:
+            continue
+        assert ours["queue_offset"] == theirs["queueOffset"]
+        assert ours["size"] == theirs["storeSize"]
+        assert ours["born_timestamp"].timestamp() * 1000 == theirs["bornTimestamp"]
+        assert str(ours["store_timestamp"].date()) == ours["date"]
+        if len(ours["body"]) == theirs["bodyLength"]:
+            assert ours["tags"] == theirs["properties"].get("TAGS")
+    before = sorted(path for path in out.rglob("*") if path.is_file())
+    again = run(spark, store, out)
+    assert again.counts["rows"] == 0
+    assert again.counts["rows_in_all"] == len(rows)
+    assert "nothing is new" in again.notes[0]
+    assert sorted(path for path in out.rglob("*") if path.is_file()) == before
+
+
+def test_damage_is_told_and_what_came_later_is_added(spark: SparkSession, tmp_path: Path) -> None:
+    store = unpack("clean", tmp_path)
+    log = store / "commitlog"
+    second = log / "00000000000001048576"
+    kept = second.read_bytes()
+    second.unlink()
+    out = tmp_path / "out"
+    columns = {"compact": True, "records_per_file": 5}
+    first = run(spark, store, out, **columns)
+    second.write_bytes(kept)
+    with open(second, "r+b") as file:  # one record of the second file loses its beginning
+        data = file.read(100_000)
+        file.seek(data.rfind(b"\xda\xa3\x20\xa7") - 4)
+        file.write(bytes(8))
+    later = run(spark, store, out, **columns)
+    assert (first.exit_code, later.exit_code) == (0, 1)
+    assert [(one["id"], one["count"]) for one in later.findings] == [("malformed", 1)]
+    parts = json.loads((out / MANIFEST).read_text())["parts"]
+    assert [part["start"] for part in parts] == [0, parts[0]["end"]]
+    assert all(file["rows"] <= 5 for part in parts for file in part["files"])
+    assert first.counts["rows"] + later.counts["rows"] == later.counts["rows_in_all"] == 255
+    assert len(read(out)) == 255
+    assert not (out / "_staging").exists()
+
+    second.unlink()
+    with pytest.raises(PipelineError, match="this is another log"):
+        run(spark, store, out, **columns)
+
+
+def test_what_cannot_be_exported_is_said_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match="is no store directory"):
+        run(spark, tmp_path, tmp_path / "out")
+    job = Job("export", JobSettings(stores=("x",)), spark=spark)
+    with pytest.raises(WrongUsage, match="say where to"):
+        export(job, ExportOptions())
+    assert not (tmp_path / "out").exists()
