@@ -1,0 +1,201 @@
+"""`campaign`: seeds of a scenario in simulation, spread over Spark's executors.
+
+    OUT/campaign.json        what is run; a resumed campaign has to be the same
+    OUT/results/*.jsonl      a line for each seed that is done, appended by the task that ran it
+    OUT/runs/seed-N/         what a seed that did not pass left: its page and its replay file
+
+Lines are there as soon as their seed is done, so a lost driver loses only what was under way:
+`--resume` runs what has no line yet. One seed in a hundred is run a second time in another task,
+and has to give the same digest.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.errors import EXIT_FINDING, PipelineError
+from pipeline.jobs.common import Job, WrongUsage
+from pipeline.jobs.seeds import GOOD, SeedOptions, run_seed
+from pipeline.report import write_whole
+
+if TYPE_CHECKING:
+    import pyarrow
+
+CAMPAIGN: Final = "campaign.json"
+RESULTS: Final = "results"
+FORMAT: Final = 1
+BLOCKS_PER_CORE: Final = 8
+CHECK_SHARE: Final = 0.01
+EXAMPLES: Final = 20
+CONF: Final = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+"""A task that fails is not repeated: its seeds would run twice."""
+
+Block = tuple[tuple[int, bool], ...]
+"""Seeds of one task, each with whether it is run a second time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignOptions:
+    """What a campaign is told."""
+
+    seeds: SeedOptions
+    first: int = 0
+    count: int = 100
+    resume: bool = False
+    check_share: float = CHECK_SHARE
+
+
+def campaign(job: Job, options: CampaignOptions) -> None:
+    """Run what is not done yet. Raises `WrongUsage`, `PipelineError`."""
+    out = Path(options.seeds.out)
+    _open(out, options)
+    done = results(out)
+    seeds = range(options.first, options.first + options.count)
+    have = {(row["seed"], row["again"]) for row in done}
+    wanted = [
+        *((seed, False) for seed in seeds),
+        *((seed, True) for seed in checked(seeds, options)),
+    ]
+    left = [one for one in wanted if one not in have]
+    job.report.inputs.append({"scenario": options.seeds.scenario, **asdict(options)})
+    if left:
+        blocks = deal(left, BLOCKS_PER_CORE * _cores(job))
+        with job.phase(f"running {len(left)} seeds"):
+            _run_blocks(job, blocks, options.seeds)
+    asked = set(wanted)
+    rows = [row for row in results(out) if (row["seed"], row["again"]) in asked]
+    _judge(job, rows, wanted)
+
+
+def checked(seeds: Sequence[int], options: CampaignOptions) -> list[int]:
+    """Seeds that are run a second time: one in a hundred, at least one."""
+    if options.check_share <= 0:
+        return []
+    step = max(1, round(1 / options.check_share))
+    return list(seeds[step - 1 :: step]) or [seeds[-1]]
+
+
+def deal(left: Sequence[tuple[int, bool]], count: int) -> list[Block]:
+    """At most `count` blocks of about the same length, in an order that hangs on the seeds only.
+
+    Neighbours often take alike long, so they are spread; the two runs of one seed are never in one
+    block unless there is only one.
+    """
+    ordered = sorted(left, key=lambda one: (_spread(one[0]), one[1]))
+    count = max(1, min(count, len(ordered)))
+    blocks: list[list[tuple[int, bool]]] = [[] for _ in range(count)]
+    for number, one in enumerate(ordered):
+        blocks[number % count].append(one)
+    return [tuple(block) for block in blocks]
+
+
+def _spread(seed: int) -> bytes:
+    return hashlib.blake2b(str(seed).encode()).digest()
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    """Rows of the seeds that are done. A line that a killed worker cut is no row."""
+    rows = []
+    for path in sorted((out / RESULTS).glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                continue
+    return rows
+
+
+def _open(out: Path, options: CampaignOptions) -> None:
+    """Make the directory, or go on with it. Raises `WrongUsage`, `PipelineError`."""
+    same = {"format": FORMAT, "scenario": options.seeds.scenario, "quick": options.seeds.quick}
+    path = out / CAMPAIGN
+    try:
+        (out / RESULTS).mkdir(parents=True, exist_ok=True)
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if known is None:
+            write_whole(path, json.dumps(same) + "\n")
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{out} cannot hold a campaign: {error}") from error
+    if known is not None and not options.resume:
+        raise WrongUsage(f"{out} holds a campaign: --resume goes on with it, or give another --out")
+    if known is not None and known != same:
+        raise WrongUsage(f"{out} holds a campaign of {known}, not of {same}: give another --out")
+
+
+def _run_blocks(job: Job, blocks: list[Block], options: SeedOptions) -> None:
+    """One task a block; a row comes back for each seed as it is done."""
+
+    def run(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+        import pyarrow
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for seed in run_block(blocks[number], options):
+                    yield pyarrow.RecordBatch.from_pydict({"seed": [seed]})
+
+    numbers = job.spark.range(0, len(blocks), 1, numPartitions=len(blocks))
+    ran = numbers.mapInArrow(run, "seed long").count()
+    job.report.counts["runs"] = ran
+
+
+def run_block(block: Block, options: SeedOptions) -> Generator[int, None, None]:
+    """Run seeds one after the other, each on record before the next begins."""
+    path = Path(options.out) / RESULTS / f"{os.getpid()}-{secrets.token_hex(6)}.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for seed, again in block:
+            file.write(json.dumps(run_seed(seed, options, again=again)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            yield seed
+
+
+def _judge(job: Job, rows: list[dict[str, Any]], wanted: Sequence[tuple[int, bool]]) -> None:
+    """Counts, findings, and whether runs repeat themselves."""
+    report = job.report
+    first = {row["seed"]: row for row in rows if not row["again"]}
+    verdicts = Counter(row["verdict"] for row in first.values())
+    report.counts |= {"seeds": len(first), **dict(verdicts.most_common())}
+    failed = [row for row in first.values() if row["verdict"] not in GOOD]
+    if failed:
+        _finding(job, "failed", "seeds that did not pass", failed)
+    other = [
+        row
+        for row in rows
+        if row["again"] and row["seed"] in first and row["digest"] != first[row["seed"]]["digest"]
+    ]
+    report.counts["run twice"] = sum(row["again"] for row in rows)
+    if other:
+        _finding(job, "not-repeatable", "seeds that took another way the second time", other)
+    missing = len(set(wanted) - {(row["seed"], row["again"]) for row in rows})
+    if missing:
+        raise PipelineError(f"{missing} runs left no result; --resume runs them")
+
+
+def _finding(job: Job, name: str, title: str, rows: list[dict[str, Any]]) -> None:
+    job.report.exit_code = EXIT_FINDING
+    examples = [
+        {
+            "seed": row["seed"],
+            "text": f"seed {row['seed']}: {row['verdict']} {row['findings']}".rstrip(),
+            "replay": row["replay"],
+            "tail": row["tail"],
+        }
+        for row in sorted(rows, key=lambda row: int(row["seed"]))[:EXAMPLES]
+    ]
+    job.report.findings.append(
+        {"id": name, "title": title, "count": len(rows), "examples": examples}
+    )
+
+
+def _cores(job: Job) -> int:
+    """Slots of the cluster; over Connect they are not known, so those of this machine."""
+    try:
+        return int(job.spark.sparkContext.defaultParallelism)
+    except Exception:
+        return os.cpu_count() or 1

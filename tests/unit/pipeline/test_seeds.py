@@ -1,0 +1,145 @@
+"""One seed of a campaign as a process with limits; how seeds are dealt and remembered."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.jobs.campaign import CampaignOptions, campaign, checked, deal, results, run_block
+from pipeline.jobs.common import Job, JobSettings, WrongUsage
+from pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory
+
+SCENARIO = """
+name = "tiny"
+[cluster]
+brokers = 1
+nameservers = 1
+repl = "async"
+[load.producer]
+count = 1
+rate = 20
+[calm]
+at = "STORM"
+drain = "2s"
+"""
+
+
+def options(tmp_path: Path, text: str = "", storm: str = "1s") -> SeedOptions:
+    path = tmp_path / "tiny.toml"
+    path.write_text(SCENARIO.replace("STORM", storm) + text)
+    return SeedOptions(scenario=str(path), out=str(tmp_path / "out"))
+
+
+def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
+    row = run_seed(3, options(tmp_path))
+    assert (row["seed"], row["verdict"], row["exit_code"], row["tail"]) == (3, "pass", 0, "")
+    assert len(row["digest"]) == 32
+    assert list((tmp_path / "out" / "runs").iterdir()) == []
+
+
+def test_a_seed_that_fails_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
+    missed = options(tmp_path, '[expect]\nprogress = [100000, "1s"]\n')
+    row = run_seed(3, missed)
+    assert (row["verdict"], row["findings"], row["exit_code"]) == ("stalled", "X2", 2)
+    assert Path(row["replay"]).parent == tmp_path / "out" / "runs" / "seed-3"
+    assert Path(row["replay"]).exists()
+    again = run_seed(3, missed, again=True)
+    assert again["digest"] == row["digest"]
+    assert list((tmp_path / "out" / "again").iterdir()) == []
+
+
+def test_a_seed_that_takes_too_long_or_too_much_is_ended(tmp_path: Path) -> None:
+    long = options(tmp_path, storm="3000s")
+    slow = run_seed(1, replace(long, timeout_s=1.5))
+    assert (slow["verdict"], slow["exit_code"]) == ("timeout", -signal.SIGKILL)
+    large = run_seed(1, replace(long, memory_mib=20))
+    assert (large["verdict"], large["exit_code"]) == ("oom", -signal.SIGKILL)
+
+
+def test_a_seed_that_cannot_run_says_why(tmp_path: Path) -> None:
+    row = run_seed(1, options(tmp_path, "[colour]\n"))
+    assert (row["verdict"], row["exit_code"]) == ("crash", 64)
+    assert "colour" in row["tail"]
+
+
+def test_a_seed_ends_with_its_worker(tmp_path: Path) -> None:
+    long = replace(options(tmp_path, storm="3000s"), timeout_s=600)
+    code = (
+        "from pipeline.jobs.seeds import *\n"
+        f"run_seed(1, SeedOptions(scenario={long.scenario!r}, out={long.out!r}))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as worker:
+        found: list[int] = []
+        while not found:
+            children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
+            found = [int(word) for word in children.read_text().split()]
+        run = os.pidfd_open(found[0])
+        worker.kill()
+    assert select.select([run], [], [], 30)[0] == [run]
+    os.close(run)
+
+
+def test_memory_of_a_tree() -> None:
+    assert tree_memory(os.getpid()) > 1 << 20
+    assert tree_memory(1 << 30) == 0
+
+
+def test_seeds_are_dealt_evenly_and_always_alike() -> None:
+    left = [(seed, False) for seed in range(100)] + [(99, True)]
+    blocks = deal(left, 8)
+    assert sorted(one for block in blocks for one in block) == sorted(left)
+    assert {len(block) for block in blocks} == {12, 13}
+    assert blocks == deal(list(reversed(left)), 8)
+    assert blocks[0] != tuple(left[:13])
+    twice = Counter(
+        number for number, block in enumerate(blocks) for seed, _ in block if seed == 99
+    )
+    assert set(twice.values()) == {1}
+    assert deal([(1, False)], 8) == [((1, False),)]
+
+
+def test_how_many_are_run_twice() -> None:
+    one = CampaignOptions(seeds=SeedOptions(scenario="s", out="o"))
+    assert checked(range(5, 205), one) == [104, 204]
+    assert checked(range(3), one) == [2]
+    assert checked(range(300), replace(one, check_share=0.0)) == []
+
+
+def test_a_line_that_was_cut_is_no_result(tmp_path: Path) -> None:
+    block = run_block(((1, False), (2, False)), options(tmp_path))
+    (tmp_path / "out" / "results").mkdir(parents=True)
+    assert next(block) == 1
+    block.close()
+    (path,) = (tmp_path / "out" / "results").iterdir()
+    with path.open("a") as file:
+        file.write(json.dumps({"seed": 2, "again": False})[:-4])
+    assert [row["seed"] for row in results(tmp_path / "out")] == [1]
+
+
+def test_another_campaign_is_not_gone_on_with(tmp_path: Path) -> None:
+    def run(**change: object) -> None:
+        one = CampaignOptions(seeds=options(tmp_path), count=1, check_share=0.0)
+        one = replace(one, **change)  # type: ignore[arg-type]
+        campaign(Job("campaign", JobSettings()), one)
+
+    out = tmp_path / "out"
+    (out / "results").mkdir(parents=True)
+    row = run_seed(0, options(tmp_path)) | {"seed": 0}
+    (out / "results" / "a.jsonl").write_text(json.dumps(row) + "\n")
+    run()
+    with pytest.raises(WrongUsage, match="--resume goes on"):
+        run()
+    run(resume=True)
+    with pytest.raises(WrongUsage, match="not of"):
+        run(resume=True, seeds=replace(options(tmp_path), quick=True))
+    (out / "campaign.json").write_text("{")
+    with pytest.raises(PipelineError, match="cannot hold a campaign"):
+        run()
