@@ -154,3 +154,23 @@ def test_a_topic_that_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
         finally:
             query.stop()
         assert stored(spark, tmp_path) == texts(0, 50)
+
+
+def test_from_one_topic_into_another(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream over queues that writes: at least once and exactly once."""
+    with cluster_in(tmp_path / "c", slaves=1) as cluster:
+        send(cluster, 0, 250)
+        live = {"endpoints": cluster.nameserver_address}
+        for topic, delivery in (("U", "exactly-once"), ("V", "at-least-once")):
+            source = spark.readStream.format(FORMAT).schema("body binary, properties string")
+            rows = source.options(**live, topics="T", maxRowsPerTrigger="150").load()
+            writing = rows.writeStream.format(FORMAT).options(**live, topic=topic)
+            writing = writing.option("delivery", delivery).trigger(availableNow=True)
+            query = writing.start(checkpointLocation=str(tmp_path / topic))
+            assert query.awaitTermination(LIMIT_S)
+            assert len(query.recentProgress) == 2
+            for marked in ("true", "false"):
+                reading = spark.read.format(FORMAT).schema("body binary, properties string")
+                found = reading.options(**live, topics=topic, onlyCommitted=marked).load().collect()
+                assert Counter(row.body.decode() for row in found) == texts(0, 250)
+                assert all("RB_ORIGIN\x01" in row.properties for row in found)
