@@ -2,7 +2,8 @@
 
 All other messages are given as ever. What is marked is read once, when the read is planned, so
 that all tasks agree: a batch is there whole or not at all. The markers lie in the same store or
-cluster as the messages.
+cluster as the messages: with several brokers, in one of them, so the option `path` has to list the
+stores of all. A batch whose marker is not there does not count.
 """
 
 from collections.abc import Iterator, Mapping

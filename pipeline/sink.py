@@ -12,7 +12,9 @@ failed attempts sent stays in the log.
 
 `delivery=exactly-once`: messages carry the property `RB_TXN`, and the driver marks each batch
 (`pipeline.markers`). A reader with `onlyCommitted` sees every row of every marked batch once,
-however often tasks, drivers and brokers died. Other readers see all copies.
+however often tasks, drivers and brokers died. Other readers see all copies. Each streaming query
+and each batch job has a topic `RB_TXN_<id>` of its own for its markers; it may be deleted when
+nobody reads with `onlyCommitted` any more.
 
 What a classic cluster cannot promise: with asynchronous replication a failover can lose messages
 that were acknowledged, marked or not, and give their queue offsets to others. Exactly once holds
@@ -90,8 +92,10 @@ class TopicWriter(DataSourceArrowWriter):
 class TopicStreamWriter(DataSourceStreamArrowWriter):
     """A streaming query's writer; Spark makes one for each micro-batch."""
 
-    def __init__(self, schema: "StructType", options: dict[str, str]) -> None:
+    def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:
         """Raises `SinkError` for options and columns that cannot be used."""
+        if overwrite:
+            raise SinkError("topics are appended to, never replaced: outputMode('append')")
         self.options = SinkOptions.parse(options, streaming=True)
         check_columns(columns_of(schema), self.options)
 

@@ -80,7 +80,7 @@ class RocketbedSource(DataSource):
         """A streaming query's writer into topics: see `pipeline.sink`."""
         from pipeline.sink import TopicStreamWriter
 
-        return TopicStreamWriter(schema, dict(self.options))
+        return TopicStreamWriter(schema, dict(self.options), overwrite=overwrite)
 
     def _options(self) -> Options:
         return Options.parse(dict(self.options))

@@ -192,7 +192,7 @@ class PhysicalLog:
                 LOG.warning(
                     "stream.data_lost broker=%s from=%d to=%d", name, mark.at, standing.begin
                 )
-            if not overdue:
+            if all(view.state is State.HOLDS for view in views):
                 self._held_up.pop(name, None)
         elif since is None:
             self._held_up[name] = time.monotonic()
