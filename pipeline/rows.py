@@ -45,9 +45,18 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 SET_BY_BROKER: Final = frozenset(RECORDS) - frozenset(COLUMNS)
 """Columns of what is read that are left out when it is written."""
 NOT_COPIED: Final = frozenset(
-    (KEYS, TAGS, WAIT, UNIQUE_KEY, CLUSTER, CRC32, INNER_NUM, INNER_BASE, DELAY, TRANSACTION)
+    (
+        *(KEYS, TAGS, WAIT, UNIQUE_KEY, CLUSTER, CRC32, INNER_NUM, INNER_BASE, TRANSACTION),
+        *("MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "PGROUP"),
+        *("ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "__transactionId__"),
+        # With these a broker would take the copy for a half message, or deliver it later.
+        *(DELAY, "TRAN_MSG", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
+        *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+        *("TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL"),
+    )
 )
-"""Properties of a stored message that say something of that message only."""
+"""Properties of a stored message that say something of that message only (RocketMQ:
+`MessageConst`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class StreamOptions:
     """`maxBytesPerTrigger`: of the log, for all brokers together; a batch takes at least one
     record of each that has any. Over endpoints about so many: sizes are known after the pull."""
     rows_max: int | None = None
-    """`maxRowsPerTrigger`: the same in records."""
+    """`maxRowsPerTrigger`: the same in records; over `path` those of all topics count."""
     partitions_min: int = 1
     """`minPartitions`: cut a batch into at least so many tasks where it is long enough."""
     limit_s: float = RETRY_TIMEOUT_MS / 1000

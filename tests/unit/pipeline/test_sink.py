@@ -114,7 +114,7 @@ def test_rows_as_messages() -> None:
 def test_a_row_that_was_read_can_be_written() -> None:
     stored = (
         "KEYS\x01k1 k2\x02UNIQ_KEY\x01OLD\x02TAGS\x01red\x02WAIT\x01true\x02color\x01blue\x02"
-        "RB_TXN\x01other\x02__CRC32#\x010123456789\x02"
+        "RB_TXN\x01other\x02__CRC32#\x010123456789\x02TRAN_MSG\x01true\x02DELAY\x013\x02"
     )
     (message,) = messages({"body": [b"x"], "properties": [stored]}, options())
     assert (message.tag, message.keys) == ("red", ["k1", "k2"])

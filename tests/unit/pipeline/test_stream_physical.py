@@ -17,7 +17,7 @@ from pipeline.splits import Split
 from pipeline.stream_offsets import DataLoss, Mark, StreamError, StreamOffset
 from pipeline.stream_options import StreamOptions
 from pipeline.stream_physical import LogPart, PhysicalLog, read_part
-from tests.unit.inspect_support import Spec, some, write_log
+from tests.unit.inspect_support import Spec, manifest, some, unpack, write_log
 
 SEGMENT = 4096
 SPECS = some(200)
@@ -208,8 +208,10 @@ def test_a_replaced_replica_holds_the_stream_up_until_it_has_caught_up(tmp_path:
     first = end(stream, stream.initial())
     two_replicas(tmp_path, [150, 10])
     assert end(stream, first) == first
+    assert stream._held_up
     two_replicas(tmp_path, [150, 150])
     assert len(rows(stream, first, end(stream, first))) == 50
+    assert not stream._held_up
 
 
 def test_waiting_for_a_replica_has_a_limit(tmp_path: Path) -> None:
@@ -281,6 +283,21 @@ def test_a_replica_that_vanishes_while_it_is_read(
     assert [name for name, _ in found] == ["0"] * 37 + ["1"] * 163
     with pytest.raises(DataLost, match="is gone"):
         read(replace(part, others=()))
+
+
+@pytest.mark.parametrize("name", ["clean", "killed"])
+def test_a_real_brokers_store(tmp_path: Path, name: str) -> None:
+    """Small batches of it have the records that its manifest lists, each once."""
+    stream = log(f"a={unpack(name, tmp_path)}", maxRowsPerTrigger=50)
+    position = stream.initial()
+    found: list[int] = []
+    while (following := end(stream, position, rows_max=50)) != position:
+        batch = [at for _, at in rows(stream, position, following)]
+        assert 1 <= len(batch) <= 50
+        found += batch
+        position = following
+    # Messages of an inner batch share a record.
+    assert found == sorted({row["commitLogOffset"] for row in manifest(name)["stored"]})
 
 
 def test_rows_of_topics_only(tmp_path: Path) -> None:
