@@ -7,7 +7,8 @@ Over `path` a stream reads each broker's log up to what all of its listed replic
 them; over `endpoints` it reads queues up to what all answering members have. Options:
 `pipeline.stream_options` beside those of batch reads. With a Parquet sink every record is there
 exactly once, also when the driver was killed in the middle of a batch: readers other than Spark
-have to go by the sink's `_spark_metadata`.
+have to go by the sink's `_spark_metadata`. A batch that is run again has the same rows; only the
+column `replica` may differ, since another replica may serve it.
 
 What a classic cluster cannot promise: which messages a failover will keep. A record that every
 listed replica held stays; with `readUncommitted=true` the stream shows what the longest replica
