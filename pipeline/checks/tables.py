@@ -100,6 +100,15 @@ def key_in_body() -> "Column":
     return f.when(is_ours, value)
 
 
+def first_key() -> "Column":
+    """The first UNIQ_KEY among the properties: a message's own, where a batch's follows it."""
+    from pyspark.sql import functions as f
+
+    text = f.concat(f.lit("\x02"), f.col("properties"))
+    key = f.regexp_extract(text, "\x02UNIQ_KEY\x01([^\x02]*)", 1)
+    return f.when(key != "", key)
+
+
 def inner_messages() -> "Column":
     """How many messages a record holds: more than 1 only for one that was batched inside."""
     from pyspark.sql import functions as f

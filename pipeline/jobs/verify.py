@@ -41,6 +41,7 @@ from pipeline.jobs.verify_logs import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+BY_KEY: Final = ("V1", "V3", "V11", "V12")
 NO_HISTORY: Final = "no history was given"
 UNPACKED: Final = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
 """Kept tables are read few times: packing them costs more than it saves."""
@@ -130,7 +131,7 @@ class Work:
         self.by_value = by_value
         """Whether messages are known by what their body says: those of a testbed."""
         self.with_properties = False
-        """Whether some records hold several messages."""
+        """Whether some records hold several messages, or their first key is asked for."""
         self.by_broker = False
         """Whether the history says of each row which broker it was about."""
 
@@ -144,19 +145,36 @@ class Work:
                 counts = check_history(history)
                 self.by_broker = counts.pop("brokerless") == 0
                 self.job.report.counts |= counts
-        differing: list[Divergence] = []
         with self.job.phase("comparing replicas"):
             differing = compare_replicas(spark, self.truth.brokers, self.truth.leaders)
-        with self.job.phase("reading logs"):
-            records = self._truth_records()
-            extras = self._extras(differing)
-        with self.job.phase("checking"), interpreted(spark, is_small=self._is_small()):
-            checks = self._checks(history, records, extras)
-            entries, queues = self._of_queues(records, extras) if self.options.queues else ([], [])
-            found = [*queues, *answer([*checks, *entries])]
+        found = self._judge(history, differing)
+        if not self.by_value and not self.with_properties and _doubts(found):
+            self.with_properties = True
+            again = self._judge(history, differing)
+            found = min(found, again, key=_doubts)
         found.append(self._replicas(differing))
         found += self._left_out(history)
         return sorted(found, key=lambda one: (int(one.id[1:].rstrip("o")), one.id, one.title))
+
+    def _judge(self, history: "DataFrame | None", differing: list[Divergence]) -> list[Answer]:
+        """Read the logs and check them.
+
+        A message of a batch carries two keys, its own and behind it the batch's. Readers take the
+        last one, as RocketMQ's client does, and so do we, for it costs nothing; where that leaves
+        doubts, the logs are read again by the first.
+        """
+        with self.job.phase("reading logs"):
+            records = self._truth_records()
+            extras = self._extras(differing)
+        with (
+            self.job.phase("checking"),
+            interpreted(self.job.spark, is_small=self._is_small()),
+        ):
+            checks = self._checks(history, records, extras)
+            entries, queues = self._of_queues(records, extras) if self.options.queues else ([], [])
+            found = [*queues, *answer([*checks, *entries])]
+        records.unpersist()
+        return found
 
     def _is_small(self) -> bool:
         counts = self.job.report.counts
@@ -171,7 +189,7 @@ class Work:
         batched = f.count_if(f.col("sys_flag").bitwiseAND(SYS_INNER_BATCH) != 0)
         count, several = records.agg(f.count("*"), batched).collect()[0]
         self.job.report.counts["records"] = count
-        if not several:
+        if not several or self.with_properties:
             return records
         self.with_properties = True
         records.unpersist()
@@ -308,14 +326,22 @@ def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextMana
 @contextmanager
 def configured(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
     """A session with other settings, for the time inside."""
-    before = {name: spark.conf.get(name, None) for name in settings}
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def _doubts(answers: list[Answer]) -> int:
+    """Findings that another reading of the keys may explain."""
+    return sum(one.count for one in answers if one.id in BY_KEY)
 
 
 def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth:

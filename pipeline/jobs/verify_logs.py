@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.checks.replicas import Divergence, first_difference, unequal_blocks
-from pipeline.checks.tables import RECORD_COLUMNS, key_in_body, record_table
+from pipeline.checks.tables import RECORD_COLUMNS, first_key, key_in_body, record_table
 from pipeline.jobs.inputs import BrokerLog, ReplicaLog
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def read_records(
 
     `firm` is by broker up to which byte enough replicas hold the log. `by_value`: messages are
     known by what a testbed's body says, else by their UNIQ_KEY. `with_properties`: find out how
-    many messages a record holds that was batched inside.
+    many messages a record holds that was batched inside, and take the first UNIQ_KEY of several.
     """
     from pyspark.sql import functions as f
 
@@ -39,6 +39,8 @@ def read_records(
     columns = [*RECORD_COLUMNS, key, *(["properties"] if with_properties else [])]
     reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**READ)
     rows = reader.load(",".join(log.path for log in logs))
+    if with_properties and not by_value:
+        rows = rows.withColumn("uniq_key", first_key())
     if by_value:
         rows = rows.withColumn("uniq_key", key_in_body()).drop("body")
     is_firm = f.lit(False)

@@ -11,6 +11,7 @@ import click
 from rocketbed.cli.main import LazyGroup
 
 COMMANDS = {
+    "audit": "rocketbed.cli.pipeline_audit:audit",
     "campaign": "rocketbed.cli.pipeline_campaign:campaign",
     "export": "rocketbed.cli.pipeline_export:export",
     "verify": "rocketbed.cli.pipeline_verify:verify",

@@ -1,11 +1,14 @@
 """`verify` on the files of a real run, as they were left and with defects planted: it and the plain
 checkers have to see the same."""
 
+import json
 import shutil
 import struct
+import tarfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +17,7 @@ from chaos.checkers.judgement import Judgement, judge_run
 from chaos.checkers.result import Verdict
 from chaos.runner import run_plan
 from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from pipeline.history_files import HistoryCut
 from pipeline.jobs.common import Job, JobSettings
 from pipeline.jobs.verify import VerifyOptions, verify
 from pipeline.report import Report
@@ -31,6 +35,9 @@ PLAN = Plan(
     storm_s=2.0,
     calm_s=2.0,
 )
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+AT_ONCE = ("plain", "unicode", "binary", "random", "tags", "batch", "roll", "flood", "to-retry")
+"""Kinds of messages that are where they were acknowledged: not delayed, not of a transaction."""
 QUEUE_OFFSET, PHYSICAL_OFFSET = 20, 28
 
 
@@ -152,3 +159,37 @@ def test_both_find_what_was_planted(
     agreement = compare(judgement.results, report.checks)
     assert agreement.verdict is Verdict.OK
     assert "lost 1, duplicated 2" in agreement.note
+
+
+@pytest.mark.slow
+def test_a_real_rocketmqs_store_and_what_its_client_was_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with tarfile.open(FIXTURES / "rocketmq-store-killed.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    manifest = json.loads((FIXTURES / "rocketmq-store-killed.manifest.json").read_text())
+    lines = [told(row) for row in manifest["sent"] if row["kind"] in AT_ONCE]
+    history = tmp_path / "history.jsonl"
+    history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = JobSettings(stores=(f"b={tmp_path / 'store'}",))
+    job = Job("verify", settings, spark=spark)
+    verify(job, VerifyOptions(histories=(history,)))
+    assert job.report.findings == []
+    assert job.report.counts["ok"] == len(lines) > 200
+
+    with open(history, "a") as file:
+        file.write('{"uniq_key": "half a li')
+    job = Job("verify", settings, spark=spark)
+    with pytest.raises(HistoryCut, match=f"its last line, {len(lines) + 1}, breaks off"):
+        verify(job, VerifyOptions(histories=(history,)))
+
+
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    """What the client was told about a message, as a line of a history."""
+    return {
+        "uniq_key": row["msgId"],
+        "topic": row["topic"],
+        "queue_id": row["queueId"],
+        "queue_offset": row["queueOffset"],
+        "outcome": "ok",
+    }
