@@ -51,6 +51,8 @@ class Report:
     """Every check that there is, with what it said."""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """What a check found: id, title, count, examples."""
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Files that were written, of a job that says which: path, entries, crc."""
     notes: list[str] = field(default_factory=list)
     error: str = ""
     exit_code: int = EXIT_GOOD
@@ -88,6 +90,7 @@ class Report:
             "counts": self.counts,
             "checks": self.checks,
             "findings": self.findings,
+            "files": self.files,
             "notes": self.notes,
         }
 

@@ -14,6 +14,7 @@ COMMANDS = {
     "audit": "rocketbed.cli.pipeline_audit:audit",
     "campaign": "rocketbed.cli.pipeline_campaign:campaign",
     "export": "rocketbed.cli.pipeline_export:export",
+    "rebuild": "rocketbed.cli.pipeline_rebuild:rebuild",
     "verify": "rocketbed.cli.pipeline_verify:verify",
 }
 """Command name to `module:object`."""

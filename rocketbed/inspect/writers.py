@@ -164,7 +164,7 @@ class IndexWriter:
         """A new file begins with the end of the one before, which its first put replaces."""
         self.close()
         os.makedirs(self._directory, exist_ok=True)
-        self._name = _next_name(self._name, store_ms)
+        self._name = next_name(self._name, store_ms)
         self._begin_ms, self._begin_offset = self._end_ms, self._end_offset
         self._table = array("i", bytes(4 * self._layout.slots))
         self._count = self._run_first = 1
@@ -183,7 +183,7 @@ class IndexWriter:
         write_at(path, position, data, length=self._layout.size)
 
 
-def _next_name(before: str, store_ms: int) -> str:
+def next_name(before: str, store_ms: int) -> str:
     """An index file's name: local time of its first entry, and above the one before."""
     moment = datetime.fromtimestamp(store_ms // 1000) + timedelta(milliseconds=store_ms % 1000)
     while True:

@@ -1,0 +1,116 @@
+"""What the first pass of `rebuild` hands to the second: runs of units and keys in staging files.
+
+Rows that name a run go through Spark, the runs themselves do not: 100 MB of a 1 GiB log would cost
+more on their way through the JVM than all the decoding. So the output directory has to be visible
+at the same path to every worker, which the result needs anyway. A task writes a file of its own
+name, so one that Spark runs twice does no harm.
+"""
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import numpy
+import pyarrow
+from numpy.typing import NDArray
+
+QUEUE: Final = "queue"
+BATCH: Final = "batch"
+INDEX: Final = "index"
+SPLIT: Final = "split"
+DAMAGE: Final = "damage"
+
+UNITS: Final = numpy.dtype(
+    [("slot", "<i8"), ("offset", "<i8"), ("size", "<i4"), ("tag_code", "<i8")]
+)
+"""Units of a plain queue in a run; `slot` is the queue offset."""
+BATCH_UNITS: Final = numpy.dtype([*UNITS.descr, ("store_ms", "<i8"), ("messages", "<i4")])
+KEYS: Final = numpy.dtype([("hash", "<i4"), ("offset", "<i8"), ("store_ms", "<i8")])
+"""Keys of the index in a run, in their order."""
+LAYOUTS: Final = {QUEUE: UNITS, BATCH: BATCH_UNITS, INDEX: KEYS}
+
+_NUMBERS: Final = ("file", "at", "count", "last_ms", "position")
+_TEXTS: Final = ("kind", "path", "blob", "text")
+
+
+class Run(NamedTuple):
+    """One run of units or keys, or (kinds `split`, `damage`) what a task says of its split."""
+
+    kind: str
+    path: str = ""
+    """Of a queue, below the output directory: `consumequeue/TOPIC/ID`."""
+    file: int = 0
+    """Number of the file in its queue, or of the index file."""
+    at: int = 0
+    """Orders runs of one path: the first record's offset among those that were gathered together.
+    Of damage: where it begins."""
+    items: int = 0
+    """Units or keys; of damage: bytes; of a split: records."""
+    last_ms: int = 0
+    """Keys: store time of the last; once cut to files: of the key before the file's first."""
+    blob: str = ""
+    position: int = 0
+    text: str = ""
+    """Of damage: the reason; of a split: JSON."""
+
+    def read(self) -> NDArray[Any]:
+        """The units or keys. Raises `OSError`."""
+        layout = LAYOUTS[self.kind]
+        with open(self.blob, "rb") as file:
+            file.seek(self.position)
+            data = file.read(self.items * layout.itemsize)
+        if len(data) < self.items * layout.itemsize:
+            raise OSError(0, "a staging file of the rebuild is cut short", self.blob)
+        return numpy.frombuffer(data, layout)
+
+
+RUN_DDL: Final = ", ".join(
+    f"`{name}` {'string' if name in _TEXTS else 'bigint'}" for name in Run._fields
+)
+_SCHEMA: Final = pyarrow.schema(
+    [(name, pyarrow.string() if name in _TEXTS else pyarrow.int64()) for name in Run._fields]
+)
+
+
+def table_of(runs: Iterable[Run]) -> pyarrow.Table:
+    """Runs as an Arrow table."""
+    return pyarrow.Table.from_batches([batch_of(runs)])
+
+
+def batch_of(runs: Iterable[Run]) -> pyarrow.RecordBatch:
+    """Runs as one batch."""
+    return pyarrow.RecordBatch.from_pylist([run._asdict() for run in runs], schema=_SCHEMA)
+
+
+def runs_of(batch: pyarrow.RecordBatch) -> list[Run]:
+    """Runs of a batch that has their columns, in any order."""
+    return [Run(**row) for row in batch.select(list(Run._fields)).to_pylist()]
+
+
+class BlobWriter:
+    """A task's staging file."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, uuid4().hex)
+        self._file = open(self._path, "wb")  # noqa: SIM115 (closed with the writer)
+        self._position = 0
+
+    def __enter__(self) -> "BlobWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def add(self, items: NDArray[Any], run: Run) -> Run:
+        """Write the items of a run; the run with its place. Raises `OSError`."""
+        begin = self._position
+        self._file.write(items.tobytes())
+        self._position += items.nbytes
+        return run._replace(blob=self._path, position=begin, items=len(items))
