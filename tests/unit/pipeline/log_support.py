@@ -35,6 +35,7 @@ class Message:
     is_wide: bool = False
     has_crc: bool = False
     store_ms: int = STORE_MS
+    latency_ms: int = 5
     raw_topic: bytes | None = None
     raw_properties: bytes | None = None
 
@@ -61,7 +62,7 @@ class Message:
             queue_offset,
             offset,
             self.sys_flag,
-            self.store_ms - 5,
+            self.store_ms - self.latency_ms,
         )
         head += born + struct.pack(">q", self.store_ms) + store
         record = head + struct.pack(">iqi", 2, 7, len(self.body)) + self.body + tail
