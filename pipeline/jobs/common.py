@@ -105,8 +105,8 @@ class Job:
 
     def staging(self, place: Path) -> Path:
         """A new directory that goes when the job ends, unless it was renamed. Raises `OSError`."""
+        self._staging.append(place)  # first: an interrupt may come any moment
         place.mkdir(parents=True)
-        self._staging.append(place)
         return place
 
     def close(self) -> None:
