@@ -134,13 +134,14 @@ def _percentiles(value: "Column", name: str) -> "Column":
 
 def _topics(records: "DataFrame") -> list[Row]:
     """A row for each topic, and one of all of them, whose topic is None."""
+    from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     latency = _latency()
     framed = f.col("topic").isNotNull()
-    rows = records.groupBy(f.coalesce("topic", f.lit("")).alias("topic")).agg(f.count("*"))
-    unreadable = sum(int(row[1]) for row in rows.where("topic = ''").collect())
-    grouped = records.where(framed).rollup("topic")
+    seen = Observation("audit")
+    counted = records.observe(seen, f.count_if(~framed).alias("unreadable"))
+    grouped = counted.where(framed).rollup("topic")
     measured = grouped.agg(
         f.count("*").alias("messages"),
         f.sum("size").alias("bytes"),
@@ -157,7 +158,7 @@ def _topics(records: "DataFrame") -> list[Row]:
     )
     found = [_flat(row.asDict()) for row in measured.collect()]
     for row in found:
-        row["unreadable"] = unreadable if row["topic"] is None else 0
+        row["unreadable"] = seen.get["unreadable"] if row["topic"] is None else 0
         seconds = max(1.0, (row["last_ms"] - row["first_ms"]) / 1000) if row["messages"] else 1.0
         row["rate"] = round(row["messages"] / seconds, 3)
     return sorted(found, key=lambda row: -row["messages"])
