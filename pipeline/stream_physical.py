@@ -281,9 +281,9 @@ class PhysicalLog:
         deadline = time.monotonic() + self._stream.limit_s
         while True:
             overdue = time.monotonic() >= deadline
-            ends = [look(replica, end) for replica in self._brokers[name]]
+            ends = [look(one, end, finds_end=False) for one in self._brokers[name]]
             has_end = [view.replica for view in ends if view.state is State.HOLDS]
-            views = [look(replica, begin) for replica in self._brokers[name]]
+            views = [look(one, begin, finds_end=False) for one in self._brokers[name]]
             able = [v for v in views if v.state is State.HOLDS and v.replica in has_end]
             if able:
                 break

@@ -114,14 +114,20 @@ def is_unwritten(replica: Replica, position: int) -> bool:
         pool.close()
 
 
-def look(replica: Replica, mark: Mark) -> View:
-    """One replica as it stands to a mark."""
+def look(replica: Replica, mark: Mark, *, finds_end: bool = True) -> View:
+    """One replica as it stands to a mark.
+
+    Without `finds_end` the log behind the mark is left alone where the checksum says enough: the
+    end of the view is the mark then.
+    """
     try:
         files = log_files(replica)
         first = files[0].start if files else 0
         if first > mark.at:
             return View(replica, State.RETAINED, first, data_end(replica))
         crc = _crc_before(files, mark.at)
+        if not finds_end and crc == mark.crc:
+            return View(replica, State.HOLDS, first, mark.at)
         if mark.crc == 0 or crc is None or crc == mark.crc:
             # A live log is longer than where the stream stands: only what is new is looked at.
             end = data_end(replica, mark.at if mark.crc and crc == mark.crc else None)
