@@ -8,7 +8,9 @@ after Ctrl-C, so that no process and no staging directory is left.
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -81,6 +83,8 @@ class Job:
         self._given = spark
         self._spark = spark
         self._staging: list[Path] = []
+        self.interrupted = False
+        """Whether Ctrl-C came, whatever error it led to."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -93,6 +97,7 @@ class Job:
                     remote=self.settings.remote,
                     conf=self.settings.conf,
                 )
+            self._take_interrupts()
             self.progress.attach(self._spark)
             self.report.versions = _all_versions(self._spark)
         return self._spark
@@ -108,6 +113,16 @@ class Job:
         self._staging.append(place)  # first: an interrupt may come any moment
         place.mkdir(parents=True)
         return place
+
+    def _take_interrupts(self) -> None:
+        """Ctrl-C ends the job: pyspark's own handler only cancels, and the error of that call may
+        come first."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self.interrupted = True
+        raise KeyboardInterrupt
 
     def close(self) -> None:
         """End Spark and remove what was only half made."""
@@ -133,9 +148,12 @@ def run_job(name: str, settings: JobSettings, work: Callable[[Job], None]) -> Re
         report.exit_code, report.error = EXIT_INTERRUPTED, "interrupted"
     except Exception as error:
         known = explain(error)
-        if known is None:
+        if job.interrupted:
+            report.exit_code, report.error = EXIT_INTERRUPTED, "interrupted"
+        elif known is None:
             raise
-        report.exit_code, report.error = known.exit_code, str(known)
+        else:
+            report.exit_code, report.error = known.exit_code, str(known)
     finally:
         _close_undisturbed(job)
     if settings.report is not None:
@@ -213,6 +231,14 @@ def _all_versions(spark: "SparkSession") -> dict[str, str]:
 
     found = versions()
     with suppress(Exception):
-        row = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')")
-        found["java"] = str(row.collect()[0][0])
+        found["java"] = _java_version(spark)
     return found
+
+
+def _java_version(spark: "SparkSession") -> str:
+    """Asked without a query where Java is at hand: the first query of a session takes seconds."""
+    java = getattr(spark, "_jvm", None)
+    if java is not None:
+        return str(java.java.lang.System.getProperty("java.version"))
+    row = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')")
+    return str(row.collect()[0][0])
