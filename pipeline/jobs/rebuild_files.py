@@ -180,7 +180,7 @@ def write_index_file(out: str, runs: Sequence[Run], layout: IndexLayout) -> Writ
         file.write(table.astype(">i4").tobytes())
         file.flush()
         os.fsync(file.fileno())
-    crc = file_crc(pending)
+    crc = file_crc(pending, HEADER.size + 4 * layout.slots + ENTRY.size * count)
     os.replace(pending, path)
     return Written(f"index/{number:020d}", count - 1, crc, number, first=begin_ms)
 
@@ -197,12 +197,21 @@ def write_file(path: str, data: bytes, length: int) -> None:
     os.replace(pending, path)
 
 
-def file_crc(path: str) -> int:
-    """CRC-32 of a file."""
+def file_crc(path: str, data_size: int | None = None) -> int:
+    """CRC-32 of a file; what is behind `data_size` bytes is known to be zeros, and not read."""
     crc = 0
     with open(path, "rb") as file:
-        while data := file.read(_READ):
+        rest = os.fstat(file.fileno()).st_size
+        left = rest if data_size is None else min(data_size, rest)
+        rest -= left
+        while left and (data := file.read(min(_READ, left))):
             crc = zlib.crc32(data, crc)
+            left -= len(data)
+    zeros = bytes(min(_READ, rest))
+    while rest:
+        zeros = zeros[:rest]
+        crc = zlib.crc32(zeros, crc)
+        rest -= len(zeros)
     return crc
 
 
@@ -230,19 +239,19 @@ def _chain(
 ) -> tuple[NDArray[numpy.int32], int]:
     """For entries numbered from `first` on the one before each in its slot, and how many slots are
     new; the slot table is moved on."""
-    slots = hashes % len(table)
-    order = numpy.argsort(slots, kind="stable")
-    ordered = slots[order]
-    numbers = (first + order).astype(numpy.int32)
-    is_first = numpy.ones(len(order), bool)
+    numbers = numpy.arange(first, first + len(hashes), dtype=numpy.int64)
+    slots = hashes.astype(numpy.int64) % len(table)
+    both = numpy.sort(slots << 32 | numbers)  # sorting numbers is faster than their order
+    ordered, numbers = both >> 32, (both & 0xFFFFFFFF).astype(numpy.int32)
+    is_first = numpy.ones(len(both), bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
-    previous = numpy.zeros(len(order), numpy.int32)
+    previous = numpy.zeros(len(both), numpy.int32)
     previous[1:] = numbers[:-1]
     previous[is_first] = table[ordered[is_first]]
     fresh = int((previous[is_first] == 0).sum())
-    is_last = numpy.ones(len(order), bool)
+    is_last = numpy.ones(len(both), bool)
     is_last[:-1] = is_first[1:]
     table[ordered[is_last]] = numbers[is_last]
-    found = numpy.empty(len(order), numpy.int32)
-    found[order] = previous
+    found = numpy.empty(len(both), numpy.int32)
+    found[numbers - first] = previous
     return found, fresh
