@@ -17,7 +17,7 @@ def test_the_end_of_the_storm_undoes_what_has_still_to_last(tmp_path: Path) -> N
         shape=Shape(brokers=3, nameservers=1, repl="async"),
         producers=Producers(count=1, rate=5),
         consumers=Consumers(count=1),
-        steps=[parse_step(text) for text in LONGER_THAN_THE_STORM],
+        steps=tuple(map(parse_step, LONGER_THAN_THE_STORM)),
         storm_s=6.0,
         calm_s=8.0,
     )
