@@ -113,6 +113,7 @@ def check(spark: SparkSession, directory: Path) -> tuple[Judgement, Report]:
     return judgement, job.report
 
 
+@pytest.mark.slow
 def test_both_are_content_with_a_run_that_passed(spark: SparkSession, run_directory: Path) -> None:
     judgement, report = check(spark, run_directory)
     assert judgement.exit_code == 0
