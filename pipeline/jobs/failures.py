@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-from pipeline.errors import EXIT_SPARK, PipelineError
+from pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing
 
 MEMORY: Final = ("OutOfMemoryError", "GC overhead limit exceeded")
 LOST: Final = ("ExecutorLostFailure", "Python worker exited unexpectedly", "lost executor")
@@ -21,6 +21,8 @@ _PYTHON_ERROR: Final = re.compile(
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+.*")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 TEXT_MAX: Final = 600
+EXTRA: Final = ("numpy", "pandas", "pyarrow", "pyspark", "py4j")
+"""What the extra `spark` brings."""
 
 
 class SparkFailed(PipelineError):
@@ -33,6 +35,8 @@ def explain(error: BaseException) -> PipelineError | None:
     """A foreseen error in one sentence, with its exit code; None for a defect of ours."""
     if isinstance(error, PipelineError):
         return error
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] in EXTRA:
+        return SparkMissing(f"{error.name} is not installed: pip install 'rocketbed[spark]'")
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return PipelineError(f"{error.strerror or error}: {error.filename or 'no file named'}")
     module = type(error).__module__.partition(".")[0]

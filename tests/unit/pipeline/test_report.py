@@ -69,6 +69,12 @@ def test_a_report_tells_what_was_done(tmp_path: Path) -> None:
         (WrongUsage("say where"), 64, "usage", "say where"),
         (FileNotFoundError(2, "No such file", "/s/x"), 3, "unreadable", "No such file: /s/x"),
         (Captured("Job aborted\n\tat org.apache"), 4, "spark-failed", "Spark failed: Job aborted"),
+        (
+            ModuleNotFoundError("no numpy", name="numpy"),
+            4,
+            "spark-failed",
+            "numpy is not installed: pip install 'rocketbed[spark]'",
+        ),
         (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
     ],
 )
