@@ -3,13 +3,16 @@
     OUT/consumequeue/TOPIC/ID/*  OUT/batchconsumequeue/TOPIC/ID/*  OUT/index/*
 
 Byte for byte what `rocketbed store rebuild` makes, by the same rules (`rocketbed.inspect`), and
-what a broker wrote, but for what is not in the log:
+what a broker wrote, but for what the log does not tell:
 
-* names of index files, and where two of a broker's index files part after a restart: a broker
-  names them after its clock at that moment, and begins a new one when it found the last unsafe. The
-  contents are the same otherwise; here the name is the store time of the file's first key.
-* units that a broker has not written yet when it is killed: the rebuilt queue has them.
-* `consumequeue_ext` (bit maps of SQL filters), which no rule of the log gives: it is not made.
+* names of index files: a broker takes its clock when it makes one; here it is the store time of
+  the first key.
+* an index after an unclean stop: a broker throws its last files away or dispatches some records
+  again, so that files part elsewhere and keys can stand twice. Here each key stands once.
+* units and keys of a killed broker that it had not written yet: here they are.
+* units and keys of records that retention has deleted: a broker's first files still have them, here
+  such slots are pre-blank units.
+* `consumequeue_ext` (bit maps of SQL filters): they are not made.
 
 Two passes. The first decodes splits of the log and leaves runs of units and keys in staging files;
 the second brings the runs of one file together and writes it. So a task holds one file of a queue,

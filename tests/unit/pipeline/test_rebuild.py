@@ -1,13 +1,24 @@
 """Queues and index of the parallel rebuild, file by file those of the independent reader's."""
 
+import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.jobs.rebuild import Shape, write_runs
-from pipeline.jobs.rebuild_blobs import BATCH, INDEX, QUEUE, BlobWriter, Run, batch_of
+from pipeline.jobs.rebuild_blobs import (
+    BATCH,
+    DAMAGE,
+    INDEX,
+    QUEUE,
+    SPLIT,
+    BlobWriter,
+    Run,
+    batch_of,
+)
 from pipeline.jobs.rebuild_dispatch import SplitDispatch
 from pipeline.jobs.rebuild_files import Written
 from pipeline.jobs.rebuild_plan import index_names, index_pieces, uneven_queues
@@ -17,7 +28,16 @@ from rocketbed.inspect import Settings, open_directory
 from rocketbed.inspect import rebuild as plain_rebuild
 from rocketbed.inspect.consumequeue import UNIT
 from rocketbed.inspect.dispatch import Dispatcher
-from tests.unit.inspect_support import SETTINGS, files_below, unpack
+from tests.unit.inspect_support import (
+    SETTINGS,
+    STORE_MS,
+    Spec,
+    files_below,
+    flip,
+    segment_of,
+    unpack,
+    write_log,
+)
 
 PARTS = ("consumequeue", "batchconsumequeue", "index")
 
@@ -93,3 +113,156 @@ def test_real_stores(name: str, tmp_path: Path) -> None:
     assert sorted(files["index"].values()) == sorted(dict(files_below(root, "index")).values())
     assert files["consumequeue"]
     assert files["index"]
+
+
+def keyed(number: int, **fields: object) -> Spec:
+    """A message with a unique key, some keys and a tag."""
+    properties = (
+        ("UNIQ_KEY", f"0A0B{number:08X}"),
+        ("KEYS", " ".join(f"k{number % 7}-{word}" for word in range(number % 4))),
+        ("TAGS", f"tag{number % 3}"),
+    )
+    base = Spec(f"topic-{number % 3}", number % 2, b"x" * (number * 13 % 200), properties)
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def test_plain_messages_at_every_split_size(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write_log(root, [keyed(number) for number in range(150)])
+    for split_bytes in (300, 1500, 1 << 20):
+        built, files = both(root, tmp_path, split_bytes=split_bytes)
+        assert not built.uneven
+        assert len(files["consumequeue"]) > 6
+        assert len(files["index"]) > 10
+    entries = sum(file.entries for file in built.files if file.path.startswith("consumequeue"))
+    assert entries == 150
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"sys_flag": 0x4}, "prepared"),
+        ({"sys_flag": 0x8}, "committed"),
+        ({"sys_flag": 0xC}, "rolled back"),
+        ({"properties": ()}, "neither keys nor tags"),
+        ({"properties": (("KEYS", "ключ zwölf"), ("TAGS", "été"))}, "beyond ASCII"),
+        ({"properties": (("KEYS", "ключ"), ("UNIQ_KEY", "a"))}, "only keys beyond ASCII"),
+        ({"properties": (("KEYS", " a  b "), ("KEYS", ""), ("TAGS", ""))}, "empty ones"),
+        ({"properties": (("UNIQ_KEY", "x" * 2000),)}, "long"),
+        ({"topic": "тема"}, "a topic beyond ASCII"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX", "properties": (("DELAY", "3"),)}, "delayed"),
+        ({"store_ms": 5}, "an old store time"),
+    ],
+)
+def test_records_of_other_kinds(change: dict[str, object], text: str, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    specs = [keyed(number, **(change if number % 3 == 1 else {})) for number in range(40)]
+    write_log(root, specs)
+    built, files = both(root, tmp_path)
+    assert not built.uneven, text
+    assert files["consumequeue"], text
+
+
+def test_batch_queues_and_further_queues(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    (root / "config").mkdir(parents=True)
+    table = {
+        name: {"topicName": name, "attributes": {"queue.type": kind}}
+        for name, kind in (("batch", "BatchCQ"), ("plain", "SimpleCQ"))
+    }
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    specs = [
+        spec
+        for number in range(20)
+        for spec in (
+            Spec("batch", 1, properties=(("INNER_NUM", "3"), ("INNER_BASE", str(3 * number)))),
+            Spec("batch", 0, properties=(("TAGS", "one"),)),
+            Spec(
+                "plain",
+                properties=(
+                    ("INNER_MULTI_DISPATCH", "%LMQ%a,%LMQ%b,other"),
+                    ("INNER_MULTI_QUEUE_OFFSET", f"{number},{number + 7},0"),
+                ),
+            ),
+            Spec("deleted", properties=(("KEYS", "gone"),)),
+        )
+    ]
+    write_log(root, specs)
+    built, files = both(root, tmp_path, replace(SETTINGS, enable_lmq=True))
+    assert not built.uneven
+    assert {name.partition("/")[0] for name in files["consumequeue"]} == {
+        "plain",
+        "%LMQ%a",
+        "%LMQ%b",
+    }
+    assert {name.rpartition("/")[0] for name in files["batchconsumequeue"]} == {
+        "batch/0",
+        "batch/1",
+    }
+    said = [json.loads(run.text) for run in built.runs if run.kind == SPLIT]
+    assert sum(row["left_out"].get("deleted", 0) for row in said) == 20
+
+
+@pytest.mark.parametrize(
+    ("offsets", "refused"),
+    [
+        ([0, 1, 2, 5, 6], 0),
+        ([0, 1, 14, 15, 37], 0),
+        ([13, 14, 15], 0),
+        ([0, 1, 1, 2], 1),
+        ([0, 12, 3, 13], 1),
+        ([0, -5, 1, 2], 1),
+        ([0, 1, 1 << 40, 2], 1),
+        ([0, 1, (1 << 62), 2], 1),
+        ([10, 11, 0, 1, 2], 3),
+    ],
+)
+def test_queue_offsets_that_do_not_follow_one_another(
+    offsets: list[int], refused: int, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    specs = [Spec("odd", queue_offset=slot, body=bytes(300)) for slot in offsets]
+    mixed = [spec for number, odd in enumerate(specs) for spec in (odd, keyed(number))]
+    write_log(root, mixed)
+    built, files = both(root, tmp_path)
+    is_even = offsets in ([13, 14, 15], list(range(offsets[0], offsets[0] + len(offsets))))
+    assert built.uneven == (set() if is_even else {"consumequeue/odd/0"})
+    told = [json.loads(file.refused) for file in built.again if file.refused]
+    assert sum(row["count"] for row in told) == refused
+    assert any(name.startswith("odd/0/") for name in files["consumequeue"])
+
+
+@pytest.mark.parametrize("position", [30, 100], ids=["its place", "its body"])
+def test_damage_is_told_and_built_around(position: int, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    offsets = write_log(root, [keyed(number, body=bytes(60)) for number in range(60)])
+    path, within = segment_of(root, offsets[25])
+    flip(path, within + position)
+    directory = open_directory(root, SETTINGS)
+    (hole,) = plain_rebuild(directory, str(tmp_path / "seen")).holes
+    directory.close()
+    for split_bytes in (700, 1 << 20):
+        built, _ = both(root, tmp_path, split_bytes=split_bytes)
+        told = [run for run in built.runs if run.kind == DAMAGE]
+        assert [(run.at, run.at + run.items) for run in told] == [(offsets[25], offsets[26])]
+        assert hole.startswith(f"{offsets[25]} to {offsets[26]}:")
+
+
+def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    offsets = write_log(root, [keyed(number, body=bytes(60)) for number in range(30)])
+    path, within = segment_of(root, offsets[-1])
+    flip(path, within + 100)
+    built, _ = both(root, tmp_path)
+    assert not [run for run in built.runs if run.kind == DAMAGE]
+    assert sum(run.items for run in built.runs if run.kind == SPLIT) == 29
+
+
+def test_an_index_file_begins_with_the_time_of_the_one_before(tmp_path: Path) -> None:
+    """Its first entry counts seconds from the end of the file before."""
+    root = tmp_path / "store"
+    properties = (("KEYS", "a b c d e f g"),)
+    times = [STORE_MS + 1_000_000 * number for number in range(20)]
+    write_log(root, [Spec(properties=properties, store_ms=at) for at in times])
+    _, files = both(root, tmp_path, split_bytes=400)
+    assert len(files["index"]) == -(-140 // 19)

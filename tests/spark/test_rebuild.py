@@ -1,0 +1,106 @@
+"""The jobs `rebuild` and `retention` as they run on Spark."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.jobs.common import Job, JobSettings, WrongUsage
+from pipeline.jobs.rebuild import PARTS, RebuildOptions, rebuild
+from rocketbed.inspect import Settings, open_directory
+from rocketbed.inspect import rebuild as plain_rebuild
+from tests.unit.inspect_support import SETTINGS, Spec, files_below, flip, segment_of, unpack
+from tests.unit.inspect_support import write_log as write
+
+pytestmark = pytest.mark.spark
+
+SIZES = {
+    "mappedFileSizeCommitLog": "4096",
+    "mappedFileSizeConsumeQueue": "200",
+    "maxHashSlotNum": "10",
+    "maxIndexNum": "20",
+}
+
+
+def run(
+    spark: SparkSession, root: Path, out: Path, options: RebuildOptions
+) -> tuple[Job, dict[str, dict[str, bytes]]]:
+    """The job and, by part, the files that it made."""
+    job = Job("rebuild", JobSettings(stores=(str(root),), out=out), spark=spark)
+    try:
+        rebuild(job, options)
+    finally:
+        job.close()
+    return job, {part: dict(files_below(out, part)) for part in PARTS}
+
+
+def plainly(root: Path, out: Path, settings: Settings) -> dict[str, dict[str, bytes]]:
+    """The same from the independent reader."""
+    directory = open_directory(root, settings)
+    plain_rebuild(directory, str(out))
+    directory.close()
+    return {part: dict(files_below(out, part)) for part in PARTS}
+
+
+def test_a_real_store(spark: SparkSession, tmp_path: Path) -> None:
+    root, out = unpack("killed", tmp_path), tmp_path / "out"
+    (out / "index").mkdir(parents=True)
+    (out / "index" / "old").touch()
+    options = RebuildOptions(split_bytes=200_000, force=True)
+    job, files = run(spark, root, out, options)
+    assert files == plainly(root, tmp_path / "plain", Settings())
+    for part in PARTS[:2]:
+        assert files[part] == dict(files_below(root, part))
+    assert sorted(files["index"].values()) == sorted(dict(files_below(root, "index")).values())
+    assert sorted(entry.name for entry in out.iterdir()) == sorted(
+        part for part in PARTS if files[part]
+    )
+    report = job.report
+    assert report.exit_code == 0
+    listed = {row["path"]: row["entries"] for row in report.files}
+    assert set(listed) == {f"{part}/{name}" for part in PARTS for name in files[part]}
+    assert report.counts["index_entries"] == sum(
+        entries for path, entries in listed.items() if path.startswith("index/")
+    )
+
+
+def test_damage_and_queue_offsets_that_cannot_be(spark: SparkSession, tmp_path: Path) -> None:
+    root, out = tmp_path / "store", tmp_path / "out"
+    slots = [0, 1, 1, 14, 15, 37, 3]
+    specs = [
+        spec
+        for number, slot in enumerate(slots)
+        for spec in (
+            Spec("odd", queue_offset=slot, body=bytes(300), properties=(("KEYS", f"o{number}"),)),
+            Spec("even", properties=(("UNIQ_KEY", f"e{number}"), ("TAGS", "t"))),
+        )
+    ]
+    offsets = write(root, specs)
+    path, within = segment_of(root, offsets[3])
+    flip(path, within + 92)
+    options = RebuildOptions(split_bytes=1000, properties=SIZES)
+    job, files = run(spark, root, out, options)
+    assert job.report.exit_code == 1
+    assert [found["id"] for found in job.report.findings] == ["damage"]
+    assert not any(files.values())
+    options = RebuildOptions(split_bytes=1000, properties=SIZES, around_damage=True)
+    job, files = run(spark, root, out, options)
+    assert files == plainly(root, tmp_path / "plain", SETTINGS)
+    found = {row["id"]: row["count"] for row in job.report.findings}
+    assert found == {"damage": 1, "refused": 2}
+    assert job.report.counts["records"] == len(offsets) - 1
+
+
+def test_where_it_does_not_write(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write(root, [Spec()])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    for out, says in (
+        (root, "is a store itself"),
+        (root / "consumequeue", "is a part of the store"),
+        (tmp_path / "mine", r"holds thesis\.txt"),
+    ):
+        with pytest.raises(WrongUsage, match=says):
+            run(spark, root, out, RebuildOptions())
+    assert [path.name for path in root.iterdir()] == ["commitlog"]
