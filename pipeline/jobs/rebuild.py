@@ -20,16 +20,17 @@ or one run of keys and a slot table, however long the log is. The result gets it
 when all of it is on disk.
 """
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import pyarrow
 
@@ -104,38 +105,40 @@ def rebuild(job: Job, options: RebuildOptions) -> None:
     """Make queues and index. Raises `PipelineError`, `WrongUsage`, `OSError`."""
     log, out = _asked(job, options)
     note_inputs(job.report, [log])
+    shape = _shape(log.replicas[0].replica.root, options.properties, str(out / STAGING))
     job.spark  # noqa: B018 (started before the phases that it is not part of)
-    staging = job.staging(out / STAGING / uuid4().hex)
-    (staging / BLOBS).mkdir()
-    directory = _opened(log.replicas[0].replica.root, options.properties)
-    try:
-        shape = _shape(directory, str(staging))
-    finally:
-        directory.close()
-    splits = _splits(log, options.split_bytes)
-    with job.phase("reading the log"):
-        runs = first_pass(job.spark, splits, shape).persist()
+    with _locked(out):
+        shutil.rmtree(out / STAGING, ignore_errors=True)  # of a run that was killed
+        staging = job.staging(out / STAGING)
+        (staging / BLOBS).mkdir()
+        runs = first_pass(job.spark, _splits(log, options.split_bytes), shape).persist()
         try:
-            said = _collected(runs.where(f"kind NOT IN ('{QUEUE}', '{BATCH}')"), runs_of)
-        except BaseException:
+            files = _passes(job, options, log, runs, shape)
+        finally:
             runs.unpersist()
-            raise
-    try:
-        _tell_log(job, said, log)
-        if job.report.findings and not options.around_damage:
-            job.report.notes.append(
-                "the log is damaged, nothing was built: mend it from a replica, or build around the"
-                " damage with --around-damage"
-            )
-            return
-        with job.phase("writing queues and index"):
-            files = _second_pass(job, runs, said, shape)
-    finally:
-        runs.unpersist()
-    with job.phase("putting them in place"):
-        files = _named(staging, files)
-        _put_in_place(staging, out)
-    _tell_files(job, files)
+        if files is not None:
+            with job.phase("putting them in place"):
+                files = _named(staging, files)
+                _put_in_place(staging, out)
+            _tell_files(job, files)
+        shutil.rmtree(staging)
+
+
+def _passes(
+    job: Job, options: RebuildOptions, log: BrokerLog, runs: "DataFrame", shape: Shape
+) -> list[Written] | None:
+    """Read the log and write the files; None when it is damaged and nothing was written."""
+    with job.phase("reading the log"):
+        said = _collected(runs.where(f"kind NOT IN ('{QUEUE}', '{BATCH}')"), runs_of)
+    _tell_log(job, said, log)
+    if job.report.findings and not options.around_damage:
+        job.report.notes.append(
+            "the log is damaged, nothing was built: mend it from a replica, or build around the"
+            " damage with --around-damage"
+        )
+        return None
+    with job.phase("writing queues and index"):
+        return _second_pass(job, runs, said, shape)
 
 
 def first_pass(spark: "SparkSession", splits: list[Split], shape: Shape) -> "DataFrame":
@@ -207,16 +210,36 @@ def _asked(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
     return logs[0], out
 
 
-def _opened(root: str, properties: dict[str, str]) -> StoreDirectory:
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Nobody else rebuilds to this directory, which is made. Raises `WrongUsage`, `OSError`."""
+    out.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return open_directory(root, Settings.from_properties(properties))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise WrongUsage(f"another rebuild is writing to {out}") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _shape(root: str, properties: dict[str, str], staging: str) -> Shape:
+    """What the store says of itself. Raises `WrongUsage`, `PipelineError`."""
+    try:
+        directory = open_directory(root, Settings.from_properties(properties))
     except SettingsError as error:
         raise WrongUsage(str(error)) from error
     except NotAStore as error:
         raise PipelineError(str(error)) from error
+    try:
+        return _checked_shape(directory, staging)
+    finally:
+        directory.close()
 
 
-def _shape(directory: StoreDirectory, staging: str) -> Shape:
+def _checked_shape(directory: StoreDirectory, staging: str) -> Shape:
     """Raises `WrongUsage` where sizes are not known or cannot be."""
     layout = directory.index_layout
     if layout is None:
@@ -310,7 +333,6 @@ def _put_in_place(staging: Path, out: Path) -> None:
                 _sync_directory(folder)
             os.rename(staging / part, out / part)
     _sync_directory(out)
-    shutil.rmtree(staging.parent)
 
 
 def _sync_directory(path: "str | Path") -> None:
