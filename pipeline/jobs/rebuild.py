@@ -20,12 +20,10 @@ or one run of keys and a slot table, however long the log is. The result gets it
 when all of it is on disk.
 """
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -59,7 +57,16 @@ from pipeline.jobs.rebuild_files import (
     write_queue_file,
     written_batch,
 )
-from pipeline.jobs.rebuild_plan import index_names, index_pieces, uneven_queues
+from pipeline.jobs.rebuild_place import (
+    BLOBS,
+    PARTS,
+    STAGING,
+    check_place,
+    locked,
+    named,
+    put_in_place,
+)
+from pipeline.jobs.rebuild_plan import index_pieces, uneven_queues
 from pipeline.reading import read_ends
 from pipeline.splits import Split, plan_splits
 from rocketbed.inspect import NotAStore, Settings, SettingsError, StoreDirectory, open_directory
@@ -70,9 +77,6 @@ from rocketbed.inspect.index import IndexLayout
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PARTS: Final = ("consumequeue", "batchconsumequeue", "index")
-STAGING: Final = "rebuild.staging"
-BLOBS: Final = "blobs"
 SPLIT_BYTES: Final = 128 << 20
 EXAMPLES: Final = 20
 
@@ -107,7 +111,7 @@ def rebuild(job: Job, options: RebuildOptions) -> None:
     note_inputs(job.report, [log])
     shape = _shape(log.replicas[0].replica.root, options.properties, str(out / STAGING))
     job.spark  # noqa: B018 (started before the phases that it is not part of)
-    with _locked(out):
+    with locked(out):
         shutil.rmtree(out / STAGING, ignore_errors=True)  # of a run that was killed
         staging = job.staging(out / STAGING)
         (staging / BLOBS).mkdir()
@@ -118,8 +122,8 @@ def rebuild(job: Job, options: RebuildOptions) -> None:
             runs.unpersist()
         if files is not None:
             with job.phase("putting them in place"):
-                files = _named(staging, files)
-                _put_in_place(staging, out)
+                files = named(staging, files)
+                put_in_place(staging, out)
             _tell_files(job, files)
         shutil.rmtree(staging)
 
@@ -189,40 +193,8 @@ def _asked(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
     logs = broker_logs(job.settings)
     if len(logs) != 1 or len(logs[0].replicas) != 1:
         raise WrongUsage("rebuild takes one store: give --store once")
-    root = Path(logs[0].replicas[0].replica.root).resolve()
-    place = out.resolve()
-    if place == root or (place / "commitlog").exists():
-        raise WrongUsage(
-            f"{out} is a store itself: give another --out, and move the result in place when the"
-            " broker is stopped (rocketbed store rebuild --in-place does that)"
-        )
-    if place.is_relative_to(root) and place.parent == root and place.name in (*PARTS, "config"):
-        raise WrongUsage(f"{out} is a part of the store: give another --out")
-    if out.exists() and not out.is_dir():
-        raise WrongUsage(f"{out} is no directory")
-    if out.is_dir():
-        others = [entry.name for entry in out.iterdir() if entry.name != STAGING]
-        if others and not options.force:
-            raise WrongUsage(
-                f"{out} holds {others[0]}: give an empty directory, or replace queues and index"
-                " there with --force"
-            )
+    check_place(out, Path(logs[0].replicas[0].replica.root), force=options.force)
     return logs[0], out
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Nobody else rebuilds to this directory, which is made. Raises `WrongUsage`, `OSError`."""
-    out.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise WrongUsage(f"another rebuild is writing to {out}") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _shape(root: str, properties: dict[str, str], staging: str) -> Shape:
@@ -308,39 +280,6 @@ def _is_of(file: Written, queues: set[str]) -> bool:
 
 def _collected(frame: "DataFrame", read: Callable[[pyarrow.RecordBatch], list[Any]]) -> list[Any]:
     return [row for batch in frame.toArrow().to_batches() for row in read(batch)]
-
-
-def _named(staging: Path, files: list[Written]) -> list[Written]:
-    """Give index files their names; the files, sorted."""
-    index = [file for file in files if file.path.startswith("index/")]
-    named = [file for file in files if file.path and not file.path.startswith("index/")]
-    for file, name in index_names(index):
-        path = f"index/{name}"
-        os.rename(staging / file.path, staging / path)
-        named.append(file._replace(path=path))
-    return [*sorted(named), *(file for file in files if not file.path)]
-
-
-def _put_in_place(staging: Path, out: Path) -> None:
-    """Rename the parts to where they belong; what was there goes last."""
-    replaced = staging / "replaced"
-    replaced.mkdir()
-    for part in PARTS:
-        if (out / part).exists():
-            os.rename(out / part, replaced / part)
-        if (staging / part).exists():
-            for folder, _, _ in os.walk(staging / part):
-                _sync_directory(folder)
-            os.rename(staging / part, out / part)
-    _sync_directory(out)
-
-
-def _sync_directory(path: "str | Path") -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _tell_log(job: Job, said: list[Run], log: BrokerLog) -> None:

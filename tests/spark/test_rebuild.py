@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.jobs.common import Job, JobSettings, WrongUsage
-from pipeline.jobs.rebuild import PARTS, RebuildOptions, rebuild
+from pipeline.jobs.rebuild import RebuildOptions, rebuild
+from pipeline.jobs.rebuild_place import PARTS
 from rocketbed.inspect import Settings, open_directory
 from rocketbed.inspect import rebuild as plain_rebuild
 from tests.unit.inspect_support import SETTINGS, Spec, files_below, flip, segment_of, unpack
@@ -98,7 +99,7 @@ def test_where_it_does_not_write(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.txt").touch()
     for out, says in (
         (root, "is a store itself"),
-        (root / "consumequeue", "is a part of the store"),
+        (root / "consumequeue", "is within the store"),
         (tmp_path / "mine", r"holds thesis\.txt"),
     ):
         with pytest.raises(WrongUsage, match=says):
