@@ -1,0 +1,60 @@
+"""`tail` over a store that grows: lines, Parquet, and nothing twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.jobs.common import Job, JobSettings, WrongUsage
+from pipeline.jobs.tail import TailOptions, tail
+from pipeline.report import Report
+from tests.unit.pipeline.log_support import SEGMENT, Log, Message
+
+pytestmark = pytest.mark.spark
+
+
+def run(
+    spark: SparkSession, store: Path, out: Path | None = None, **options: Any
+) -> tuple[list[str], Report]:
+    job = Job("tail", JobSettings(stores=(f"a/0={store}",), out=out), spark=spark)
+    lines: list[str] = []
+    try:
+        tail(job, TailOptions(once=True, **options), lines.append)
+    finally:
+        job.close()
+    return lines, job.report
+
+
+def test_lines_of_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append(
+        [Message(topic="AB"[n % 2], body=b"%d" % n, properties="TAGS\x01t\x02") for n in range(60)]
+    )
+    assert log.end > SEGMENT
+    log.write(log.offsets[4], bytes(8))
+    lines, report = run(spark, log.root, start="earliest", as_json=True)
+    rows = [json.loads(line) for line in lines]
+    assert [int(row["body"]) for row in rows if row["topic"]] == [n for n in range(60) if n != 4]
+    assert rows[0]["tags"] == "t"
+    assert rows[0]["store_timestamp"] == "2026-11-18T11:06:40.000Z"
+    assert [row["_corrupt"]["offset"] for row in rows if not row["topic"]] == [log.offsets[4]]
+    assert report.counts == {"messages": len(rows), "batches": 1}
+
+
+def test_a_second_run_into_parquet_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+    log = Log(tmp_path / "store").append([Message(topic="A", body=b"%d" % n) for n in range(5)])
+    out = tmp_path / "out"
+
+    def bodies() -> list[int]:
+        found = spark.read.parquet(str(out)).select("body").collect()
+        return sorted(int(row.body) for row in found)
+
+    run(spark, log.root, out, start="earliest", topics=("A",))
+    assert bodies() == list(range(5))
+    log.append([Message(topic=topic, body=b"%d" % n) for n in range(5, 8) for topic in "AB"])
+    lines, report = run(spark, log.root, out, start="earliest", topics=("A",))
+    assert (lines, report.counts["messages"]) == ([], 3)
+    assert bodies() == list(range(8))
+    with pytest.raises(WrongUsage, match="would be there twice"):
+        run(spark, log.root, out, checkpoint=tmp_path / "other")

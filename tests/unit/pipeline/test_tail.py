@@ -1,0 +1,88 @@
+"""The lines of `tail`, and what it refuses before anything starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.jobs.common import Job, JobSettings, WrongUsage
+from pipeline.jobs.tail import TailOptions, tail
+from pipeline.jobs.tail_lines import BODY_MAX, json_line, shown_body, text_line
+
+ROW: dict[str, Any] = {
+    "broker": "broker-a",
+    "topic": "T",
+    "queue_id": 2,
+    "queue_offset": 17,
+    "physical_offset": 4096,
+    "store_timestamp": 1_795_000_000_123,
+    "tags": "red",
+    "keys": ["a", "b"],
+    "body": b"hello",
+    "_corrupt": None,
+}
+TORN: dict[str, Any] = dict.fromkeys(ROW) | {
+    "broker": "broker-a",
+    "_corrupt": {"offset": 99, "reason": "bad_magic", "bytes": b"\xff\x00"},
+}
+
+
+def test_a_message_is_one_line() -> None:
+    line = text_line(ROW)
+    assert line == "2026-11-18T11:06:40.123Z broker-a/T/2/17 tags=red keys=a,b hello"
+    assert text_line({"queue_id": 2, "body": b"\xff"}) == "2 <1 bytes>"
+    assert text_line({"flag": 0, "properties": "A\x01b\x02"}) == "flag=0 properties=A\x01b\x02"
+
+
+def test_what_is_no_record_is_told_and_a_wrong_checksum_shown() -> None:
+    assert text_line(TORN) == "! broker-a offset 99: bad_magic"
+    wrong = ROW | {"_corrupt": {"offset": 4096, "reason": "crc_mismatch", "bytes": b""}}
+    assert text_line(wrong).endswith("keys=a,b !crc_mismatch hello")
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b"plain", "plain"),
+        ("zwei\nZeilen ü".encode(), "zwei\\nZeilen ü"),
+        (b"\xff\xfe", "<2 bytes>"),
+        (b"x" * BODY_MAX, "x" * BODY_MAX),
+        (b"x" * (BODY_MAX + 1), "x" * BODY_MAX + "... <201 bytes>"),
+    ],
+)
+def test_a_body_stays_on_its_line(body: bytes, shown: str) -> None:
+    assert shown_body(body) == shown
+
+
+def test_json_has_every_column_and_every_byte() -> None:
+    row = json.loads(json_line(ROW))
+    assert row == ROW | {"store_timestamp": "2026-11-18T11:06:40.123Z", "body": "hello"}
+    torn = json.loads(json_line(TORN))
+    assert torn["_corrupt"] == {"offset": 99, "reason": "bad_magic", "bytes_base64": "/wA="}
+    assert torn["topic"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "said"),
+    [
+        ({}, {}, "say what to read"),
+        ({"endpoints": "h:1"}, {}, "give --topic"),
+        ({"stores": ("x",)}, {"start": "yesterday"}, "earliest or latest"),
+        ({"stores": ("x",)}, {"checkpoint": Path("c")}, "--checkpoint is for --out"),
+        ({"stores": ("x",), "remote": "sc://h"}, {}, "with --remote give --out"),
+    ],
+)
+def test_what_cannot_be_followed(
+    settings: dict[str, Any], options: dict[str, Any], said: str
+) -> None:
+    job = Job("tail", JobSettings(**settings))
+    with pytest.raises(WrongUsage, match=said):
+        tail(job, TailOptions(**options), print)
+
+
+def test_a_directory_that_is_no_store_is_not_waited_for(tmp_path: Path) -> None:
+    job = Job("tail", JobSettings(stores=(str(tmp_path),)))
+    with pytest.raises(PipelineError, match="is no store directory"):
+        tail(job, TailOptions(), print)
