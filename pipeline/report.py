@@ -53,6 +53,8 @@ class Report:
     """What a check found: id, title, count, examples."""
     files: list[dict[str, Any]] = field(default_factory=list)
     """Files that were written, of a job that says which: path, entries, crc."""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Rows of a job whose result are tables, by the table's name."""
     notes: list[str] = field(default_factory=list)
     error: str = ""
     exit_code: int = EXIT_GOOD
@@ -91,6 +93,7 @@ class Report:
             "checks": self.checks,
             "findings": self.findings,
             "files": self.files,
+            "tables": self.tables,
             "notes": self.notes,
         }
 

@@ -67,6 +67,7 @@ from pipeline.jobs.rebuild_place import (
     put_in_place,
 )
 from pipeline.jobs.rebuild_plan import index_pieces, uneven_queues
+from pipeline.jobs.verify import configured
 from pipeline.reading import read_ends
 from pipeline.splits import Split, plan_splits
 from rocketbed.inspect import NotAStore, Settings, SettingsError, StoreDirectory, open_directory
@@ -79,6 +80,10 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES: Final = 128 << 20
 EXAMPLES: Final = 20
+UNCOMPILED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +115,8 @@ def rebuild(job: Job, options: RebuildOptions) -> None:
     log, out = _asked(job, options)
     note_inputs(job.report, [log])
     shape = _shape(log.replicas[0].replica.root, options.properties, str(out / STAGING))
-    job.spark  # noqa: B018 (started before the phases that it is not part of)
-    with locked(out):
+    # Spark sees a row for each run only: compiling its queries would cost more than running them.
+    with configured(job.spark, UNCOMPILED), locked(out):
         shutil.rmtree(out / STAGING, ignore_errors=True)  # of a run that was killed
         staging = job.staging(out / STAGING)
         (staging / BLOBS).mkdir()

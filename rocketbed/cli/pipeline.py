@@ -15,8 +15,8 @@ COMMANDS = {
     "campaign": "rocketbed.cli.pipeline_campaign:campaign",
     "export": "rocketbed.cli.pipeline_export:export",
     "rebuild": "rocketbed.cli.pipeline_rebuild:rebuild",
-    "tail": "rocketbed.cli.pipeline_tail:tail",
     "retention": "rocketbed.cli.pipeline_retention:retention",
+    "tail": "rocketbed.cli.pipeline_tail:tail",
     "verify": "rocketbed.cli.pipeline_verify:verify",
 }
 """Command name to `module:object`."""

@@ -8,10 +8,13 @@ from pyspark.sql import SparkSession
 from pipeline.jobs.common import Job, JobSettings, WrongUsage
 from pipeline.jobs.rebuild import RebuildOptions, rebuild
 from pipeline.jobs.rebuild_place import PARTS
+from pipeline.jobs.retention import RetentionOptions, retention
+from pipeline.jobs.verify import interpreted
 from rocketbed.inspect import Settings, open_directory
 from rocketbed.inspect import rebuild as plain_rebuild
 from tests.unit.inspect_support import SETTINGS, Spec, files_below, flip, segment_of, unpack
 from tests.unit.inspect_support import write_log as write
+from tests.unit.pipeline.log_support import SEGMENT, STORE_MS, Log, Message
 
 pytestmark = pytest.mark.spark
 
@@ -105,3 +108,45 @@ def test_where_it_does_not_write(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(WrongUsage, match=says):
             run(spark, root, out, RebuildOptions())
     assert [path.name for path in root.iterdir()] == ["commitlog"]
+
+
+def test_retention_of_two_brokers(spark: SparkSession, tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    logs = []
+    for broker in "ab":
+        made = [
+            Message(
+                f"topic-{number % 2}",
+                bytes(600),
+                f"KEYS\x01k{number % 6}\x02" if number % 2 else "",
+                store_ms=STORE_MS + number * hour_ms,
+            )
+            for number in range(30)
+        ]
+        logs.append(Log(tmp_path / broker).append(made))
+    logs[0].flip(logs[0].offsets[3] + 4)
+    settings = JobSettings(
+        stores=tuple(f"{broker}={tmp_path / broker}" for broker in "ab"), out=tmp_path / "out"
+    )
+    job = Job("retention", settings, spark=spark)
+    now_ms = STORE_MS + 30 * hour_ms
+    with interpreted(spark, is_small=True):
+        retention(job, RetentionOptions(hours=(1000, 12), now_ms=now_ms))
+    report, tables = job.report, job.report.tables
+    assert report.exit_code == 1
+    assert [(found["id"], found["count"]) for found in report.findings] == [("malformed", 1)]
+    assert report.counts["messages"] == 59
+    sizes = sum(sum(log.sizes) for log in logs) - logs[0].sizes[3]
+    for table in ("topics", "days", "segments"):
+        assert sum(row["messages"] for row in tables[table]) == 59
+        assert sum(row["bytes"] for row in tables[table]) == sizes
+    assert [row["topic"] for row in tables["topics"]] == ["topic-0", "topic-1"]
+    short, long = tables["retention"]
+    assert (short["hours"], long["hours"], long["deleted_segments"]) == (12, 1000, 0)
+    kept = [offset for log in logs for offset in log.offsets if offset >= 3 * SEGMENT]
+    assert short["oldest_kept_ms"] == STORE_MS + logs[0].offsets.index(min(kept)) * hour_ms
+    assert short["deleted_segments"] == 2 * 3
+    (keys,) = tables["keys"]
+    assert (keys["topic"], keys["keys"], keys["keyed_messages"]) == ("topic-1", 6, 29)
+    assert keys["compactable_messages"] == 23
+    assert (tmp_path / "out" / "keys.csv").read_text().startswith("topic,messages,bytes,")

@@ -1,0 +1,88 @@
+"""What a retention time would delete: pure rules over the segments of a log.
+
+As the node has them (store.md 9, T16): a segment goes when the first record of the one behind it,
+which is at least as young as its own last, is older than the retention time. Deleting begins with
+the oldest segment and ends at the first that has to stay; the newest always stays. RocketMQ itself
+goes by the file's time, which is that of its last write, and comes to the same where nobody copied
+files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentUse:
+    """One file of one broker's log. Times in milliseconds; None for a file without records."""
+
+    broker: str
+    segment: int
+    """First offset of the file."""
+    messages: int
+    bytes: int
+    """Of its records."""
+    file_bytes: int
+    """What deleting it gives back."""
+    first_ms: int | None
+    """Store time of its first record."""
+    oldest_ms: int | None
+    youngest_ms: int | None
+
+
+def expired(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) -> int:
+    """How many of a broker's segments, oldest first, a retention time would delete now."""
+    count = 0
+    for after in segments[1:]:
+        if after.first_ms is None or after.first_ms + hours * HOUR_MS > now_ms:
+            break
+        count += 1
+    return count
+
+
+def retention_row(segments: Sequence[SegmentUse], *, hours: float, now_ms: int) -> dict[str, Any]:
+    """What a retention time would delete and keep of all brokers together."""
+    deleted: list[SegmentUse] = []
+    kept: list[SegmentUse] = []
+    for broker in sorted({segment.broker for segment in segments}):
+        row = sorted(
+            (segment for segment in segments if segment.broker == broker),
+            key=lambda segment: segment.segment,
+        )
+        count = expired(row, hours=hours, now_ms=now_ms)
+        deleted += row[:count]
+        kept += row[count:]
+    oldest = [segment.oldest_ms for segment in kept if segment.oldest_ms is not None]
+    return {
+        "hours": hours,
+        "deleted_segments": len(deleted),
+        "deleted_messages": sum(segment.messages for segment in deleted),
+        "deleted_bytes": sum(segment.bytes for segment in deleted),
+        "freed_file_bytes": sum(segment.file_bytes for segment in deleted),
+        "kept_segments": len(kept),
+        "kept_messages": sum(segment.messages for segment in kept),
+        "kept_bytes": sum(segment.bytes for segment in kept),
+        "oldest_kept_ms": min(oldest, default=None),
+    }
+
+
+def key_row(
+    topic: str, *, messages: int, total: int, keyed: int, keyed_bytes: int, keys: int, last: int
+) -> dict[str, Any]:
+    """What compaction would leave of a topic: the last message of each key, and those without one.
+
+    `total`, `keyed_bytes`, `last`: bytes of all messages, of those with a key, of the last ones.
+    """
+    gone = keyed_bytes - last
+    return {
+        "topic": topic,
+        "messages": messages,
+        "bytes": total,
+        "keyed_messages": keyed,
+        "keys": keys,
+        "compactable_messages": keyed - keys,
+        "compactable_bytes": gone,
+        "compactable_share": round(gone / total, 4) if total else 0.0,
+    }
