@@ -38,7 +38,7 @@ FILE_BYTES_MAX: Final = "512m"
 """Of one batch of Parquet, so that a start far back is done in steps."""
 LINES_EVERY_S: Final = 0.25
 FILES_EVERY_S: Final = 10.0
-LOOK_S: Final = 0.25
+LOOK_S: Final = 1
 CHECKPOINT: Final = "_checkpoint"
 
 Write = Callable[[str], None]

@@ -1,0 +1,175 @@
+"""A task of `replay`: messages of some queues, in order, sent when they are due.
+
+With a speed, each message has a time at which it is due, counted from a moment that all tasks
+share: they wait for each other when all have their first messages at hand. A task that has fallen
+behind sends without waiting until it has caught up. With a rate, a bucket says when the next may
+go. Messages that are due at about the same time travel together.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.keys import ORIGIN, TaskKey
+from pipeline.rate import TokenBucket
+from pipeline.rows import Outgoing, outgoing
+from pipeline.sink_options import SinkOptions
+from rocketbed.wire.properties import NAME_END, PAIR_END, UNIQUE_KEY
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TICK_S: Final = 0.02
+"""What is due within this time goes out together."""
+GROUP_MAX: Final = 4000
+"""Messages that are sent before the task looks at the clock again."""
+GROUP_BYTES_MAX: Final = 8 << 20
+RESULT: Final = "task int, text string"
+COLUMNS: Final = ("topic", "queue_id", "broker", "flag", "properties", "body")
+
+Due = tuple[int, Outgoing]
+"""A message and the store time that it had, milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast. Without speed and rate: as fast as the cluster takes it."""
+
+    speed: float = 0.0
+    """2.0: in half the time that it took the first time; 0: not by time."""
+    first_ms: int = 0
+    """Store time of the first message of all queues, milliseconds since 1970."""
+    rates: tuple[float, ...] = ()
+    """Messages a second, for each task; empty: not by a rate."""
+
+
+@dataclass(slots=True)
+class Played:
+    """What a task has done."""
+
+    late_ms_max: int = 0
+    """How long behind its time a message went out, at most."""
+    groups: int = 0
+    _group: list[Outgoing] = field(default_factory=list)
+
+
+async def play(
+    rows: Iterable[Due],
+    send: Callable[[list[Outgoing]], Awaitable[None]],
+    pace: Pace,
+    *,
+    rate: float = 0.0,
+) -> Played:
+    """Send rows, which come in the order of their times, at that pace; `rate` is this task's."""
+    import trio
+
+    played = Played()
+    origin = trio.current_time()
+    bucket = TokenBucket(rate)
+    for due_s, group in grouped(rows, pace, rate):
+        if pace.speed:
+            late_s = trio.current_time() - origin - due_s
+            played.late_ms_max = max(played.late_ms_max, round(late_s * 1000))
+            await trio.sleep_until(origin + due_s)
+        await trio.sleep(bucket.take(len(group), trio.current_time()))
+        await send(group)
+        played.groups += 1
+    return played
+
+
+def grouped(
+    rows: Iterable[Due], pace: Pace, rate: float = 0.0
+) -> Iterator[tuple[float, list[Outgoing]]]:
+    """Rows that go out together, with the second at which they are due (0 without a speed)."""
+    most = max(1, min(GROUP_MAX, round(rate * TICK_S))) if rate else GROUP_MAX
+    group: list[Outgoing] = []
+    began_s, size = 0.0, 0
+    for due_ms, row in rows:
+        due_s = (due_ms - pace.first_ms) / 1000 / pace.speed if pace.speed else 0.0
+        is_full = len(group) >= most or size >= GROUP_BYTES_MAX
+        if group and (is_full or due_s > began_s + TICK_S):
+            yield began_s, group
+            group, size = [], 0
+        if not group:
+            began_s = due_s
+        group.append(row)
+        size += len(row.message.body)
+    if group:
+        yield began_s, group
+
+
+def send_task(
+    batches: "Iterator[pyarrow.RecordBatch]", options: SinkOptions, pace: Pace
+) -> "Iterator[pyarrow.RecordBatch]":
+    """The whole task: one row that says what was done, as JSON.
+
+    Raises `SinkError`, `ClientError`.
+    """
+    import pyarrow
+    import trio
+    from pyspark import BarrierTaskContext, TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    task = context.partitionId()
+    first = next(batches, None)
+    if pace.speed:
+        BarrierTaskContext.get().barrier()
+    said: dict[str, Any] = {"task": task, "rows": 0}
+    if first is not None:
+        key = TaskKey(job=options.job, batch=0, partition=task)
+        said |= trio.run(_run, _rows(first, batches, key, options), options, key, pace)
+    row = {"task": pyarrow.array([task], pyarrow.int32()), "text": [json.dumps(said)]}
+    yield pyarrow.RecordBatch.from_pydict(row)
+
+
+async def _run(
+    rows: Iterator[Due], options: SinkOptions, key: TaskKey, pace: Pace
+) -> dict[str, Any]:
+    from pipeline.sending import TaskSender
+
+    rate = pace.rates[key.partition] if pace.rates else 0.0
+    async with TaskSender(options, key) as sender:
+        played = await play(rows, sender.send, pace, rate=rate)
+    report = sender.report
+    counts = {
+        place: sum(count for _, count in runs) for place, runs in report.runs.merged().items()
+    }
+    return {
+        "rows": report.rows,
+        "bytes": report.bytes,
+        "retries": report.retries,
+        "doubtful": report.doubtful,
+        "late_ms_max": played.late_ms_max,
+        "places": [[*place, *ends, counts[place]] for place, ends in report.runs.ranges().items()],
+    }
+
+
+def _rows(
+    first: "pyarrow.RecordBatch",
+    rest: "Iterator[pyarrow.RecordBatch]",
+    key: TaskKey,
+    options: SinkOptions,
+) -> Iterator[Due]:
+    """Messages with their times."""
+    number = 0
+    batch: pyarrow.RecordBatch | None = first
+    while batch is not None:
+        cells = {name: batch[name].to_pylist() for name in COLUMNS}
+        origins = batch["origin"].to_pylist()
+        cells["properties"] = [
+            with_origin(text, origin)
+            for text, origin in zip(cells["properties"], origins, strict=True)
+        ]
+        made = outgoing(cells, first_row=number, key=key, options=options)
+        yield from zip(batch["due_ms"].to_pylist(), made, strict=True)
+        number += batch.num_rows
+        batch = next(rest, None)
+
+
+def with_origin(properties: str, origin: str) -> str:
+    """Stored properties; those of a message without an id name the place that it came from."""
+    if f"{PAIR_END}{UNIQUE_KEY}{NAME_END}" in PAIR_END + properties:
+        return properties  # `outgoing` keeps this id
+    return f"{ORIGIN}{NAME_END}{origin}{PAIR_END}{properties}"

@@ -1,0 +1,198 @@
+"""The cluster that `replay` writes into: is it another one, and which queue takes which messages.
+
+Each queue of the source goes to exactly one queue of the target, so that its order stays: to the
+one of the same broker name and number where there is one, else queues are dealt out in turn.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import trio
+
+from pipeline.errors import PipelineError
+from pipeline.jobs.common import WrongUsage
+from pipeline.markers import TOPIC_PREFIX
+from pipeline.wire_log import WireLog, describe
+from rocketbed.client.admin import Admin
+from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.client.routes import Route, route_of
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.message import decode_messages
+
+T = TypeVar("T")
+
+SYSTEM_TOPICS: Final = (
+    *("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102"),
+    *("BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"),
+    TOPIC_PREFIX,
+)
+"""Beginnings of topics that belong to a cluster: what is in them means nothing in another one.
+Markers of exactly-once jobs are among them, they name places of the cluster that they are in."""
+LOOK_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceQueue:
+    """What is replayed of one queue. Offsets in messages, times in milliseconds since 1970."""
+
+    broker: str
+    topic: str
+    queue_id: int
+    messages: int
+    bytes: int
+    first_offset: int
+    last_offset: int
+    first_ms: int
+    last_ms: int
+    last_position: int
+    """Physical offset of the last message."""
+    last_stored_ms: int
+    """Store time of that message; a clock may have been set back since `last_ms`."""
+
+
+def live_topics(endpoints: str) -> list[str]:
+    """Topics of a cluster that people made. Raises `PipelineError`."""
+
+    async def ask(admin: Admin) -> list[str]:
+        info = await admin.cluster()
+        own = {*info.cluster_addr_table, *info.broker_addr_table}
+        own |= {f"{cluster}_REPLY_TOPIC" for cluster in info.cluster_addr_table}
+        topics = await admin.topics()
+        return [one for one in topics if one not in own and not one.startswith(SYSTEM_TOPICS)]
+
+    return _with_admin(endpoints, ask)
+
+
+def refuse_same_brokers(source: str, target: str) -> None:
+    """Raises `WrongUsage` when two clusters share a broker, by its address."""
+
+    async def ask(admin: Admin) -> set[str]:
+        brokers = (await admin.cluster()).broker_addr_table.values()
+        return {address for one in brokers for address in one.broker_addrs.values()}
+
+    if shared := _with_admin(source, ask) & _with_admin(target, ask):
+        raise WrongUsage(
+            f"the target {target} is the source: both have the broker at {min(shared)};"
+            " a replay goes into another cluster"
+        )
+
+
+def prepare_topics(
+    target: str, queues: Sequence[SourceQueue], *, create: bool
+) -> dict[str, tuple[MessageQueue, ...]]:
+    """The target's writable queues by topic; topics that it lacks are made, if they may be.
+
+    Raises `WrongUsage` for topics that it lacks, and when it is the source itself;
+    `PipelineError` for one that takes no messages.
+    """
+    needed: dict[str, int] = {}
+    for queue in queues:
+        needed[queue.topic] = max(needed.get(queue.topic, 0), queue.queue_id + 1)
+    routes = _with_admin(target, lambda admin: _routes(admin, needed))
+    _refuse_same_messages(target, queues, routes)
+    if missing := sorted(needed.keys() - routes):
+        if not create:
+            raise WrongUsage(
+                f"the target {target} has no topic {', '.join(missing)}: --create-topics makes"
+                " what is missing, with as many queues as the source has"
+            )
+
+        async def make(admin: Admin) -> None:
+            for topic in missing:
+                await admin.create_topic(topic, queues=needed[topic])
+
+        _with_admin(target, make)
+        routes |= _with_admin(target, lambda admin: _routes(admin, missing))
+    for topic in needed:
+        if topic not in routes or not routes[topic].writable:
+            raise PipelineError(f"topic {topic} of {target} takes no messages now: see topic route")
+    return {topic: routes[topic].writable for topic in needed}
+
+
+def matched(
+    queues: Sequence[SourceQueue], writable: Mapping[str, Sequence[MessageQueue]]
+) -> list[MessageQueue]:
+    """The target's queue for each queue of the source."""
+    found: list[MessageQueue] = []
+    dealt: dict[str, int] = {}
+    for queue in queues:
+        choice = sorted(writable[queue.topic], key=lambda one: (one.queue_id, one.broker_name))
+        alike = [
+            one
+            for one in choice
+            if (one.broker_name, one.queue_id) == (queue.broker, queue.queue_id)
+        ]
+        if not alike:
+            number = dealt[queue.topic] = dealt.get(queue.topic, -1) + 1
+            alike = [choice[number % len(choice)]]
+        found.append(alike[0])
+    return found
+
+
+async def _routes(admin: Admin, topics: Iterable[str]) -> dict[str, Route]:
+    found: dict[str, Route] = {}
+    for topic in topics:
+        data = await admin.route(topic)
+        if data is not None and data.queue_datas:
+            found[topic] = route_of(topic, data)
+    return found
+
+
+def _refuse_same_messages(
+    target: str, queues: Sequence[SourceQueue], routes: Mapping[str, Route]
+) -> None:
+    """Raises `WrongUsage` when the target has the source's last message at the very same place."""
+    last = {one.topic: one for one in sorted(queues, key=lambda one: one.last_offset)}
+
+    async def look() -> tuple[MessageQueue, int] | None:
+        async with WireLog(target, limit_s=LOOK_S) as log:
+            for topic, queue in last.items():
+                alike = [
+                    one
+                    for one in (routes[topic].readable if topic in routes else ())
+                    if one.queue_id == queue.queue_id
+                ]
+                for one in alike:
+                    if await _is_there(log, one, queue):
+                        return one, queue.last_offset
+        return None
+
+    if found := trio.run(look):
+        queue, offset = found
+        raise WrongUsage(
+            f"the target {target} is the source, or a copy of it: {describe(queue)} has the same"
+            f" message at offset {offset}; a replay goes into another cluster"
+        )
+
+
+async def _is_there(log: WireLog, queue: MessageQueue, wanted: SourceQueue) -> bool:
+    bounds = await log.bounds(queue)
+    if not bounds.first <= wanted.last_offset < bounds.longest:
+        return False
+    pulled = await log.pull(queue, wanted.last_offset, count=1)
+    try:
+        messages = decode_messages(pulled.records)
+    except ProtocolError as error:
+        raise PipelineError(f"{queue.topic} at {queue.broker_name}: {error}") from error
+    place = wanted.last_offset, wanted.last_position, wanted.last_stored_ms
+    return any(
+        (one.queue_offset, one.physical_offset, one.store_timestamp) == place for one in messages
+    )
+
+
+def _with_admin(endpoints: str, ask: Callable[[Admin], Awaitable[T]]) -> T:
+    """Ask a cluster something. Raises `PipelineError`, `WrongUsage` for addresses that are none."""
+
+    async def run() -> T:
+        async with Admin(nameservers=endpoints) as admin:
+            return await ask(admin)
+
+    try:
+        return trio.run(run)
+    except BadMessage as error:
+        raise WrongUsage(str(error)) from error
+    except (ClientError, RemotingError) as error:
+        raise PipelineError(f"the cluster at {endpoints}: {error}") from error

@@ -1,0 +1,148 @@
+"""`replay` of a store into a live cluster: order, pace, origins, and what it refuses."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyspark.sql import SparkSession
+
+from chaos.process.cluster import LocalCluster
+from pipeline.jobs.common import Job, JobSettings, WrongUsage
+from pipeline.jobs.replay import ReplayOptions, replay
+from pipeline.jobs.replay_target import SourceQueue, prepare_topics
+from pipeline.options import Options
+from pipeline.report import Report
+from pipeline.schema import arrow_schema
+from pipeline.wire_plan import WirePlan
+from rocketbed.wire.properties import decode_properties
+from tests.spark.live import cluster_in
+from tests.unit.pipeline.log_support import STORE_MS, Log, Message
+
+pytestmark = pytest.mark.spark
+GAP_MS = 1000
+
+
+def stored(cluster: LocalCluster, topic: str) -> dict[int, list[dict[str, Any]]]:
+    """Messages by queue, in the order of the queue."""
+    options = {"endpoints": cluster.nameserver_address, "topics": topic}
+    plan = WirePlan.of(Options.parse(options))
+    columns = [
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "store_timestamp",
+        "properties",
+        "body",
+    ]
+    schema = arrow_schema("records", columns)
+    batches = [batch for split in plan.splits() for batch in plan.read(split, schema)]
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in pyarrow.Table.from_batches(batches, schema).to_pylist():
+        found.setdefault(row["queue_id"], []).append(row)
+    return found
+
+
+def source_queue(topic: str, last: dict[str, Any]) -> SourceQueue:
+    """What a survey would say of the queue with this message at its end."""
+    stored_ms = round(last["store_timestamp"].timestamp() * 1000)
+    return SourceQueue(
+        broker="b",
+        topic=topic,
+        queue_id=last["queue_id"],
+        messages=1,
+        bytes=1,
+        first_offset=last["queue_offset"],
+        last_offset=last["queue_offset"],
+        first_ms=stored_ms,
+        last_ms=stored_ms,
+        last_position=last["physical_offset"],
+        last_stored_ms=stored_ms,
+    )
+
+
+def run(spark: SparkSession, source: dict[str, Any], **options: Any) -> Report:
+    job = Job("replay", JobSettings(**source), spark=spark)
+    try:
+        replay(job, ReplayOptions(**options))
+    finally:
+        job.close()
+    return job.report
+
+
+def source_log(place: Path) -> Log:
+    """Two topics over three seconds; one queue's clock goes back; some of it is not to be sent."""
+    wanted = [
+        Message(
+            topic="AB"[number % 2],
+            queue_id=number // 2 % 2,
+            body=b"%d" % number,
+            properties=f"UNIQ_KEY\x01id-{number}\x02TAGS\x01t\x02" if number % 3 else "",
+            store_ms=STORE_MS + (number * GAP_MS // 10 if number != 20 else 0),
+        )
+        for number in range(30)
+    ]
+    others = [
+        Message(topic="A", body=b"flipped", queue_id=1),
+        Message(topic="RMQ_SYS_TRANS_HALF_TOPIC"),
+        Message(topic="A", body=b"undone", sys_flag=0xC),
+        Message(topic="A", body=b"", queue_id=1),
+    ]
+    log = Log(place).append([*wanted, *others])
+    log.flip(log.offsets[len(wanted)] + 88)
+    return log
+
+
+def test_a_store_into_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    log = source_log(tmp_path / "store")
+    source = {"stores": (f"a/0={log.root}",)}
+    with cluster_in(tmp_path / "c", slaves=0) as cluster:
+        target = {"target": cluster.nameserver_address}
+        report = run(spark, source, **target, create_topics=True, speed=2.0)
+
+        assert report.counts["messages"] == 30
+        assert report.counts["perhaps_twice"] == 0
+        found = {topic: stored(cluster, topic) for topic in "AB"}
+        for topic, by_number in found.items():
+            assert sorted(by_number) == [0, 1]
+            for number, rows in by_number.items():
+                bodies = [int(row["body"]) for row in rows]
+                kept = [n for n in range(30) if "AB"[n % 2] == topic and n // 2 % 2 == number]
+                assert bodies == kept
+                (told,) = (
+                    one
+                    for one in report.inputs
+                    if (one.get("topic"), one.get("queue_id")) == (topic, number)
+                )
+                assert told["messages"] == told["target"]["messages"] == len(kept)
+                assert told["target"]["last_offset"] == len(kept) - 1
+        rows = [row for parts in found.values() for part in parts.values() for row in part]
+        for row in rows:
+            number = int(row["body"])
+            properties = decode_properties(row["properties"])
+            assert (properties.get("TAGS") == "t") == bool(number % 3)
+            assert properties["UNIQ_KEY"].startswith(report.counts["job_id"])
+            if number % 3:
+                assert properties["RB_ORIGIN"] == f"id-{number}"
+            else:
+                assert properties["RB_ORIGIN"].startswith(f"a/{'AB'[number % 2]}/")
+        # Twice as fast as the 2.9 s of the source, in its order but for what was late.
+        times = {int(row["body"]): row["store_timestamp"] for row in rows}
+        span_s = (times[29] - times[0]).total_seconds()
+        assert span_s >= 1.45 - 0.1
+        assert (times[29] - times[9]).total_seconds() <= span_s
+        assert {one["id"]: one["count"] for one in report.findings} == {"empty": 1, "wrong_crc": 1}
+        assert report.exit_code == 1
+        assert [note.split()[0] for note in report.notes] == ["1", "1"]
+
+        # Its own messages are not replayed into it, wherever they were read.
+        queues = [source_queue(topic, found[topic][0][-1]) for topic in "AB"]
+        with pytest.raises(WrongUsage, match="is the source, or a copy of it"):
+            prepare_topics(cluster.nameserver_address, queues, create=True)
+        with pytest.raises(WrongUsage, match="both have the broker at"):
+            run(spark, {"endpoints": cluster.nameserver_address}, **target)
+        later = replace(queues[0], last_stored_ms=0)
+        unknown = replace(queues[0], topic="C")
+        with pytest.raises(WrongUsage, match="has no topic C: --create-topics"):
+            prepare_topics(cluster.nameserver_address, [later, unknown], create=False)

@@ -1,0 +1,151 @@
+"""When `replay` sends what, where it goes, and what it refuses before anything starts."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from pipeline.jobs.common import Job, JobSettings, WrongUsage
+from pipeline.jobs.replay import ReplayOptions, deal, merged_places, pace_of, replay
+from pipeline.jobs.replay_send import GROUP_MAX, Due, Pace, grouped, play, with_origin
+from pipeline.jobs.replay_target import SourceQueue, matched
+from pipeline.keys import TaskKey
+from pipeline.rows import Outgoing, outgoing
+from pipeline.sink_options import SinkOptions
+from rocketbed.wire.bodies import MessageQueue
+
+KEY = TaskKey(job="j", batch=0, partition=0)
+OPTIONS = SinkOptions(endpoints="h:1", topic="T")
+FIRST_MS = 1_000_000
+
+
+def due(times_ms: Iterable[int]) -> list[Due]:
+    times = list(times_ms)
+    cells = {"body": [b"x"] * len(times)}
+    rows = outgoing(cells, first_row=0, key=KEY, options=OPTIONS)
+    return [(FIRST_MS + time, row) for time, row in zip(times, rows, strict=True)]
+
+
+def queue(number: int = 0, **fields: Any) -> SourceQueue:
+    given: dict[str, Any] = {
+        "broker": "a",
+        "topic": "T",
+        "queue_id": number,
+        "messages": 10,
+        "bytes": 100,
+        "first_offset": 0,
+        "last_offset": 9,
+        "first_ms": FIRST_MS,
+        "last_ms": FIRST_MS + 9,
+        "last_position": 999,
+        "last_stored_ms": FIRST_MS + 9,
+    }
+    return SourceQueue(**given | fields)
+
+
+async def times_of(
+    rows: list[Due], pace: Pace, *, rate: float = 0.0, takes_s: float = 0.0
+) -> tuple[list[float], int]:
+    """Seconds at which each message goes out, and how late the latest one was."""
+    began, found = trio.current_time(), []
+
+    async def send(group: list[Outgoing]) -> None:
+        found.extend([round(trio.current_time() - began, 3)] * len(group))
+        await trio.sleep(takes_s)
+
+    played = await play(rows, send, pace, rate=rate)
+    return found, played.late_ms_max
+
+
+async def test_gaps_are_kept_and_scaled(autojump_clock: MockClock) -> None:
+    rows = due([0, 5, 1000, 1000, 3000])
+    assert await times_of(rows, Pace(speed=1.0, first_ms=FIRST_MS)) == ([0, 0, 1, 1, 3], 0)
+    assert await times_of(rows, Pace(speed=10.0, first_ms=FIRST_MS)) == ([0, 0, 0.1, 0.1, 0.3], 0)
+    later = Pace(speed=1.0, first_ms=FIRST_MS - 2000)  # another task has the first message
+    assert await times_of(rows[:1], later) == ([2], 0)
+
+
+async def test_a_task_that_fell_behind_catches_up(autojump_clock: MockClock) -> None:
+    rows = due([0, 1000, 2000, 9000])
+    found = await times_of(rows, Pace(speed=1.0, first_ms=FIRST_MS), takes_s=1.5)
+    assert found == ([0, 1.5, 3, 9], 1000)
+
+
+async def test_a_rate_holds_whatever_the_gaps_were(autojump_clock: MockClock) -> None:
+    rows = due([0] * 100 + [50_000] * 100)
+    found, _ = await times_of(rows, Pace(), rate=50.0)
+    assert found[-1] == 4.0
+    assert all(abs(at - (number + 1) / 50) < 0.03 for number, at in enumerate(found))
+    assert (await times_of(rows, Pace()))[0] == [0.0] * 200
+
+
+def test_what_goes_out_together() -> None:
+    groups = list(grouped(due([0, 10, 20, 30, 500]), Pace(speed=1.0, first_ms=FIRST_MS)))
+    assert [(at, len(group)) for at, group in groups] == [(0, 3), (0.03, 1), (0.5, 1)]
+    assert [len(group) for _, group in grouped(due([0] * (GROUP_MAX + 1)), Pace())] == [4000, 1]
+    assert [len(group) for _, group in grouped(due([0] * 3), Pace(), 1.0)] == [1, 1, 1]
+    assert list(grouped([], Pace())) == []
+
+
+def test_queues_are_spread_over_tasks_and_rates_with_them() -> None:
+    assert deal([10, 90, 40, 45], 2) == [1, 0, 1, 1]
+    assert deal([5], 8) == [0]
+    queues = [queue(0, messages=30), queue(1, messages=10, first_ms=FIRST_MS - 7)]
+    options = ReplayOptions(target="h:1", rate=100.0)
+    pace = pace_of(options, queues, [0, 1])
+    assert (pace.rates, pace.first_ms, pace.speed) == ((75.0, 25.0), FIRST_MS - 7, 0.0)
+    assert pace_of(ReplayOptions(target="h:1", speed=2.0), queues, [0, 0]).rates == ()
+
+
+def test_a_queue_goes_to_its_namesake_or_to_one_in_turn() -> None:
+    def there(broker: str, number: int) -> MessageQueue:
+        return MessageQueue(topic="T", broker_name=broker, queue_id=number)
+
+    same = [there("a", 0), there("a", 1)]
+    assert matched([queue(1), queue(0)], {"T": same}) == [same[1], same[0]]
+    other = [there("x", 1), there("x", 0)]
+    found = matched([queue(0), queue(1), queue(2)], {"T": other})
+    assert [one.queue_id for one in found] == [0, 1, 0]
+
+
+def test_an_origin_for_messages_that_have_no_id() -> None:
+    assert with_origin("UNIQ_KEY\x01id\x02", "a/T/0/1") == "UNIQ_KEY\x01id\x02"
+    for text in ("", "K\x01v\x02", "MY_UNIQ_KEY\x01v\x02"):
+        cells: dict[str, list[Any]] = {"body": [b"x"], "properties": [with_origin(text, "a/T/0/1")]}
+        (row,) = outgoing(cells, first_row=0, key=KEY, options=OPTIONS)
+        assert row.message.properties["RB_ORIGIN"] == "a/T/0/1"
+
+
+def test_ranges_of_the_target_are_put_together() -> None:
+    tasks: list[dict[str, Any]] = [
+        {"rows": 3, "places": [["T", "x", 0, 5, 9, 3]]},
+        {"rows": 2, "places": [["T", "x", 0, 2, 7, 2], ["U", "x", 0, 0, 0, 1]]},
+        {"rows": 0},
+    ]
+    places = merged_places(tasks)
+    assert places["T", "x", 0] == {
+        "broker": "x",
+        "queue_id": 0,
+        "first_offset": 2,
+        "last_offset": 9,
+        "messages": 5,
+    }
+    assert len(places) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"speed": 1.0, "rate": 5.0}, "give one of them"),
+        ({"speed": 0.0}, "--speed is a number above 0"),
+        ({"rate": float("nan")}, "--rate is a number above 0"),
+        ({"start": "noon"}, "--start 'noon': give milliseconds"),
+        ({"topics": ("%RETRY%g",)}, "the cluster's own"),
+    ],
+)
+def test_what_cannot_be_replayed(options: dict[str, Any], said: str) -> None:
+    job = Job("replay", JobSettings(stores=("x",)))
+    with pytest.raises(WrongUsage, match=said):
+        replay(job, ReplayOptions(target="h:1", **options))
