@@ -15,6 +15,7 @@ COMMANDS = {
     "campaign": "rocketbed.cli.pipeline_campaign:campaign",
     "export": "rocketbed.cli.pipeline_export:export",
     "rebuild": "rocketbed.cli.pipeline_rebuild:rebuild",
+    "replay": "rocketbed.cli.pipeline_replay:replay",
     "retention": "rocketbed.cli.pipeline_retention:retention",
     "tail": "rocketbed.cli.pipeline_tail:tail",
     "verify": "rocketbed.cli.pipeline_verify:verify",
