@@ -19,7 +19,7 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.jobs.rebuild_blobs import BATCH, Run
+from pipeline.jobs.rebuild_blobs import BATCH, Run, columns_of
 from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT, BatchUnit
 from rocketbed.inspect.index import ENTRY, HEADER, IndexLayout
 from rocketbed.inspect.writers import BatchQueueWriter, QueueWriter, SlotRefused
@@ -66,7 +66,7 @@ _SCHEMA: Final = pyarrow.schema(
 
 def written_batch(files: Iterable[Written]) -> pyarrow.RecordBatch:
     """Files as an Arrow batch."""
-    return pyarrow.RecordBatch.from_pylist([file._asdict() for file in files], schema=_SCHEMA)
+    return columns_of(list(files), _SCHEMA)
 
 
 def write_queue_file(out: str, runs: Sequence[Run], segment_size: int) -> Written:

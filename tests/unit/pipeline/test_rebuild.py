@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import click
+import numpy
 import pytest
+from click.testing import CliRunner
 
+from pipeline.corrupt import DataLost
 from pipeline.jobs.rebuild import Shape, write_runs
 from pipeline.jobs.rebuild_blobs import (
     BATCH,
     DAMAGE,
     INDEX,
+    KEYS,
     QUEUE,
     SPLIT,
     BlobWriter,
@@ -24,11 +29,14 @@ from pipeline.jobs.rebuild_files import Written
 from pipeline.jobs.rebuild_plan import index_names, index_pieces, uneven_queues
 from pipeline.reading import read_ends
 from pipeline.splits import Replica, plan_splits
+from rocketbed.cli.pipeline_rebuild import rebuild
+from rocketbed.cli.pipeline_retention import retention
 from rocketbed.inspect import Settings, open_directory
 from rocketbed.inspect import rebuild as plain_rebuild
 from rocketbed.inspect.consumequeue import UNIT
 from rocketbed.inspect.dispatch import Dispatcher
 from tests.unit.inspect_support import (
+    SEGMENT,
     SETTINGS,
     STORE_MS,
     Spec,
@@ -246,6 +254,55 @@ def test_damage_is_told_and_built_around(position: int, tmp_path: Path) -> None:
         told = [run for run in built.runs if run.kind == DAMAGE]
         assert [(run.at, run.at + run.items) for run in told] == [(offsets[25], offsets[26])]
         assert hole.startswith(f"{offsets[25]} to {offsets[26]}:")
+
+
+def test_a_file_that_is_missing_is_damage(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write_log(root, [keyed(number, body=bytes(200)) for number in range(60)])
+    (root / "commitlog" / f"{SEGMENT:020d}").unlink()
+    built, files = both(root, tmp_path)
+    (told,) = [run for run in built.runs if run.kind == DAMAGE]
+    assert (told.at, told.items, told.text) == (SEGMENT, SEGMENT, "missing_segment")
+    assert built.uneven
+    assert files["consumequeue"]
+
+
+def test_a_file_that_vanishes_meanwhile_is_an_error(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write_log(root, [keyed(number) for number in range(60)])
+    (split, *_) = plan_splits([Replica("b", "r", str(root))])
+    os.unlink(split.path)
+    directory = open_directory(root, SETTINGS)
+    with BlobWriter(str(tmp_path)) as blobs, pytest.raises(DataLost, match="the file was deleted"):
+        list(SplitDispatch(Dispatcher(directory), queue_segment=200, blobs=blobs).run(split))
+    directory.close()
+
+
+def test_a_staging_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
+    with BlobWriter(str(tmp_path)) as blobs:
+        run = blobs.add(numpy.zeros(5, KEYS), Run(INDEX))
+    assert len(run.read()) == 5
+    os.truncate(run.blob, 99)
+    with pytest.raises(OSError, match="cut short"):
+        run.read()
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "says"),
+    [
+        (rebuild, ["--split", "many"], "--split: a number of bytes"),
+        (rebuild, ["--set", "maxIndexNum"], "--set wants KEY=VALUE, got 'maxIndexNum'"),
+        (rebuild, ["--config", "nowhere.conf"], "nowhere.conf"),
+        (rebuild, ["--store", "a"], "say where to: --out DIR"),
+        (rebuild, ["--out", "here"], "say what to read: --store DIR"),
+        (retention, ["--now", "yesterday"], "--now wants milliseconds since 1970"),
+        (retention, ["--hours", "-1"], "--hours"),
+    ],
+)
+def test_wrong_usage(command: click.Command, arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code != 0
+    assert says in done.output
 
 
 def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
