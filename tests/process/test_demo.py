@@ -116,7 +116,7 @@ def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(tmp_path: Pa
         erase_last_message(directory)
 
     result = run(tmp_path, before_checks=harm)
-    assert result.judgement.exit_code == 1
+    assert result.judgement.exit_code == 1, result.judgement.findings
     found = verdicts(result)
     assert found["A1"] is Verdict.VIOLATED
     assert found["2.3"] is Verdict.VIOLATED
@@ -130,7 +130,7 @@ def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(tmp_path: Pa
     shutil.rmtree(without_slave / "stores" / "b3")
     judgement = judge_run(without_slave)
     assert Verdict.DID_NOT_RUN in {check.verdict for check in judgement.results}
-    assert judgement.exit_code == 6
+    assert judgement.exit_code == 6, judgement.findings
 
 
 def running_nodes(work: Path) -> dict[str, int]:
