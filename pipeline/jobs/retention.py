@@ -152,30 +152,40 @@ def _records(job: Job, logs: Sequence[BrokerLog], columns: Sequence[str]) -> "Da
 
 
 def _cells(records: "DataFrame") -> list[Row]:
-    """Sums by segment, by day (UTC), by topic, and over all (`by` says which), in one query."""
+    """Sums by segment, by day (UTC), by topic, and over all (`by` says which), in one query.
+
+    Records are summed once by all three; the other sums are made of these.
+    """
     from pyspark.sql import functions as f
 
-    is_record = f.col("topic").isNotNull()
-    day = f.date_format("store_timestamp", "yyyy-MM-dd").alias("day")
-    rows = records.select("*", day, is_record.alias("is_record"))
-    place = f.grouping_id("broker", "segment", "day", "topic").alias("place")
-    grouped = rows.groupingSets(
-        [["broker", "segment"], ["day"], ["topic"], []], "broker", "segment", "day", "topic"
-    ).agg(place, *_sums())
+    places = ("broker", "segment", "day", "topic")
+    day = f.to_date("store_timestamp").alias("day")
+    small = records.select("*", day).groupBy(*places).agg(*_sums())
+    sums = [f.sum(name).alias(name) for name in ("messages", "bytes", "malformed")]
+    grouped = small.groupingSets([["broker", "segment"], ["day"], ["topic"], []], *places).agg(
+        f.grouping_id(*places).alias("place"),
+        *sums,
+        f.min_by("first_ms", "first_offset").alias("first_ms"),
+        f.min("oldest_ms").alias("oldest_ms"),
+        f.max("youngest_ms").alias("youngest_ms"),
+    )
     names = {0b0011: "segment", 0b1101: "day", 0b1110: "topic", 0b1111: "all"}
-    return [{"by": names[row["place"]], **row.asDict()} for row in grouped.collect()]
+    rows = [{**row.asDict(), "by": names[row["place"]]} for row in grouped.collect()]
+    return [{**row, "day": None if row["day"] is None else str(row["day"])} for row in rows]
 
 
 def _sums() -> "list[Column]":
+    """Of groups that are records only, or (without a topic) no records."""
     from pyspark.sql import functions as f
 
-    good = f.col("is_record")
+    good = f.col("topic").isNotNull()
     stored_ms = f.when(good, f.unix_millis("store_timestamp"))
     return [
         f.count_if(good).alias("messages"),
         f.coalesce(f.sum(f.when(good, f.col("size").cast("bigint"))), f.lit(0)).alias("bytes"),
         f.count_if(~good).alias("malformed"),
         f.min_by(stored_ms, f.when(good, f.col("physical_offset"))).alias("first_ms"),
+        f.min(f.when(good, f.col("physical_offset"))).alias("first_offset"),
         f.min(stored_ms).alias("oldest_ms"),
         f.max(stored_ms).alias("youngest_ms"),
     ]

@@ -110,43 +110,38 @@ def test_where_it_does_not_write(spark: SparkSession, tmp_path: Path) -> None:
     assert [path.name for path in root.iterdir()] == ["commitlog"]
 
 
-def test_retention_of_two_brokers(spark: SparkSession, tmp_path: Path) -> None:
+def test_retention(spark: SparkSession, tmp_path: Path) -> None:
     hour_ms = 3_600_000
-    logs = []
-    for broker in "ab":
-        made = [
-            Message(
-                f"topic-{number % 2}",
-                bytes(600),
-                f"KEYS\x01k{number % 6}\x02" if number % 2 else "",
-                store_ms=STORE_MS + number * hour_ms,
-            )
-            for number in range(30)
-        ]
-        logs.append(Log(tmp_path / broker).append(made))
-    logs[0].flip(logs[0].offsets[3] + 4)
-    settings = JobSettings(
-        stores=tuple(f"{broker}={tmp_path / broker}" for broker in "ab"), out=tmp_path / "out"
-    )
-    job = Job("retention", settings, spark=spark)
+    made = [
+        Message(
+            f"topic-{number % 2}",
+            bytes(600),
+            f"KEYS\x01k{number % 6}\x02" if number % 2 else "",
+            store_ms=STORE_MS + number * hour_ms,
+        )
+        for number in range(30)
+    ]
+    log = Log(tmp_path / "store").append(made)
+    log.flip(log.offsets[3] + 4)
+    job = Job("retention", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)
     now_ms = STORE_MS + 30 * hour_ms
     with interpreted(spark, is_small=True):
         retention(job, RetentionOptions(hours=(1000, 12), now_ms=now_ms))
     report, tables = job.report, job.report.tables
     assert report.exit_code == 1
     assert [(found["id"], found["count"]) for found in report.findings] == [("malformed", 1)]
-    assert report.counts["messages"] == 59
-    sizes = sum(sum(log.sizes) for log in logs) - logs[0].sizes[3]
+    assert report.counts["messages"] == 29
     for table in ("topics", "days", "segments"):
-        assert sum(row["messages"] for row in tables[table]) == 59
-        assert sum(row["bytes"] for row in tables[table]) == sizes
+        assert sum(row["messages"] for row in tables[table]) == 29
+        assert sum(row["bytes"] for row in tables[table]) == sum(log.sizes) - log.sizes[3]
     assert [row["topic"] for row in tables["topics"]] == ["topic-0", "topic-1"]
+    assert [row["day"] for row in tables["days"]] == ["2026-11-18", "2026-11-19"]
     short, long = tables["retention"]
     assert (short["hours"], long["hours"], long["deleted_segments"]) == (12, 1000, 0)
-    kept = [offset for log in logs for offset in log.offsets if offset >= 3 * SEGMENT]
-    assert short["oldest_kept_ms"] == STORE_MS + logs[0].offsets.index(min(kept)) * hour_ms
-    assert short["deleted_segments"] == 2 * 3
+    kept = min(offset for offset in log.offsets if offset >= 3 * SEGMENT)
+    assert short["oldest_kept_ms"] == STORE_MS + log.offsets.index(kept) * hour_ms
+    assert (short["deleted_segments"], short["deleted_messages"]) == (3, 14)
     (keys,) = tables["keys"]
-    assert (keys["topic"], keys["keys"], keys["keyed_messages"]) == ("topic-1", 6, 29)
-    assert keys["compactable_messages"] == 23
+    assert (keys["topic"], keys["keys"], keys["keyed_messages"]) == ("topic-1", 3, 14)
+    assert keys["compactable_messages"] == 11
     assert (tmp_path / "out" / "keys.csv").read_text().startswith("topic,messages,bytes,")

@@ -46,6 +46,7 @@ from tests.unit.inspect_support import (
     unpack,
     write_log,
 )
+from tests.unit.test_inspect_own_store import write as write_own
 
 PARTS = ("consumequeue", "batchconsumequeue", "index")
 
@@ -121,6 +122,18 @@ def test_real_stores(name: str, tmp_path: Path) -> None:
     assert sorted(files["index"].values()) == sorted(dict(files_below(root, "index")).values())
     assert files["consumequeue"]
     assert files["index"]
+
+
+async def test_a_store_of_the_node(tmp_path: Path) -> None:
+    """Not only the reader's rules: the very files that the node wrote while it served."""
+    root = tmp_path / "store"
+    await write_own(root)
+    _, files = both(root, tmp_path, Settings(), 700)
+    for part in PARTS[:2]:
+        assert files[part] == dict(files_below(root, part))
+    index = sorted(files_below(root, "index"))
+    assert [data for _, data in sorted(files["index"].items())] == [data for _, data in index]
+    assert all(files.values())
 
 
 def keyed(number: int, **fields: object) -> Spec:
