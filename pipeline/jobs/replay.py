@@ -293,7 +293,13 @@ def _send(
     job.report.counts["job_id"] = sink.job
     task = _task(sink, pace)
     ran = rows.select("due_ms", "origin", *COLUMNS).mapInArrow(task, RESULT, barrier=pace.speed > 0)
-    return [json.loads(row.text) for row in ran.collect()]
+    try:
+        return [json.loads(row.text) for row in ran.collect()]
+    except BaseException:
+        job.report.notes.append(
+            f"what was sent before it ended stays in the target; ids begin with {sink.job}"
+        )
+        raise
 
 
 def _task(sink: SinkOptions, pace: Pace) -> Any:

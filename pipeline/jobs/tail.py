@@ -71,7 +71,8 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
     out = job.settings.out
     lines = _Lines(json_line if options.as_json else text_line, write)
     job.spark  # noqa: B018 (its start is a phase of its own)
-    with job.phase("following"):
+    # A spinner would stand in the lines.
+    with job.report.phase("following") if out is None else job.phase("following"):
         if out is None:
             query = _into_lines(job, options, source, lines)
         else:
