@@ -1,7 +1,7 @@
 """Java's hashes of many texts at once, against one by one."""
 
 import pyarrow
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.jobs.rebuild_hash import appended, hashes_of, key_hashes, text_parts
@@ -10,6 +10,7 @@ from rocketbed.inspect.properties import index_key_hash, java_hash
 TEXTS = st.lists(st.none() | st.text(st.characters(max_codepoint=127), max_size=40), max_size=20)
 
 
+@settings(deadline=None)  # the first array loads pandas
 @given(TEXTS, st.integers(0, 3))
 def test_hashes_are_javas(texts: list[str | None], skipped: int) -> None:
     values = pyarrow.array(texts, pyarrow.string())[skipped:]
@@ -17,6 +18,7 @@ def test_hashes_are_javas(texts: list[str | None], skipped: int) -> None:
     assert hashes == [java_hash(text or "") for text in texts[skipped:]]
 
 
+@settings(deadline=None)  # the first array loads pandas
 @given(TEXTS, st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=9))
 def test_keys_behind_a_topic(texts: list[str | None], topic: str) -> None:
     offsets, data = text_parts(pyarrow.array(texts, pyarrow.string()))
