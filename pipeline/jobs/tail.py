@@ -8,12 +8,14 @@ and readers other than Spark go by the sink's `_spark_metadata`.
 Ctrl-C is how a tail without an end is ended: it is no error then.
 """
 
+import signal
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pipeline.errors import PipelineError
 from pipeline.jobs.common import Job, WrongUsage
@@ -40,6 +42,7 @@ LINES_EVERY_S: Final = 0.25
 FILES_EVERY_S: Final = 10.0
 LOOK_S: Final = 1
 CHECKPOINT: Final = "_checkpoint"
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Write = Callable[[str], None]
 
@@ -79,13 +82,9 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
             query = _into_files(job, options, source, out)
         seen: dict[int, int] = {}
         try:
-            while not lines.is_closed and not query.awaitTermination(LOOK_S):
-                _note(query, seen)
-        except KeyboardInterrupt:
-            if options.once:
-                raise
-            job.interrupted = False
-            job.report.notes.append("ended by Ctrl-C")
+            with _Ending() as ending:
+                while not (ending.is_asked or lines.is_closed or query.awaitTermination(LOOK_S)):
+                    _note(query, seen)
         finally:
             query.stop()
             _note(query, seen)
@@ -93,6 +92,31 @@ def tail(job: Job, options: TailOptions, write: Write) -> None:
                 "messages": sum(seen.values()),
                 "batches": sum(1 for rows in seen.values() if rows),
             }
+    if ending.is_asked and options.once:
+        raise KeyboardInterrupt
+    if ending.is_asked:
+        job.report.notes.append("ended by Ctrl-C")
+
+
+class _Ending:
+    """Within it Ctrl-C, SIGTERM and SIGHUP raise nothing: in the middle of a call of Spark's an
+    error would be logged. They ask for the end."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._previous: list[tuple[int, Any]] = []
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = [(number, signal.signal(number, self._ask)) for number in SIGNALS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous:
+            signal.signal(number, handler)
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self.is_asked = True
 
 
 class _Lines:

@@ -1,6 +1,10 @@
 """`tail` over a store that grows: lines, Parquet, and nothing twice."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +62,36 @@ def test_a_second_run_into_parquet_adds_what_is_new(spark: SparkSession, tmp_pat
     assert bodies() == list(range(8))
     with pytest.raises(WrongUsage, match="would be there twice"):
         run(spark, log.root, out, checkpoint=tmp_path / "other")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["Ctrl-C", "reader gone"])
+def test_following_until_it_is_ended(tmp_path: Path, end: str) -> None:
+    log = Log(tmp_path / "store").append([Message(body=b"old")])
+    report = tmp_path / "report.json"
+    words = ["pipeline", "tail", "--store", str(log.root), "--from", "earliest"]
+    words += ["--master", "local[2]", "--report", str(report)]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "rocketbed", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().endswith("/T/0/0 old\n")
+        log.append([Message(body=b"new")])
+        assert process.stdout.readline().endswith(" new\n")
+        if end == "Ctrl-C":
+            process.send_signal(signal.SIGINT)
+        else:
+            process.stdout.close()
+            log.append([Message(body=b"unread")])
+        said = process.stderr.read()
+        assert process.wait() == 0
+    assert "Traceback" not in said
+    found = json.loads(report.read_text())
+    assert (found["verdict"], found["counts"]["messages"] >= 2) == ("good", True)
+    assert not list(tmp_path.glob("rocketbed-tail-*"))
