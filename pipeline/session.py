@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import SparkMissing
@@ -45,6 +46,8 @@ def build_session(
         from pyspark.sql import SparkSession
     except ImportError as exc:
         raise SparkMissing("Spark is not installed: pip install 'rocketbed[spark]'") from exc
+    if remote and find_spec("grpc") is None:
+        raise SparkMissing("Spark Connect needs grpcio: pip install 'pyspark[connect]'")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = dict(DEFAULTS)
     is_local = master.startswith("local") and not remote

@@ -1,0 +1,97 @@
+"""Jobs through Spark Connect give what they give without it.
+
+What Connect needs, grpcio above all, is 47 MB that the extra `spark` does not bring. Where it is
+not installed the command has to say so, and that is then what is tested.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+from pipeline.errors import EXIT_GOOD, EXIT_SPARK
+from pipeline.jobs.export import MANIFEST
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"
+MESSAGES = 256
+JOB_S = 240.0
+END_S = 60.0
+HAS_GRPC = find_spec("grpc") is not None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+def run(job: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a job through a Connect server of its own, of which nothing is left afterwards."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "rocketbed", "pipeline", job),
+            *("--remote", "local[2]", "--json", *arguments),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=JOB_S)
+        await_end(process.pid)
+    finally:
+        if members(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def members(session: int) -> list[str]:
+    """Processes of a session that still run: their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, *fields = (entry / "stat").read_text().rpartition(") ")[2].split()
+                if int(fields[2]) == session and state != "Z":
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+            except (OSError, ValueError):
+                continue  # it ended meanwhile
+    return found
+
+
+def await_end(session: int) -> None:
+    """Until the whole session is gone."""
+    end = time.monotonic() + END_S
+    while left := members(session):
+        assert time.monotonic() < end, left
+        os.sched_yield()
+
+
+def test_export_and_verify(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("export", "--store", str(store), "--out", str(out))
+    if not HAS_GRPC:
+        assert done.returncode == EXIT_SPARK
+        assert "pip install 'pyspark[connect]'" in done.stderr
+        return
+    assert done.returncode == EXIT_GOOD, done.stderr
+    assert json.loads(done.stdout)["counts"]["rows"] == MESSAGES
+    manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    files = [str(out / file["path"]) for part in manifest["parts"] for file in part["files"]]
+    assert pyarrow.dataset.dataset(files, format="parquet").count_rows() == MESSAGES
+
+    replicas = ("--store", f"a/0={store}", "--store", f"a/1={store}")
+    done = run("verify", *replicas)
+    assert done.returncode == EXIT_GOOD, done.stderr
+    assert json.loads(done.stdout)["counts"]["records"] == MESSAGES
