@@ -29,9 +29,9 @@ LIGHT_TOPIC: Final = "%LMQ%"
 def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFrame":
     """For each queue of these replicas its sums over entries of the log's range, and how many
     entries point behind the log's end (`beyond`)."""
-    from pipeline.decode import Wanted
+    from pipeline.files.decode import Wanted
+    from pipeline.files.views import plan_view
     from pipeline.options import Options
-    from pipeline.views import plan_view
 
     work: list[tuple[str, int, int, Any]] = []
     for log in logs:
@@ -49,10 +49,10 @@ def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFram
 
 def part_sums(label: str, start: int, end: int, part: Any) -> "Iterator[pyarrow.RecordBatch]":
     """Sums of one part of the view `consumequeue`, one batch for each of its batches."""
-    from pipeline.decode import Wanted
+    from pipeline.files.decode import Wanted
+    from pipeline.files.views import read_view
     from pipeline.options import Options
     from pipeline.schema import arrow_schema
-    from pipeline.views import read_view
 
     options = Options(path="-", view="consumequeue")
     for batch in read_view(part, arrow_schema("consumequeue"), options, Wanted()):

@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow
 
 from pipeline.errors import EXIT_FINDING, PipelineError
+from pipeline.files.reading import read_ends
+from pipeline.files.splits import Split, plan_splits
 from pipeline.jobs.common import Job, WrongUsage
 from pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
 from pipeline.jobs.rebuild_blobs import (
@@ -68,8 +70,6 @@ from pipeline.jobs.rebuild_place import (
 )
 from pipeline.jobs.rebuild_plan import index_pieces, uneven_queues
 from pipeline.jobs.verify import configured
-from pipeline.reading import read_ends
-from pipeline.splits import Split, plan_splits
 from rocketbed.inspect import NotAStore, Settings, SettingsError, StoreDirectory, open_directory
 from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
 from rocketbed.inspect.dispatch import Dispatcher

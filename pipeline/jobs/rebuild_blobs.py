@@ -16,7 +16,7 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.arrays import flags, numbers, texts
+from pipeline.files.arrays import flags, numbers, texts
 
 QUEUE: Final = "queue"
 BATCH: Final = "batch"

@@ -15,9 +15,13 @@ import numpy
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.arrays import mask_of, numbers_of, slices
-from pipeline.corrupt import CRC_MISMATCH, Gap
-from pipeline.frame import Frame
+from pipeline.files.arrays import mask_of, numbers_of, slices
+from pipeline.files.corrupt import CRC_MISMATCH, Gap
+from pipeline.files.frame import Frame
+from pipeline.files.judge import crc_faults, text_faults
+from pipeline.files.segments import Segment
+from pipeline.files.splits import Split, scan_split
+from pipeline.files.sync import first_record
 from pipeline.jobs.rebuild_blobs import (
     BATCH,
     BATCH_UNITS,
@@ -31,10 +35,6 @@ from pipeline.jobs.rebuild_blobs import (
     Run,
 )
 from pipeline.jobs.rebuild_keys import NotAscii, row_keys, tag_codes
-from pipeline.judge import crc_faults, text_faults
-from pipeline.segments import Segment
-from pipeline.splits import Split, scan_split
-from pipeline.sync import first_record
 from rocketbed.inspect.consumequeue import UNIT
 from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Topic
 from rocketbed.inspect.properties import SCHEDULE_TOPIC, java_hash

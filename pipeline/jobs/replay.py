@@ -34,7 +34,7 @@ from pipeline.jobs.replay_target import (
     refuse_same_brokers,
 )
 from pipeline.options import time_in_ms
-from pipeline.sink_options import SinkOptions
+from pipeline.sink.options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow

@@ -12,8 +12,8 @@ import trio
 
 from pipeline.errors import PipelineError
 from pipeline.jobs.common import WrongUsage
-from pipeline.markers import TOPIC_PREFIX
-from pipeline.wire_log import WireLog, describe
+from pipeline.sink.markers import TOPIC_PREFIX
+from pipeline.wire.log import WireLog, describe
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.routes import Route, route_of

@@ -225,7 +225,7 @@ def _keys(records: "DataFrame", topics: Sequence[Row]) -> list[Row]:
 
 
 def _files(log: Any) -> Any:
-    from pipeline.splits import log_files
+    from pipeline.files.splits import log_files
 
     return [file for file in log_files(log.replica) if file.start < log.end]
 

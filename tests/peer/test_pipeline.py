@@ -6,16 +6,16 @@ from functools import partial
 import pyarrow
 import trio
 
-from pipeline.committed import CommittedPart, marked_runs, read_committed
-from pipeline.keys import TaskKey
+from pipeline.files.reading import Plan
 from pipeline.options import Options
-from pipeline.reading import Plan
 from pipeline.schema import RECORDS, arrow_schema
-from pipeline.sink import TaskCommit, finish, send_partition
-from pipeline.sink_options import SinkOptions
-from pipeline.stream_options import StreamOptions
-from pipeline.stream_queues import QueueLog, read_part
-from pipeline.wire_plan import WirePlan
+from pipeline.sink.committed import CommittedPart, marked_runs, read_committed
+from pipeline.sink.keys import TaskKey
+from pipeline.sink.options import SinkOptions
+from pipeline.sink.writer import TaskCommit, finish, send_partition
+from pipeline.streams.options import StreamOptions
+from pipeline.streams.queues import QueueLog, read_part
+from pipeline.wire.plan import WirePlan
 from rocketbed.client.admin import Admin
 from tests.peer.brokers import Site
 

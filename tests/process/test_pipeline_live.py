@@ -10,23 +10,23 @@ import pytest
 import trio
 
 from chaos.process.cluster import LocalCluster
-from pipeline import stream_physical
-from pipeline.committed import CommittedPart, marked_runs, read_committed
-from pipeline.keys import TaskKey
-from pipeline.marking import is_marked
+from pipeline.files.reading import Plan
 from pipeline.options import OptionError, Options
-from pipeline.reading import Plan
-from pipeline.rows import outgoing
 from pipeline.schema import RECORDS, arrow_schema
-from pipeline.sending import TaskSender
-from pipeline.sink import TaskCommit, finish, send_partition
-from pipeline.sink_options import SinkError, SinkOptions
-from pipeline.stream_offsets import DataLoss, Mark, StreamError, StreamOffset
-from pipeline.stream_options import StreamOptions
-from pipeline.stream_physical import PhysicalLog
-from pipeline.stream_queues import QueueLog, read_part
-from pipeline.wire_log import TopicGone, WireError
-from pipeline.wire_plan import WirePlan
+from pipeline.sink.committed import CommittedPart, marked_runs, read_committed
+from pipeline.sink.keys import TaskKey
+from pipeline.sink.marking import is_marked
+from pipeline.sink.options import SinkError, SinkOptions
+from pipeline.sink.rows import outgoing
+from pipeline.sink.sending import TaskSender
+from pipeline.sink.writer import TaskCommit, finish, send_partition
+from pipeline.streams import physical as stream_physical
+from pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
+from pipeline.streams.options import StreamOptions
+from pipeline.streams.physical import PhysicalLog
+from pipeline.streams.queues import QueueLog, read_part
+from pipeline.wire.log import TopicGone, WireError
+from pipeline.wire.plan import WirePlan
 
 pytestmark = pytest.mark.process
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}

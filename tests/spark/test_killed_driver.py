@@ -13,10 +13,10 @@ import pytest
 import trio
 from pyspark.sql import SparkSession
 
-from pipeline.committed import CommittedPart, marked_runs, read_committed
 from pipeline.options import Options
 from pipeline.schema import arrow_schema
-from pipeline.wire_plan import WirePlan
+from pipeline.sink.committed import CommittedPart, marked_runs, read_committed
+from pipeline.wire.plan import WirePlan
 from tests.spark.live import cluster_in, read
 from tests.unit.inspect_support import some, write_log
 

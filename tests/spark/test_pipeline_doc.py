@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import pipeline.jobs.common
 import pipeline.session
-from pipeline.corrupt import REASONS
+from pipeline.files.corrupt import REASONS
 from pipeline.options import Options
 from pipeline.schema import RECORDS
 from rocketbed.cli.pipeline import COMMANDS

@@ -15,7 +15,7 @@ from pipeline.jobs.replay_target import SourceQueue, prepare_topics
 from pipeline.options import Options
 from pipeline.report import Report
 from pipeline.schema import arrow_schema
-from pipeline.wire_plan import WirePlan
+from pipeline.wire.plan import WirePlan
 from rocketbed.wire.properties import decode_properties
 from tests.spark.live import cluster_in
 from tests.unit.pipeline.log_support import STORE_MS, Log, Message

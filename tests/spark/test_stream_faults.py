@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from chaos.process.cluster import LocalCluster
-from pipeline.keys import TaskKey
-from pipeline.rows import outgoing
-from pipeline.sending import TaskSender
-from pipeline.sink_options import SinkOptions
+from pipeline.sink.keys import TaskKey
+from pipeline.sink.options import SinkOptions
+from pipeline.sink.rows import outgoing
+from pipeline.sink.sending import TaskSender
 from tests.spark.live import FORMAT, cluster_in
 from tests.unit.inspect_support import some, write_log
 

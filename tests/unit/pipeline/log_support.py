@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.files.reading import Plan
 from pipeline.options import Options
-from pipeline.reading import Plan
 from pipeline.schema import RECORDS, VIEWS, arrow_schema
 from rocketbed.inspect.record import crc_digits
 

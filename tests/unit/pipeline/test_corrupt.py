@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.corrupt import REASONS, DataLost, RocketbedCorrupt
+from pipeline.files.corrupt import REASONS, DataLost, RocketbedCorrupt
+from pipeline.files.reading import Plan
+from pipeline.files.segments import Segment, Window
 from pipeline.options import Options
-from pipeline.reading import Plan
 from pipeline.schema import arrow_schema
-from pipeline.segments import Segment, Window
 from rocketbed.inspect import Scanned, open_directory
 from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
 
@@ -270,7 +270,7 @@ def test_a_file_that_shrinks_in_the_middle_of_its_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: str
 ) -> None:
     """Cut while a task is between two batches: an error or a row, and no crash of the process."""
-    monkeypatch.setattr("pipeline.segments.Segment.__init__.__kwdefaults__", {"window": 1000})
+    monkeypatch.setattr("pipeline.files.segments.Segment.__init__.__kwdefaults__", {"window": 1000})
     log = healthy(tmp_path)
     schema = arrow_schema("records", ["physical_offset", "size", "_corrupt"])
     plan = Plan.of(Options.parse({"path": str(log.root), "failOnDataLoss": lenient}))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from pipeline.corrupt import RocketbedCorrupt
-from pipeline.splits import Replica, data_end, durable_offset
+from pipeline.files.corrupt import RocketbedCorrupt
+from pipeline.files.splits import Replica, data_end, durable_offset
 from rocketbed.inspect import Filter, LogEnd, Scanned, StoreDirectory, messages, open_directory
 from tests.unit.pipeline.log_support import reasons, rows
 from tests.unit.test_inspect_own_store import write

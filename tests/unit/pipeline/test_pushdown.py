@@ -21,10 +21,10 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from pipeline.decode import Wanted
+from pipeline.files.decode import Wanted
+from pipeline.files.pushdown import push
+from pipeline.files.reading import Plan
 from pipeline.options import Options
-from pipeline.pushdown import push
-from pipeline.reading import Plan
 from pipeline.schema import RECORDS, arrow_schema
 from tests.unit.pipeline.log_support import STORE_MS, Log, messages, rows
 

@@ -11,7 +11,9 @@ import numpy
 import pytest
 from click.testing import CliRunner
 
-from pipeline.corrupt import DataLost
+from pipeline.files.corrupt import DataLost
+from pipeline.files.reading import read_ends
+from pipeline.files.splits import Replica, plan_splits
 from pipeline.jobs.rebuild import Shape, write_runs
 from pipeline.jobs.rebuild_blobs import (
     BATCH,
@@ -27,8 +29,6 @@ from pipeline.jobs.rebuild_blobs import (
 from pipeline.jobs.rebuild_dispatch import SplitDispatch
 from pipeline.jobs.rebuild_files import Written
 from pipeline.jobs.rebuild_plan import index_names, index_pieces, uneven_queues
-from pipeline.reading import read_ends
-from pipeline.splits import Replica, plan_splits
 from rocketbed.cli.pipeline_rebuild import rebuild
 from rocketbed.cli.pipeline_retention import retention
 from rocketbed.inspect import Settings, open_directory

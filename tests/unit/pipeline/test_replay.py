@@ -11,9 +11,9 @@ from pipeline.jobs.common import Job, JobSettings, WrongUsage
 from pipeline.jobs.replay import ReplayOptions, deal, merged_places, pace_of, replay
 from pipeline.jobs.replay_send import GROUP_MAX, Due, Pace, grouped, play, with_origin
 from pipeline.jobs.replay_target import SourceQueue, matched
-from pipeline.keys import TaskKey
-from pipeline.rows import Outgoing, outgoing
-from pipeline.sink_options import SinkOptions
+from pipeline.sink.keys import TaskKey
+from pipeline.sink.options import SinkOptions
+from pipeline.sink.rows import Outgoing, outgoing
 from rocketbed.wire.bodies import MessageQueue
 
 KEY = TaskKey(job="j", batch=0, partition=0)

@@ -18,7 +18,7 @@ from rocketbed.cli.pipeline_options import summary
 
 TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
-  File "/x/pipeline/decode.py", line 9, in read
+  File "/x/pipeline/files/decode.py", line 9, in read
     raise RocketbedCorrupt(path, 4, "bad_magic")
 {name}: /s/commitlog/0: no record at physical offset 4: bad_magic
  SQLSTATE: 38000
@@ -103,7 +103,7 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     ("text", "code", "said"),
     [
         (
-            TRACEBACK.format(name="pipeline.corrupt.RocketbedCorrupt"),
+            TRACEBACK.format(name="pipeline.files.corrupt.RocketbedCorrupt"),
             3,
             "/s/commitlog/0: no record",
         ),

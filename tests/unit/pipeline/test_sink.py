@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow
 import pytest
 
-from pipeline.committed import COLUMNS, counting
-from pipeline.keys import ORIGIN, TRANSACTION, TaskKey
-from pipeline.markers import (
+from pipeline.sink.committed import COLUMNS, counting
+from pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
+from pipeline.sink.markers import (
     RUNS_MAX,
     BadMarker,
     Committed,
@@ -19,10 +19,10 @@ from pipeline.markers import (
     jobs_of,
     marker_topic,
 )
-from pipeline.requests import COUNT_MAX, make_requests
-from pipeline.rows import Outgoing, check_columns, outgoing
-from pipeline.runs import Lookup, Place, Runs
-from pipeline.sink_options import SinkError, SinkOptions
+from pipeline.sink.options import SinkError, SinkOptions
+from pipeline.sink.requests import COUNT_MAX, make_requests
+from pipeline.sink.rows import Outgoing, check_columns, outgoing
+from pipeline.sink.runs import Lookup, Place, Runs
 from rocketbed.client.messages import Message
 
 KEY = TaskKey(job="job", batch=2, partition=1)

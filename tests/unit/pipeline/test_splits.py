@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import splits
-from pipeline.options import OptionError
-from pipeline.segments import Segment
-from pipeline.splits import (
+from pipeline.files import splits
+from pipeline.files.segments import Segment
+from pipeline.files.splits import (
     NotAStore,
     Replica,
     aligned_end,
@@ -17,7 +16,8 @@ from pipeline.splits import (
     parse_paths,
     plan_splits,
 )
-from pipeline.sync import first_record, queue_anchor
+from pipeline.files.sync import first_record, queue_anchor
+from pipeline.options import OptionError
 from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
 
 MODES = ("auto", "index", "walk", "scan")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.options import OptionError, Options
-from pipeline.stream_offsets import (
+from pipeline.streams.offsets import (
     PHYSICAL,
     QUEUE,
     Mark,
@@ -19,7 +19,7 @@ from pipeline.stream_offsets import (
     queue_name,
     shares,
 )
-from pipeline.stream_options import StreamOptions
+from pipeline.streams.options import StreamOptions
 
 MARKS = st.dictionaries(
     st.text("abc-|0", min_size=1),

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from pipeline.options import Options
-from pipeline.stream_offsets import DataLoss, Mark, queue_name, topic_of
-from pipeline.stream_options import StreamOptions
-from pipeline.stream_queues import QueueLog
-from pipeline.wire_log import QueueBounds
-from pipeline.wire_plan import QueueRange
+from pipeline.streams.offsets import DataLoss, Mark, queue_name, topic_of
+from pipeline.streams.options import StreamOptions
+from pipeline.streams.queues import QueueLog
+from pipeline.wire.log import QueueBounds
+from pipeline.wire.plan import QueueRange
 from rocketbed.wire.bodies import MessageQueue
 
 NAME = "broker-a|T|0"

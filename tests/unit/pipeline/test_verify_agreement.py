@@ -14,12 +14,12 @@ from chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from pipeline.checks.queue_sums import batch_sums
 from pipeline.checks.replicas import first_difference
 from pipeline.errors import PipelineError
+from pipeline.files.splits import Replica
 from pipeline.jobs.common import WrongUsage
 from pipeline.jobs.inputs import BrokerLog, ReplicaLog
 from pipeline.jobs.verify import choose_truth
 from pipeline.jobs.verify_inputs import read_requirement, read_run
 from pipeline.jobs.verify_logs import firm_end
-from pipeline.splits import Replica
 from rocketbed.cli import pipeline_agreement
 from rocketbed.cli.pipeline_agreement import compare, verify_run
 from rocketbed.cli.pipeline_requirement import write_requirement
@@ -152,7 +152,7 @@ def test_what_a_run_requires_is_handed_over(tmp_path: Path) -> None:
 
 def choose_ends(stores: tuple[str, ...]) -> int:
     """Where the logs of these stores end, all at the same place."""
-    from pipeline.splits import data_end, parse_paths
+    from pipeline.files.splits import data_end, parse_paths
 
     (end,) = {data_end(replica) for replica in parse_paths(",".join(stores))}
     return end

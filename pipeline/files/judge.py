@@ -10,11 +10,11 @@ from typing import Final
 import numpy
 from numpy.typing import NDArray
 
-from pipeline.arrays import mask_of
-from pipeline.corrupt import BAD_PROPERTIES, BAD_TOPIC, CRC_MISMATCH
-from pipeline.frame import Frame
-from pipeline.texts import text_column
-from pipeline.walk import Positions
+from pipeline.files.arrays import mask_of
+from pipeline.files.corrupt import BAD_PROPERTIES, BAD_TOPIC, CRC_MISMATCH
+from pipeline.files.frame import Frame
+from pipeline.files.texts import text_column
+from pipeline.files.walk import Positions
 from rocketbed.inspect.record import CRC_PROPERTY, CRC_PROPERTY_SIZE, SECTOR, crc_digits
 
 _CRC_MASK: Final = 0x7FFFFFFF

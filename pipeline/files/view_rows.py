@@ -15,12 +15,12 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.corrupt import DataLost
-from pipeline.decode import Decoder, Wanted
+from pipeline.files.corrupt import DataLost
+from pipeline.files.decode import Decoder, Wanted
+from pipeline.files.segments import Segment
+from pipeline.files.splits import Replica, Split
 from pipeline.options import Options
 from pipeline.schema import CORRUPT, arrow_schema
-from pipeline.segments import Segment
-from pipeline.splits import Replica, Split
 from rocketbed.inspect.consumequeue import PRE_BLANK_SIZE, BatchConsumeQueue
 from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.index import ENTRY, HEADER, SLOT, IndexLayout, read_header

@@ -15,8 +15,8 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.arrays import flags, mask_of, numbers, repeated, slices, texts
-from pipeline.corrupt import (
+from pipeline.files.arrays import flags, mask_of, numbers, repeated, slices, texts
+from pipeline.files.corrupt import (
     BAD_BODY,
     CRC_MISMATCH,
     MISSING_SEGMENT,
@@ -25,15 +25,15 @@ from pipeline.corrupt import (
     Gap,
     RocketbedCorrupt,
 )
-from pipeline.derived import compressed_rows, host_column, unpack_row
-from pipeline.frame import Frame
-from pipeline.judge import Faults, crc_faults, text_faults
+from pipeline.files.derived import compressed_rows, host_column, unpack_row
+from pipeline.files.frame import Frame
+from pipeline.files.judge import Faults, crc_faults, text_faults
+from pipeline.files.segments import Segment
+from pipeline.files.splits import Split, scan_split
+from pipeline.files.sync import first_record
+from pipeline.files.texts import PROPERTIES, property_column, text_column
 from pipeline.options import Options
 from pipeline.schema import CORRUPT, arrow_schema, canonical
-from pipeline.segments import Segment
-from pipeline.splits import Split, scan_split
-from pipeline.sync import first_record
-from pipeline.texts import PROPERTIES, property_column, text_column
 
 logger = logging.getLogger("rocketbed.pipeline")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pipeline.errors import PipelineError
-from pipeline.runs import Runs
+from pipeline.sink.runs import Runs
 
 TOPIC_PREFIX: Final = "RB_TXN_"
 RUNS_MAX: Final = 20_000

@@ -6,10 +6,10 @@ from typing import Final
 
 import trio
 
-from pipeline.markers import Committed, decode_part, encode_marker, jobs_of, marker_topic
-from pipeline.runs import Runs
-from pipeline.sink_options import SinkError, SinkOptions
-from pipeline.wire_log import WireError, WireLog
+from pipeline.sink.markers import Committed, decode_part, encode_marker, jobs_of, marker_topic
+from pipeline.sink.options import SinkError, SinkOptions
+from pipeline.sink.runs import Runs
+from pipeline.wire.log import WireError, WireLog
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message

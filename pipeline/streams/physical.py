@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pipeline.corrupt import DataLost
-from pipeline.decode import batches
-from pipeline.options import Options
-from pipeline.splits import (
+from pipeline.files.corrupt import DataLost
+from pipeline.files.decode import batches
+from pipeline.files.splits import (
     NotAStore,
     Replica,
     Split,
@@ -26,7 +25,8 @@ from pipeline.splits import (
     parse_paths,
     plan_splits,
 )
-from pipeline.stream_offsets import (
+from pipeline.options import Options
+from pipeline.streams.offsets import (
     EARLIEST,
     LATEST,
     PHYSICAL,
@@ -37,8 +37,8 @@ from pipeline.stream_offsets import (
     parse_starting,
     shares,
 )
-from pipeline.stream_options import StreamOptions
-from pipeline.stream_replicas import (
+from pipeline.streams.options import StreamOptions
+from pipeline.streams.replicas import (
     Standing,
     State,
     View,
@@ -53,7 +53,7 @@ from pipeline.stream_replicas import (
 if TYPE_CHECKING:
     import pyarrow
 
-LOG: Final = logging.getLogger("rocketbed.pipeline.stream")
+LOG: Final = logging.getLogger("rocketbed.pipeline.streams.reader")
 LOOK_S: Final = 0.1
 """Pause between looks at replicas that hold the stream up."""
 CLOSE_LOOK_S: Final = 1.0

@@ -6,9 +6,8 @@ from typing import Any
 
 import pyarrow
 
-from pipeline.decode import Wanted, batches
-from pipeline.options import Options
-from pipeline.splits import (
+from pipeline.files.decode import Wanted, batches
+from pipeline.files.splits import (
     Replica,
     Split,
     data_end,
@@ -16,7 +15,8 @@ from pipeline.splits import (
     parse_paths,
     plan_splits,
 )
-from pipeline.views import plan_view, read_view
+from pipeline.files.views import plan_view, read_view
+from pipeline.options import Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from pipeline.corrupt import DataLost
+from pipeline.files.corrupt import DataLost
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import FilePool
 from rocketbed.inspect.record import MAGIC_PREFIX

@@ -11,16 +11,16 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pipeline.replicas import Replica
-from pipeline.scan import Scan, good_records
-from pipeline.segments import Segment
+from pipeline.files.replicas import Replica
+from pipeline.files.scan import Scan, good_records
+from pipeline.files.segments import Segment
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.consumequeue import UNIT
 from rocketbed.inspect.files import FilePool, SegmentFile, list_segments
 from rocketbed.inspect.record import blank_size
 
 if TYPE_CHECKING:
-    from pipeline.splits import Split
+    from pipeline.files.splits import Split
 
 QUEUES_MAX: Final = 256
 """Queues that are looked into; any of them gives a right answer, more give a nearer one."""

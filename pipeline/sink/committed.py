@@ -15,14 +15,14 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.keys import TRANSACTION
-from pipeline.markers import committed, jobs_of, marker_topic
+from pipeline.files.reading import read_ends
+from pipeline.files.splits import NotAStore, Replica, parse_paths
 from pipeline.options import Options
-from pipeline.reading import read_ends
-from pipeline.runs import Lookup, Place, Runs
 from pipeline.schema import arrow_schema, canonical
-from pipeline.splits import NotAStore, Replica, parse_paths
-from pipeline.stream_options import limit_s
+from pipeline.sink.keys import TRANSACTION
+from pipeline.sink.markers import committed, jobs_of, marker_topic
+from pipeline.sink.runs import Lookup, Place, Runs
+from pipeline.streams.options import limit_s
 from rocketbed.inspect import Filter, messages, open_directory
 from rocketbed.inspect import NotAStore as NotAStoreDirectory
 
@@ -90,8 +90,8 @@ def counting(columns: Mapping[str, pyarrow.Array], lookup: Lookup) -> NDArray[nu
 def _of_cluster(options: Options) -> dict[str, Runs]:
     import trio
 
-    from pipeline.marking import read_markers
-    from pipeline.wire_log import WireLog
+    from pipeline.sink.marking import read_markers
+    from pipeline.wire.log import WireLog
     from rocketbed.client.admin import Admin
 
     async def ask() -> dict[str, Runs]:

@@ -10,9 +10,9 @@ import numpy
 import pyarrow
 from pyarrow import compute
 
-from pipeline.arrays import mask_of, numbers, numbers_of, slices
-from pipeline.frame import Frame
-from pipeline.walk import Positions
+from pipeline.files.arrays import mask_of, numbers, numbers_of, slices
+from pipeline.files.frame import Frame
+from pipeline.files.walk import Positions
 from rocketbed.inspect.properties import parse_properties
 
 PROPERTIES: Final = {"tags": "TAGS", "keys": "KEYS", "uniq_key": "UNIQ_KEY"}

@@ -5,7 +5,7 @@
 
 Over `path` a stream reads each broker's log up to what all of its listed replicas hold, from any of
 them; over `endpoints` it reads queues up to what all answering members have. Options:
-`pipeline.stream_options` beside those of batch reads. With a Parquet sink every record is there
+`pipeline.streams.options` beside those of batch reads. With a Parquet sink every record is there
 exactly once, also when the driver was killed in the middle of a batch: readers other than Spark
 have to go by the sink's `_spark_metadata`. A batch that is run again has the same rows; only the
 column `replica` may differ, since another replica may serve it.
@@ -29,14 +29,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pipeline.options import Options
-from pipeline.stream_offsets import PHYSICAL, QUEUE, StreamOffset
-from pipeline.stream_options import StreamOptions
+from pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset
+from pipeline.streams.options import StreamOptions
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from pipeline.stream_physical import PhysicalLog
-    from pipeline.stream_queues import QueueLog
+    from pipeline.streams.physical import PhysicalLog
+    from pipeline.streams.queues import QueueLog
 
 
 class StreamPart(InputPartition):
@@ -94,10 +94,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, StreamPart):
             return iter(())
         if self.kind == QUEUE:
-            from pipeline import stream_queues
+            from pipeline.streams import queues as stream_queues
 
             return stream_queues.read_part(partition.share, self.arrow, self.options)
-        from pipeline import stream_physical
+        from pipeline.streams import physical as stream_physical
 
         return stream_physical.read_part(partition.share, self.arrow, self.options)
 
@@ -118,9 +118,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def log_of(options: Options, stream: StreamOptions) -> "PhysicalLog | QueueLog":
     """What plans a stream: over files, or over queues where the option endpoints is given."""
     if options.endpoints:
-        from pipeline.stream_queues import QueueLog
+        from pipeline.streams.queues import QueueLog
 
         return QueueLog(options, stream)
-    from pipeline.stream_physical import PhysicalLog
+    from pipeline.streams.physical import PhysicalLog
 
     return PhysicalLog(options, stream)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from pipeline.corrupt import DataLost
-from pipeline.splits import NotAStore, Replica, data_end, log_files
-from pipeline.stream_offsets import DataLoss, Mark, StreamError
+from pipeline.files.corrupt import DataLost
+from pipeline.files.splits import NotAStore, Replica, data_end, log_files
+from pipeline.streams.offsets import DataLoss, Mark, StreamError
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.record import blank_size

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy
 
-from pipeline.frame import Frame
-from pipeline.replicas import (
+from pipeline.files.frame import Frame
+from pipeline.files.replicas import (
     UNKNOWN,
     NotAStore,
     Replica,
@@ -19,9 +19,9 @@ from pipeline.replicas import (
     log_files,
     parse_paths,
 )
-from pipeline.scan import Scan
-from pipeline.segments import WINDOW_MIN, Segment
-from pipeline.sync import queue_anchor
+from pipeline.files.scan import Scan
+from pipeline.files.segments import WINDOW_MIN, Segment
+from pipeline.files.sync import queue_anchor
 from rocketbed.inspect.files import SegmentFile
 from rocketbed.inspect.record import scan_record
 

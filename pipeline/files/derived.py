@@ -10,8 +10,8 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.arrays import numbers, texts
-from pipeline.frame import Frame
+from pipeline.files.arrays import numbers, texts
+from pipeline.files.frame import Frame
 from rocketbed.inspect.bodies import BODY_SIZE_MAX, SYS_COMPRESSED
 
 _HOSTS_REMEMBERED: Final = 65_536

@@ -13,12 +13,12 @@ from typing import Final, Self
 
 import trio
 
-from pipeline.keys import TaskKey
-from pipeline.rate import TokenBucket
-from pipeline.requests import Request, make_requests
-from pipeline.rows import Outgoing
-from pipeline.runs import Place, Runs
-from pipeline.sink_options import SinkError, SinkOptions
+from pipeline.sink.keys import TaskKey
+from pipeline.sink.options import SinkError, SinkOptions
+from pipeline.sink.rate import TokenBucket
+from pipeline.sink.requests import Request, make_requests
+from pipeline.sink.rows import Outgoing
+from pipeline.sink.runs import Place, Runs
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.outcome import Outcome, Refused, Sent, wants_retry
 from rocketbed.client.producer import Producer

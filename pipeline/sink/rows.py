@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.keys import ORIGIN, TRANSACTION, TaskKey
 from pipeline.schema import RECORDS
-from pipeline.sink_options import SinkError, SinkOptions
+from pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
+from pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.client.errors import BadMessage
 from rocketbed.client.messages import Message
 from rocketbed.wire.properties import (

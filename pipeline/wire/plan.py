@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from pipeline.decode import Wanted
+from pipeline.files.decode import Wanted
+from pipeline.files.splits import CLOCK_MARGIN_MS
 from pipeline.options import OptionError, Options
-from pipeline.splits import CLOCK_MARGIN_MS
-from pipeline.stream_options import limit_s, partitions_min
-from pipeline.wire_log import RawPull, WireError, WireLog, describe
+from pipeline.streams.options import limit_s, partitions_min
+from pipeline.wire.log import RawPull, WireError, WireLog, describe
 from rocketbed.wire.bodies import MessageQueue
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def read_range(
     wanted_range: QueueRange, schema: "pyarrow.Schema", options: Options, wanted: Wanted
 ) -> "Iterator[pyarrow.RecordBatch]":
     """Rows of a range, in the order of the queue. Raises `WireError`, `TopicGone`."""
-    from pipeline.wire_rows import WireDecoder
+    from pipeline.wire.rows import WireDecoder
 
     decoder = WireDecoder(wanted_range.queue, schema, options, wanted)
     with ThreadPoolExecutor(1, "rocketbed pull") as threads:

@@ -9,10 +9,10 @@ whole record stands.
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason, may_be_long
-from pipeline.frame import Frame
-from pipeline.segments import WINDOW, WINDOW_MIN, Segment, Window
-from pipeline.walk import walk
+from pipeline.files.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason, may_be_long
+from pipeline.files.frame import Frame
+from pipeline.files.segments import WINDOW, WINDOW_MIN, Segment, Window
+from pipeline.files.walk import walk
 from rocketbed.inspect.record import RECORD_SIZE_MIN, blank_size, scan_record
 
 _UNKNOWN: Final = -1

@@ -3,15 +3,15 @@
     rows.write.format("rocketbed").option("endpoints", "host:9876").option("topic", "T") \
         .mode("append").save()
 
-Columns: see `pipeline.rows`; options: see `pipeline.sink_options`. Every message carries an id made
-of the job, the batch, the partition and the number of the row (`pipeline.keys`), so that a reader
-can tell the copies that failed attempts leave behind.
+Columns: see `pipeline.sink.rows`; options: see `pipeline.sink.options`. Every message carries an id
+made of the job, the batch, the partition and the number of the row (`pipeline.sink.keys`), so that
+a reader can tell the copies that failed attempts leave behind.
 
 `delivery=at-least-once`: a task ends well when brokers have acknowledged all of its rows. What
 failed attempts sent stays in the log.
 
 `delivery=exactly-once`: messages carry the property `RB_TXN`, and the driver marks each batch
-(`pipeline.markers`). A reader with `onlyCommitted` sees every row of every marked batch once,
+(`pipeline.sink.markers`). A reader with `onlyCommitted` sees every row of every marked batch once,
 however often tasks, drivers and brokers died. Other readers see all copies. Each streaming query
 and each batch job has a topic `RB_TXN_<id>` of its own for its markers; it may be deleted when
 nobody reads with `onlyCommitted` any more.
@@ -32,10 +32,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pipeline.keys import TaskKey
-from pipeline.rows import COLUMNS, check_columns, outgoing
-from pipeline.runs import Runs
-from pipeline.sink_options import SinkError, SinkOptions
+from pipeline.sink.keys import TaskKey
+from pipeline.sink.options import SinkError, SinkOptions
+from pipeline.sink.rows import COLUMNS, check_columns, outgoing
+from pipeline.sink.runs import Runs
 
 if TYPE_CHECKING:
     import pyarrow
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
-LOG: Final = logging.getLogger("rocketbed.pipeline.sink")
+LOG: Final = logging.getLogger("rocketbed.pipeline.sink.writer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +132,8 @@ def send_partition(
     """
     import trio
 
-    from pipeline.marking import is_marked
-    from pipeline.sending import SendReport, TaskSender
+    from pipeline.sink.marking import is_marked
+    from pipeline.sink.sending import SendReport, TaskSender
 
     async def run() -> SendReport | None:
         if options.is_exactly_once and await is_marked(options, key.job, key.batch):
@@ -179,7 +179,7 @@ def finish(options: SinkOptions, messages: "Sequence[WriterCommitMessage | None]
     if options.is_exactly_once and not is_done_before:
         import trio
 
-        from pipeline.marking import write_marker
+        from pipeline.sink.marking import write_marker
 
         trio.run(write_marker, options, job, batch, runs)
     LOG.info(

@@ -43,7 +43,7 @@ class SinkOptions:
     """`topic`: where rows go when they have no column `topic`."""
     delivery: str = AT_LEAST_ONCE
     """`delivery`: `at-least-once` (default of batch jobs) or `exactly-once` (default of streams):
-    see `pipeline.sink`."""
+    see `pipeline.sink.writer`."""
     job: str = ""
     """`jobId`: the name of a batch job. A job that runs again with the same id and `exactly-once`
     writes nothing that is marked already. Default: a new one each time; streams have Spark's."""

@@ -12,14 +12,14 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.decode import Decoder, Wanted
-from pipeline.frame import Frame
-from pipeline.judge import Faults
+from pipeline.files.decode import Decoder, Wanted
+from pipeline.files.frame import Frame
+from pipeline.files.judge import Faults
+from pipeline.files.segments import PADDING
+from pipeline.files.splits import Replica, Split
+from pipeline.files.walk import Positions, walk
 from pipeline.options import Options
-from pipeline.segments import PADDING
-from pipeline.splits import Replica, Split
-from pipeline.walk import Positions, walk
-from pipeline.wire_log import WireError, describe
+from pipeline.wire.log import WireError, describe
 from rocketbed.wire.bodies import MessageQueue
 
 _PHYSICAL_AT: Final = 28

@@ -1,7 +1,7 @@
 """A stream over a live cluster: ranges of queues, pulled through the client protocol.
 
 As of a log, what a range of a queue holds does not change, and the end of a batch is in the
-checkpoint before it runs. See `pipeline.wire_log` for what a classic cluster cannot promise.
+checkpoint before it runs. See `pipeline.wire.log` for what a classic cluster cannot promise.
 """
 
 import logging
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from pipeline.decode import Wanted
+from pipeline.files.decode import Wanted
 from pipeline.options import Options
-from pipeline.stream_offsets import (
+from pipeline.streams.offsets import (
     EARLIEST,
     LATEST,
     QUEUE,
@@ -29,9 +29,9 @@ from pipeline.stream_offsets import (
     shares,
     topic_of,
 )
-from pipeline.stream_options import StreamOptions
-from pipeline.wire_log import QueueBounds, TopicGone, WireLog, describe
-from pipeline.wire_plan import QueueRange, WirePlan, read_range
+from pipeline.streams.options import StreamOptions
+from pipeline.wire.log import QueueBounds, TopicGone, WireLog, describe
+from pipeline.wire.plan import QueueRange, WirePlan, read_range
 from rocketbed.blocking import Portal
 from rocketbed.wire.bodies import MessageQueue
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOG: Final = logging.getLogger("rocketbed.pipeline.stream")
+LOG: Final = logging.getLogger("rocketbed.pipeline.streams.reader")
 LOOK_S: Final = 0.2
 SAMPLE: Final = 32
 """Records that are looked at to learn how long records are."""

@@ -1,0 +1,1 @@
+"""Store directories as rows: from the bytes of segments to Arrow batches, without Spark."""

@@ -1,0 +1,1 @@
+"""Rows into topics: keys that make retries recognisable, sends, markers of whole batches."""

@@ -1,0 +1,1 @@
+"""Streaming reads: offsets, how far a batch may go, and what it reads."""

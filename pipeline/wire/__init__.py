@@ -1,0 +1,1 @@
+"""A live cluster as rows: what brokers give to pulls."""
