@@ -41,9 +41,9 @@ $(VENV)/.demo: pyproject.toml requirements.lock | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.test: pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) --editable '.[chaos,spark,test]'
+	$(PIP) --editable '.[chaos,spark,connect,test]'
 	touch $@ $(VENV)/.demo
 
 $(VENV)/.lint: pyproject.toml requirements.lock | $(VENV)/bin/python
-	$(PIP) --editable '.[chaos,spark,test,lint]'
+	$(PIP) --editable '.[chaos,spark,connect,test,lint]'
 	touch $@ $(VENV)/.demo $(VENV)/.test

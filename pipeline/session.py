@@ -1,6 +1,7 @@
 """The Spark session of the jobs: every setting that the pipeline needs, in one place."""
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ LOCAL: Final[dict[str, str]] = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
 }
+PORTS: Final = {"spark": 7077, "sc": 15002}
+ANSWER_S: Final = 5.0
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -47,7 +50,7 @@ def build_session(
     except ImportError as exc:
         raise SparkMissing("Spark is not installed: pip install 'rocketbed[spark]'") from exc
     if remote and find_spec("grpc") is None:
-        raise SparkMissing("Spark Connect needs grpcio: pip install 'pyspark[connect]'")
+        raise SparkMissing("Spark Connect needs grpcio: pip install 'rocketbed[connect]'")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = dict(DEFAULTS)
     is_local = master.startswith("local") and not remote
@@ -56,6 +59,7 @@ def build_session(
         settings |= LOCAL | {"spark.sql.shuffle.partitions": str(max(2, 2 * _cores(master)))}
     if not remote or remote.startswith("local"):
         prepare_java()
+    refuse_silent(remote or master)
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(remote) if remote else builder.master(master)
     for key, value in (settings | dict(conf or {})).items():
@@ -64,6 +68,25 @@ def build_session(
         return builder.getOrCreate()
     except Exception as exc:
         raise SparkMissing(f"Spark does not start with {remote or master}: {exc}") from exc
+
+
+def refuse_silent(address: str) -> None:
+    """Raises `SparkMissing` when nothing listens at a `spark://` or `sc://` address.
+
+    Spark itself would try again for minutes.
+    """
+    kind, _, rest = address.partition("://")
+    if kind not in PORTS:
+        return
+    servers = [one.partition("/")[0] for one in rest.split(",")]
+    for server in servers:
+        host, _, port = server.partition(":")
+        try:
+            with socket.create_connection((host, int(port or PORTS[kind])), ANSWER_S):
+                return
+        except (OSError, ValueError):
+            continue
+    raise SparkMissing(f"nothing listens at {address}: is it started, and the address right?")
 
 
 def _cores(master: str) -> int:

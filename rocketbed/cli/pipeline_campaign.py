@@ -26,7 +26,7 @@ from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
     help="MiB that one seed may take.",
 )  # fmt: skip
 @click.option("--resume", is_flag=True, help="Go on with the campaign in --out.")
-@job_options
+@job_options()
 def campaign(
     scenario: str,
     seed: int,

@@ -10,7 +10,7 @@ from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
 
 
 @click.command()
-@job_options
+@job_options("store", "mode", "columns")
 @click.option("--topic", multiple=True, help="Only this topic; again for more.")
 @click.option("--compact", is_flag=True, help="Fewer files, for a shuffle of all rows.")
 @click.option(

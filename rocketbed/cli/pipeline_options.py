@@ -15,26 +15,33 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
 
-def job_options(function: Function) -> Function:
-    """Add the common options to a command; it gets them as keywords for `settings_of`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+def job_options(*reads: str) -> Callable[[Function], Function]:
+    """Add the common options to a command; it gets them as keywords for `settings_of`.
+
+    `reads` are the ones about what is read that the job has a use for: names of `_READING`.
+    """
+
+    def add(function: Function) -> Function:
+        for option in reversed([*(_READING[name] for name in reads), *_OPTIONS]):
+            function = option(function)
+        return function
+
+    return add
 
 
 def settings_of(given: dict[str, Any]) -> JobSettings:
     """The common settings, taken out of a command's keywords. Raises `click.UsageError`."""
     return JobSettings(
-        stores=given.pop("store"),
-        endpoints=given.pop("endpoints") or "",
+        stores=given.pop("store", ()),
+        endpoints=given.pop("endpoints", None) or "",
         out=given.pop("out"),
         master=given.pop("master"),
         remote=given.pop("remote") or "",
         conf=dict(_setting(text) for text in given.pop("conf")),
         report=given.pop("report"),
         as_json=given.pop("as_json"),
-        mode=given.pop("mode"),
-        columns=_names(given.pop("columns")),
+        mode=given.pop("mode", MODES[0]),
+        columns=_names(given.pop("columns", None)),
         spark_log=given.pop("spark_log"),
     )
 
@@ -81,14 +88,28 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-_OPTIONS: list[Callable[[Any], Any]] = [
-    click.option(
+_READING: dict[str, Callable[[Any], Any]] = {
+    "store": click.option(
         "--store",
         multiple=True,
         metavar="[BROKER/REPLICA=]DIR",
         help="A store directory; again for each replica.",
     ),
-    click.option("--endpoints", metavar="HOST:PORT,...", help="A live cluster's name servers."),
+    "endpoints": click.option(
+        "--endpoints", metavar="HOST:PORT,...", help="A live cluster's name servers."
+    ),
+    "mode": click.option(
+        "--mode",
+        type=click.Choice(MODES, case_sensitive=False),
+        default=MODES[0],
+        show_default=True,
+        help="What becomes of records that cannot be read.",
+    ),
+    "columns": click.option(
+        "--columns", metavar="NAME,...", help="Only these columns of the records."
+    ),
+}
+_OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
         "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where results are written."
     ),
@@ -105,17 +126,9 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     click.option("--json", "as_json", is_flag=True, help="The report on standard output."),
     click.option(
-        "--mode",
-        type=click.Choice(MODES, case_sensitive=False),
-        default="PERMISSIVE",
-        show_default=True,
-        help="What becomes of records that cannot be read.",
-    ),
-    click.option(
         "--spark-log",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Append what Spark logs.",
     ),
-    click.option("--columns", metavar="NAME,...", help="Only these columns of the records."),
 ]

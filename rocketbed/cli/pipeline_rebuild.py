@@ -13,7 +13,7 @@ from rocketbed.inspect.config import read_properties
 
 
 @click.command()
-@job_options
+@job_options("store")
 @click.option("--force", is_flag=True, help="Replace queues and index that are in OUT.")
 @click.option("--around-damage", is_flag=True, help="Build also from a log that is damaged.")
 @click.option(

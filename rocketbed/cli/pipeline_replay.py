@@ -12,7 +12,7 @@ _TIME = "TIME"
 
 
 @click.command()
-@job_options
+@job_options("store", "endpoints", "mode")
 @click.option(
     "--target", required=True, metavar="HOST:PORT,...", help="Name servers of the target."
 )

@@ -12,7 +12,7 @@ from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
 
 
 @click.command()
-@job_options
+@job_options("store", "mode")
 @click.option(
     "--hours",
     multiple=True,

@@ -16,7 +16,7 @@ from rocketbed.cli.pipeline_options import job_options, settings_of, summary
 
 
 @click.command()
-@job_options
+@job_options("store", "endpoints", "mode", "columns")
 @click.option("--topic", multiple=True, help="Only this topic; again for more.")
 @click.option(
     "--from", "start", type=click.Choice(STARTS), default="latest", show_default=True,

@@ -13,7 +13,7 @@ _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 
 @click.command()
-@job_options
+@job_options("store")
 @click.option(
     "--run",
     type=click.Path(file_okay=False, exists=True, path_type=Path),

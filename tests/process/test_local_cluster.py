@@ -1,6 +1,7 @@
 """Local clusters of real processes: kills, restarts, what a start that fails says."""
 
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,8 @@ async def test_what_was_sent_survives_the_kill_of_master_and_slave(tmp_path: Pat
     assert len(sent) > 50
     assert set(sent) | {b"last"} <= set(bodies)
     for name in cluster.nodes:
-        report = check_store(open_directory(str(cluster.store_directory(name))))
+        with closing(open_directory(str(cluster.store_directory(name)))) as opened:
+            report = check_store(opened)
         assert report.verdict == "good", (name, report.findings)
 
 

@@ -1,6 +1,7 @@
 """Failover by hand with real processes: promote, send, and the former master follows."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
                 "slave-2": ("master", 0),
             }
     for name in cluster.nodes:
-        report = check_store(open_directory(str(cluster.store_directory(name))))
+        with closing(open_directory(str(cluster.store_directory(name)))) as opened:
+            report = check_store(opened)
         assert report.verdict == "good", (name, report.findings)
 
 

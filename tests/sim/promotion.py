@@ -1,6 +1,7 @@
 """A group whose roles change by hand: nodes `b1`, `b2`, `b3`, of which any may be the master."""
 
 import posixpath
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,7 @@ class Group(SimCluster):
     def check_directory(self, name: str, directory: Path) -> None:
         """The independent reader finds no damage in a node's store."""
         self.simulation.process(name).disk.image().export(str(directory))
-        report = check_store(open_directory(f"{directory}/store"))
+        with closing(open_directory(f"{directory}/store")) as opened:
+            report = check_store(opened)
         bad = [finding for finding in report.findings if finding.severity is not Severity.NOTE]
         assert bad == [], name

@@ -1,5 +1,6 @@
 """What recovery leaves after a crash is clean in the eyes of the independent reader too."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ def test_a_recovered_directory_has_no_damage(kind: str, tmp_path: Path) -> None:
         recovered = reboot(run.image, kind, settings)
         directory = tmp_path / f"{event}"
         recovered.image.export(str(directory))
-        report = check_store(open_directory(f"{directory}{ROOT}"))
+        with closing(open_directory(f"{directory}{ROOT}")) as opened:
+            report = check_store(opened)
         bad = [finding for finding in report.findings if finding.severity is not Severity.NOTE]
         assert bad == [], f"{kind} at event {event}"
         assert report.log_end == recovered.value["end"]
@@ -30,6 +32,7 @@ def test_a_recovered_directory_has_no_damage(kind: str, tmp_path: Path) -> None:
 def test_a_clean_stop_leaves_nothing_to_say(tmp_path: Path) -> None:
     run = run_solo(script, Ledger(), config())
     run.image.export(str(tmp_path))
-    report = check_store(open_directory(f"{tmp_path}{ROOT}"))
+    with closing(open_directory(f"{tmp_path}{ROOT}")) as opened:
+        report = check_store(opened)
     assert list(report.findings) == []
     assert report.verdict == "good"

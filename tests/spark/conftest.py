@@ -1,5 +1,6 @@
 """One Spark session for all tests of this folder: it takes longer to start than they to run."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.session import build_session
 
+DESCRIPTORS_MAX = 900
+"""Spark's callbacks into Python use `select`, which ends at 1,024: they would wait for ever."""
 CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -16,6 +19,8 @@ CONF = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    opened = len(os.listdir("/proc/self/fd"))
+    assert opened < DESCRIPTORS_MAX, f"{opened} files are open: some test does not close its own"
     place = tmp_path_factory.mktemp("spark")
     session = build_session(
         "tests",

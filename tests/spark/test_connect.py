@@ -1,8 +1,4 @@
-"""Jobs through Spark Connect give what they give without it.
-
-What Connect needs, grpcio above all, is 47 MB that the extra `spark` does not bring. Where it is
-not installed the command has to say so, and that is then what is tested.
-"""
+"""Jobs through Spark Connect give what they give without it."""
 
 import json
 import os
@@ -11,13 +7,12 @@ import subprocess
 import sys
 import tarfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.dataset
 import pytest
 
-from pipeline.errors import EXIT_GOOD, EXIT_SPARK
+from pipeline.errors import EXIT_GOOD
 from pipeline.jobs.export import MANIFEST
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -25,7 +20,6 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"
 MESSAGES = 256
 JOB_S = 240.0
 END_S = 60.0
-HAS_GRPC = find_spec("grpc") is not None
 
 
 @pytest.fixture
@@ -81,10 +75,6 @@ def await_end(session: int) -> None:
 def test_export_and_verify(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run("export", "--store", str(store), "--out", str(out))
-    if not HAS_GRPC:
-        assert done.returncode == EXIT_SPARK
-        assert "pip install 'pyspark[connect]'" in done.stderr
-        return
     assert done.returncode == EXIT_GOOD, done.stderr
     assert json.loads(done.stdout)["counts"]["rows"] == MESSAGES
     manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,7 @@ def test_progress_is_told_in_bytes_of_the_log(root: Path) -> None:
     big = Settings.from_properties({"mappedFileSizeCommitLog": str(1 << 26)})
     write_log(root, [Spec(body=body)] * 40, segment=1 << 26)
     told: list[tuple[int, int]] = []
-    check_store(open_directory(root, big), lambda done, total: told.append((done, total)))
+    with closing(open_directory(root, big)) as opened:
+        check_store(opened, lambda done, total: told.append((done, total)))
     assert [total for _, total in told] == [1 << 26] * len(told)
     assert len(told) == 2

@@ -212,7 +212,7 @@ def test_settings_name_what_to_read_once() -> None:
         ("verify --run / --store /s", "leave --store"),
         ("verify --store /s --leader b1", "BROKER=REPLICA"),
         ("verify --store /s --copies 0", "--copies"),
-        ("verify --endpoints 127.0.0.1:1", "--store DIR"),
+        ("verify --endpoints 127.0.0.1:1", "No such option"),
         ("sideways", "No such command"),
     ],
 )
