@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from pipeline.errors import SparkMissing
 from pipeline import session
+from pipeline.errors import SparkMissing
 from pipeline.session import build_session, refuse_silent
 
 
