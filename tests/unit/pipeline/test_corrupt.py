@@ -209,7 +209,7 @@ def test_a_torn_tail_below_the_mark_is_an_error(
 ) -> None:
     log = torn(tmp_path)
     for module in ("reading", "splits"):
-        monkeypatch.setattr(f"pipeline.{module}.durable_offset", lambda _: log.end)
+        monkeypatch.setattr(f"pipeline.files.{module}.durable_offset", lambda _: log.end)
     assert reasons(rows(log.root)) == [(log.offsets[-1], "torn_tail")]
     assert reasons(rows(log.root, splitBytes=200)) == [(log.offsets[-1], "torn_tail")]
     with pytest.raises(RocketbedCorrupt, match="torn_tail"):
