@@ -19,7 +19,7 @@ from chaos.checkers.judgement import Judgement
 from chaos.checkers.result import CheckResult
 from chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from chaos.report.page import write_report
-from chaos.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
+from chaos.runner import VERDICT_FILE, Options, Outcome, held, is_full, run_many
 from chaos.scenario.corpus import Corpus
 from chaos.scenario.crashpoints import crash_event, crash_points
 from chaos.scenario.errors import ScenarioError
@@ -162,7 +162,8 @@ def _take(
             assert outcome.record is not None
             _write_page(outcome.directory, outcome.judgement, outcome.record)
         else:
-            shutil.rmtree(outcome.directory, ignore_errors=True)
+            with held():
+                shutil.rmtree(outcome.directory, ignore_errors=True)
             outcome.directory = None
     if failed and outcome.record is not None and campaign.report is not None:
         _make_repeatable(result, campaign, outcome, say)

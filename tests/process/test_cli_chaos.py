@@ -391,8 +391,9 @@ def interrupt(
             os.killpg(process.pid, number)
         else:
             process.send_signal(number)
-        _, errors = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == (-number if number is Signal.SIGKILL else 130), errors
+        output, errors = process.communicate(timeout=DEADLINE_S)
+        wanted = -number if number is Signal.SIGKILL else 130
+        assert process.returncode == wanted, output + errors
         assert "Traceback" not in errors
     until_clean(tmp_path, process.pid)
 
