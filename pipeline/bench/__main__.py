@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PARTS: Final = ("reads", "memory", "rebuild", "verify", "latency")
 VERIFIED: Final = 2_000_000
 REPLICAS: Final = 3
+HEAP_MIB: Final = 512
+"""About the least that Spark starts with; the log is four times as long."""
 
 
 def main() -> int:
@@ -58,11 +60,12 @@ def _part(part: str, place: Path, mib: int) -> Iterable[Row]:
         return latency.micro_batches(place, build)
     if part == "verify":
         return _verify(place)
+    if part == "memory":
+        large = _store(place / "large", "--mib", str(4 * HEAP_MIB), "--no-index")
+        return reads.memory(lambda heap: build({"spark.driver.memory": heap}), large, HEAP_MIB)
     store = _store(place / "log", "--mib", str(mib))
     if part == "reads":
         return _reads(store)
-    if part == "memory":
-        return reads.memory(lambda heap: build({"spark.driver.memory": heap}), store, mib // 4)
     return _rebuild(store, place)
 
 
