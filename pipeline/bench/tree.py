@@ -2,9 +2,10 @@
 
 import os
 import threading
-from collections import defaultdict
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from pipeline.processes import tree
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -24,7 +25,7 @@ class Cpu(NamedTuple):
 def cpu_of_tree(root: int) -> Cpu:
     """Of a process and its descendants."""
     seconds = {True: 0.0, False: 0.0}
-    for pid in _tree(root):
+    for pid in tree(root):
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
@@ -48,7 +49,7 @@ class MemoryWatch(threading.Thread):
     def run(self) -> None:
         """Sample until `close`."""
         while not self._over.wait(SAMPLE_S):
-            for pid in _tree(self._root):
+            for pid in tree(self._root):
                 try:
                     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
                     is_java = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
@@ -63,18 +64,3 @@ class MemoryWatch(threading.Thread):
         """End sampling."""
         self._over.set()
         self.join()
-
-
-def _tree(root: int) -> list[int]:
-    children: dict[int, list[int]] = defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                text = (entry / "stat").read_text()
-            except OSError:
-                continue
-            children[int(text.rpartition(")")[2].split()[1])].append(int(entry.name))
-    found = [root]
-    for pid in found:
-        found += children[pid]
-    return found

@@ -6,22 +6,22 @@ failed task that Spark would repeat. The process dies with the worker that start
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from pipeline.processes import tree
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 LOOK_S: Final = 0.1
 TAIL: Final = 2000
 """Bytes of what a failed run said that are kept."""
 GOOD: Final = ("pass", "skipped")
-ENDED: Final = ("crash", "timeout", "oom")
-"""Verdicts of runs that gave none themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def run_seed(seed: int, options: SeedOptions, *, again: bool = False) -> dict[st
     text = log.read_bytes()[-TAIL:].decode(errors="replace")
     log.unlink()
     if verdict in GOOD or again:
-        _remove(place)
+        shutil.rmtree(place, ignore_errors=True)
     return {
         "seed": seed,
         "again": again,
@@ -98,20 +98,13 @@ def _run(command: list[str], said: Any, options: SeedOptions) -> tuple[str, byte
 
 def tree_memory(root: int) -> int:
     """Resident bytes of a process and its descendants."""
-    children: dict[int, list[int]] = defaultdict(list)
-    pages: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            children[int(fields[1])].append(int(entry.name))
-            pages[int(entry.name)] = int(fields[21])
-    tree = [root]
-    for pid in tree:
-        tree += children[pid]
-    return PAGE * sum(pages.get(pid, 0) for pid in tree)
+    pages = 0
+    for pid in tree(root):
+        try:
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except OSError:
+            continue
+    return PAGE * pages
 
 
 def _row(output: bytes) -> dict[str, Any]:
@@ -120,9 +113,3 @@ def _row(output: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return row if isinstance(row, dict) else {}
-
-
-def _remove(place: Path) -> None:
-    import shutil
-
-    shutil.rmtree(place, ignore_errors=True)

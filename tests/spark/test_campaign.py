@@ -9,28 +9,15 @@ from pyspark.sql import SparkSession
 from pipeline.jobs.campaign import CampaignOptions, campaign, results
 from pipeline.jobs.common import Job, JobSettings
 from pipeline.jobs.seeds import SeedOptions
+from tests.unit.pipeline.test_seeds import SCENARIO
 
 pytestmark = pytest.mark.spark
-SCENARIO = """
-name = "tiny"
-[cluster]
-brokers = 1
-nameservers = 1
-repl = "async"
-[load.producer]
-count = 1
-rate = 20
-[calm]
-at = "1s"
-drain = "2s"
-[expect]
-progress = [100000, "1s"]
-"""
+MISSED = '[expect]\nprogress = [100000, "1s"]\n'
 
 
 def test_a_campaign_and_its_second_half(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "tiny.toml"
-    path.write_text(SCENARIO)
+    path.write_text(SCENARIO.replace("STORM", "1s") + MISSED)
     options = CampaignOptions(
         seeds=SeedOptions(scenario=str(path), out=str(tmp_path / "out")), first=5, count=1
     )

@@ -1,0 +1,20 @@
+"""Processes of this machine, as the kernel tells of them."""
+
+from collections import defaultdict
+from pathlib import Path
+
+
+def tree(root: int) -> list[int]:
+    """A process and its descendants, parents first. What ends meanwhile may be among them."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "stat").read_text()
+            except OSError:
+                continue
+            children[int(text.rpartition(")")[2].split()[1])].append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children[pid]
+    return found
