@@ -6,14 +6,13 @@ whose power can be cut (`chaos.process.machine`). Everything that outlives a pro
 the janitor's run.
 """
 
-import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import trio
 
@@ -21,8 +20,8 @@ from chaos.history import Function, HistoryWriter
 from chaos.process.asking import Asker
 from chaos.process.fabric import Fabric
 from chaos.process.machine import Machine
-from chaos.process.member import ManagedProcess
-from chaos.process.tied import tied_command
+from chaos.process.member import Launched, ManagedProcess
+from chaos.process.software import OwnSoftware, Software
 from chaos.record import IMAGES, STORES, Image
 from chaos.trace import Trace
 from chaos.trial.api import (
@@ -35,23 +34,10 @@ from chaos.trial.api import (
     Sample,
     State,
 )
-from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address, World
 
 LOOK_S: Final = 0.005
 END_S: Final = 20.0
-SETTINGS: Final = {
-    "mappedFileSizeConsumeQueue": "60000",
-    "maxHashSlotNum": "20000",
-    "maxIndexNum": "60000",
-    "rbMetadataSync": "1000",
-    "registerNameServerPeriod": "10000",
-    "slaveTimeout": "1000",
-    "diskSpaceWarningLevelRatio": "95",
-    "cleanFileForciblyEnable": "false",
-    "fileReservedTime": "876000",
-}
-"""Small files, so that several of each kind come to be; nothing is deleted for a full disk."""
 MISSING: Final = {
     "client.pause": "clients share the harness's process: they cannot be stopped one by one",
     "nameserver.stale": "a nameserver process cannot be given the table of an earlier one",
@@ -59,10 +45,6 @@ MISSING: Final = {
     "clock.drift": "a real clock can be moved, but not made to drift",
 }
 """What no cluster of processes can do, and why."""
-_RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
-_FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
-_CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
-_FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
 
 
 class ProcessBackend:
@@ -78,24 +60,26 @@ class ProcessBackend:
         history: HistoryWriter,
         directory: Path,
         began_ns: int,
+        software: Software | None = None,
     ) -> None:
         """`machines` are the nodes' by name; `directory` is for logs and configurations."""
         self.fabric = fabric
+        self._software = OwnSoftware() if software is None else software
         self.history = history
         self.images: list[Image] = []
         self._machines = machines
         self._nameservers = list(nameservers)
         self._directory = directory
         self._began_ns = began_ns
-        self._processes: dict[str, ManagedProcess] = {}
+        self._processes: dict[str, Launched] = {}
         self._paused: set[str] = set()
-        self._causes: dict[ManagedProcess, str] = {}
+        self._causes: dict[Launched, str] = {}
         """Why a process is going to end."""
         self._reasons: dict[str, str] = {}
         self._end_counts: dict[str, int] = {}
         self._armed: dict[str, bool] = {}
         """Nodes that have a crash point; whether the power goes with it."""
-        self._noted: dict[ManagedProcess, trio.Event] = {}
+        self._noted: dict[Launched, trio.Event] = {}
         """Set once a process's end stands in the history."""
         self._clients: dict[str, trio.CancelScope] = {}
 
@@ -117,7 +101,7 @@ class ProcessBackend:
         with trio.CancelScope(shield=True):
             for process in self._processes.values():
                 self._causes.setdefault(process, "kill")
-                if process.signal(signal.SIGKILL):
+                if await process.send(signal.SIGKILL):
                     await process.wait_ended()  # its watcher may be cancelled already
         self._nursery.cancel_scope.cancel()
         try:
@@ -137,6 +121,8 @@ class ProcessBackend:
             return self.fabric.lacks(capability)
         if capability in MISSING:
             return MISSING[capability]
+        if (reason := self._software.lacks(capability)) is not None:
+            return reason
         for machine in self._machines.values():
             return machine.lacks(capability)
         return None
@@ -175,7 +161,7 @@ class ProcessBackend:
         """Ask the node."""
         if self.state(name) != "running":
             return None
-        return await self._asker.sample(self.fabric.address(name))
+        return await self._software.observe(self._asker, self.fabric.address(name))
 
     # --- processes
 
@@ -189,35 +175,37 @@ class ProcessBackend:
         own = self._directory / name
         own.mkdir(parents=True, exist_ok=True)
         lines = dict(self.fabric.settings(name))
+        environment: Mapping[str, str] = {}
         if name in self._nameservers:
-            options = [part for key, value in lines.items() for part in ("--set", f"{key}={value}")]
-            command = tied_command("nameserver", *options)
-            environment: Mapping[str, str] = {}
+            command = self._software.nameserver_command(name, own, lines)
         else:
             machine = self._machines[name]
             lines = {
-                **SETTINGS,
                 **settings,
                 **lines,
                 "storePathRootDir": str(machine.store),
                 "namesrvAddr": self.nameservers(),
             }
-            text = render_properties(lines)
-            (own / "broker.conf").write_text(text, encoding="utf-8")
-            command = tied_command("node", "-c", "broker.conf")
+            command = self._software.node_command(name, own, lines)
             environment = machine.environment()
             await self.fabric.restore(name)
-        if environment:
-            command = ["env", *(f"{key}={value}" for key, value in environment.items()), *command]
-        process = ManagedProcess(name, self.fabric.command(name, command), own)
+        process = self._process(name, command, environment, own)
         self._processes[name] = process
         self._reasons.pop(name, None)
         log_end = process.log_path.stat().st_size if process.log_path.exists() else 0
-        pid = process.start()
+        pid = await process.launch()
         if name in self._machines:
             self._machines[name].started(pid)
         self._noted[process] = trio.Event()
         self._nursery.start_soon(self._watch, name, process, log_end)
+
+    def _process(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
+    ) -> Launched:
+        """What will run a command on a machine; not started yet."""
+        if environment:
+            command = ["env", *(f"{key}={value}" for key, value in environment.items()), *command]
+        return ManagedProcess(name, self.fabric.command(name, command), own)
 
     async def kill(self, name: str) -> None:
         """SIGKILL, and wait."""
@@ -230,7 +218,7 @@ class ProcessBackend:
             return False
         noted = self._noted[process]
         self._causes[process] = "stop"
-        process.signal(signal.SIGTERM)
+        await process.send(signal.SIGTERM)
         with trio.move_on_after(timeout_s):
             code = await process.wait_ended()
             await noted.wait()
@@ -240,13 +228,13 @@ class ProcessBackend:
 
     async def pause(self, name: str) -> None:
         """SIGSTOP."""
-        if self._processes[name].signal(signal.SIGSTOP):
+        if await self._processes[name].send(signal.SIGSTOP):
             self._paused.add(name)
 
     async def resume(self, name: str) -> None:
         """SIGCONT."""
         self._paused.discard(name)
-        self._processes[name].signal(signal.SIGCONT)
+        await self._processes[name].send(signal.SIGCONT)
 
     async def power_cut(self, name: str, mode: str) -> None:
         """Silence the network, freeze the disk, kill, mount again (chaos.md 3.3)."""
@@ -295,11 +283,11 @@ class ProcessBackend:
         self._causes[process] = cause
         self._paused.discard(name)
         noted = self._noted[process]
-        process.signal(signal.SIGKILL)
+        await process.send(signal.SIGKILL)
         with trio.fail_after(END_S):
             await noted.wait()
 
-    async def _watch(self, name: str, process: ManagedProcess, log_end: int) -> None:
+    async def _watch(self, name: str, process: Launched, log_end: int) -> None:
         """Read a process's log until it has recovered, and note its end."""
         if name not in self._nameservers:
             async with trio.open_nursery() as nursery:
@@ -317,7 +305,7 @@ class ProcessBackend:
             cause = "powercut" if has_power_gone else "kill"
             await self.crash(name, CrashPoint())
         elif cause == "crash" and self._processes[name] is process:
-            self._reasons[name] = _reason(process, code)
+            self._reasons[name] = self._software.reason(process.log_tail(), code)
         if name not in self._nameservers:
             fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}
             self.history.event(Function.NODE, name, "exit", fields)
@@ -326,19 +314,19 @@ class ProcessBackend:
         self._end_counts[name] = self._end_counts.get(name, 0) + 1
         self._noted.pop(process).set()
 
-    async def _read_log(self, name: str, process: ManagedProcess, log_end: int) -> None:
+    async def _read_log(self, name: str, process: Launched, log_end: int) -> None:
         while not self._note_recovery(name, process, log_end):
             await trio.sleep(LOOK_S)
 
-    def _read_rest(self, name: str, process: ManagedProcess, log_end: int) -> None:
-        for found in _CUT.finditer(process.log_path.read_bytes()[log_end:]):
-            self.history.event(Function.NODE, name, "cut", _fields(found[1]))
+    def _read_rest(self, name: str, process: Launched, log_end: int) -> None:
+        for fields in self._software.cuts(process.log_path.read_bytes()[log_end:]):
+            self.history.event(Function.NODE, name, "cut", dict(fields))
 
-    def _note_recovery(self, name: str, process: ManagedProcess, log_end: int) -> bool:
-        found = _RECOVERED.search(process.log_path.read_bytes()[log_end:])
-        if found is not None:
-            self.history.event(Function.NODE, name, "recovered", _fields(found[1]))
-        return found is not None
+    def _note_recovery(self, name: str, process: Launched, log_end: int) -> bool:
+        fields = self._software.recovered(process.log_path.read_bytes()[log_end:])
+        if fields is not None:
+            self.history.event(Function.NODE, name, "recovered", dict(fields))
+        return fields is not None
 
     def _keep_image(self, name: str, cause: str) -> None:
         number = 1 + sum(image.node == name for image in self.images)
@@ -427,21 +415,3 @@ class ProcessBackend:
             machine.read_trace(trace.node(name), self._began_ns)
         trace.nodes = {name: node for name, node in trace.nodes.items() if node.times}
         return Collected(stores, self.images, trace, facts={"net": self.fabric.name})
-
-
-def _fields(text: bytes) -> dict[str, Any]:
-    """The fields of a log line; whole numbers as such."""
-    fields: dict[str, Any] = {}
-    for key, value in _FIELD.findall(text.decode("utf-8", "replace")):
-        bare = value.strip('"')
-        fields[key] = int(bare) if bare.lstrip("-").isdigit() else bare
-    return fields
-
-
-def _reason(process: ManagedProcess, code: int | None) -> str:
-    """The last line of the log, behind the kind of error if the node named it."""
-    lines = process.log_tail().splitlines()
-    last = lines[-1].removeprefix("rocketbed: ") if lines else ""
-    named = _FAILED.findall("\n".join(lines[-2:]))
-    kind = f"{named[-1]}: " if named else ""
-    return f"{kind}{last} (exit code {code})"

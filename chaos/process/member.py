@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -28,6 +29,39 @@ since a cluster may outlive the object that started it, and another object may s
 
 class ProcessError(RocketbedError):
     """A process that did not start, or is not what it should be; the message says which log."""
+
+
+class Launched(Protocol):
+    """A program on a machine of a cluster, over one life; signals and exit codes are POSIX's."""
+
+    @property
+    def log_path(self) -> Path:
+        """What it printed, and what earlier ones with this name did."""
+        ...
+
+    async def launch(self) -> int:
+        """Start it; its pid in this system's numbers. Raises `RocketbedError`."""
+        ...
+
+    def pid(self) -> int | None:
+        """While it runs."""
+        ...
+
+    async def send(self, number: signal.Signals) -> bool:
+        """Send a signal; False when it does not run."""
+        ...
+
+    async def wait_ended(self) -> int | None:
+        """Wait for its end; its exit code (negative: the signal)."""
+        ...
+
+    def exit_code(self) -> int | None:
+        """The same, once it has ended."""
+        ...
+
+    def log_tail(self) -> str:
+        """The end of the log."""
+        ...
 
 
 class ManagedProcess:
@@ -80,6 +114,14 @@ class ManagedProcess:
             return None
         os.close(descriptor)
         return self._pid
+
+    async def launch(self) -> int:
+        """`start`, as every kind of program has it."""
+        return self.start()
+
+    async def send(self, number: signal.Signals) -> bool:
+        """`signal`, as every kind of program has it."""
+        return self.signal(number)
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process is not there."""

@@ -5,8 +5,9 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -14,9 +15,12 @@ import trio
 
 from chaos.history import HistoryWriter
 from chaos.process.backend import ProcessBackend
+from chaos.process.fabric import Fabric
 from chaos.process.fabrics import Net, make_fabric
 from chaos.process.janitor import Run as JanitorRun
+from chaos.process.machine import Machine
 from chaos.process.machines import make_machine
+from chaos.process.software import OwnSoftware, Software
 from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
 from chaos.trial.api import Backend
@@ -42,6 +46,55 @@ class Guest(Protocol):
         ...
 
 
+class Host(Protocol):
+    """Where the programs of a cluster run."""
+
+    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+        """The network between its machines."""
+        ...
+
+    def backend(self, setup: "SetUp") -> ProcessBackend:
+        """A cluster, to be entered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """What a backend is made of."""
+
+    plan: Plan
+    fabric: Fabric
+    machines: Mapping[str, Machine]
+    history: HistoryWriter
+    directory: Path
+    """For configurations and logs."""
+    began_ns: int
+    keeper: JanitorRun
+
+
+@dataclass(frozen=True, slots=True)
+class LocalHost:
+    """This system: programs are its processes."""
+
+    software: Software = field(default_factory=OwnSoftware)
+
+    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+        """What was asked for."""
+        return make_fabric(net, plan, keeper)
+
+    def backend(self, setup: SetUp) -> ProcessBackend:
+        """Processes of the software."""
+        return ProcessBackend(
+            setup.fabric,
+            setup.machines,
+            setup.plan.shape.nameserver_names,
+            setup.history,
+            setup.directory,
+            setup.began_ns,
+            self.software,
+        )
+
+
 def run_in_processes(
     plan: Plan,
     directory: Path,
@@ -49,8 +102,9 @@ def run_in_processes(
     net: Net = "auto",
     say: Callable[[str], None] = lambda line: None,
     guest: Guest | None = None,
+    host: Host | None = None,
 ) -> RunRecord:
-    """Run a plan. The directory has to exist and be empty.
+    """Run a plan on `host` (None: this system). The directory has to exist and be empty.
 
     SIGINT, SIGTERM and SIGHUP end what was started, then raise `KeyboardInterrupt`. Raises
     `BackendError`.
@@ -66,7 +120,7 @@ def run_in_processes(
                         nursery.cancel_scope.cancel()
 
                 nursery.start_soon(stop_at_signal)
-                records.append(await run(plan, directory, net, say, guest))
+                records.append(await run(plan, directory, net, say, guest, host))
                 nursery.cancel_scope.cancel()
 
     trio.run(until_signal)
@@ -81,12 +135,14 @@ async def run(
     net: Net,
     say: Callable[[str], None],
     guest: Guest | None = None,
+    host: Host | None = None,
 ) -> RunRecord:
     """The same within a trio program; cancelled, it ends what it started.
 
     Raises `OSError` (ENOSPC) when the directory's file system fills up.
     """
     check_room(directory)
+    host = LocalHost() if host is None else host
     began_ns = time.monotonic_ns()
     shape = plan.shape
     wanted = sorted({*plan.needs, *(need for step in plan.steps for need in step.needs)})
@@ -98,17 +154,21 @@ async def run(
         }
         if guest is not None:
             guest.settle(machines[shape.nodes[0]].store)
-        fabric = make_fabric(net, plan, keeper)
+        fabric = host.fabric(net, plan, keeper)
         history = stack.enter_context(
             HistoryWriter(directory / HISTORY_FILE, lambda: time.monotonic_ns() - began_ns)
         )
+        setup = SetUp(
+            plan=plan,
+            fabric=fabric,
+            machines=machines,
+            history=history,
+            directory=directory / NODES,
+            began_ns=began_ns,
+            keeper=keeper,
+        )
         try:
-            async with (
-                ProcessBackend(
-                    fabric, machines, shape.nameserver_names, history, directory / NODES, began_ns
-                ) as backend,
-                trio.open_nursery() as nursery,
-            ):
+            async with host.backend(setup) as backend, trio.open_nursery() as nursery:
                 nursery.start_soon(_watch_room, directory)
                 visit = None if guest is None else guest.visit
                 record = await Conductor(plan, backend, say, visit=visit).run(directory)

@@ -1,0 +1,127 @@
+"""What runs on the machines of a cluster: how it is started, what its log says, what it answers.
+
+A backend knows processes, disks and links, and nothing of brokers. `OwnSoftware` is rocketbed; a
+cluster of something else is the same backend with another `Software`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from chaos.process.asking import Asker
+from chaos.process.tied import tied_command
+from chaos.trial.api import Sample
+from rocketbed.wire.properties_text import render_properties
+from rocketbed.world.api import Address
+
+SETTINGS: Final = {
+    "mappedFileSizeConsumeQueue": "60000",
+    "maxHashSlotNum": "20000",
+    "maxIndexNum": "60000",
+    "rbMetadataSync": "1000",
+    "registerNameServerPeriod": "10000",
+    "slaveTimeout": "1000",
+    "diskSpaceWarningLevelRatio": "95",
+    "cleanFileForciblyEnable": "false",
+    "fileReservedTime": "876000",
+}
+"""Small files, so that several of each kind come to be; nothing is deleted for a full disk."""
+CONFIG: Final = "broker.conf"
+_RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
+_FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
+_CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
+_FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
+
+
+class Software(Protocol):
+    """The programs of nodes and nameservers. Log texts are of one start, from its first byte."""
+
+    name: str
+    """`rocketbed`, `rocketmq-5.3.3`, ..."""
+
+    def lacks(self, capability: str) -> str | None:
+        """Why it cannot take a fault; None when it can, or when that is not its affair."""
+        ...
+
+    def nameserver_command(
+        self, name: str, directory: Path, lines: Mapping[str, str]
+    ) -> Sequence[str]:
+        """Write what the nameserver needs below `directory`, its working directory; its command.
+
+        `lines` are the fabric's settings: `listenPort`, `bindAddress`.
+        """
+        ...
+
+    def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
+        """The same for a node; `lines` are those of its `broker.conf`."""
+        ...
+
+    def recovered(self, log: bytes) -> Mapping[str, Any] | None:
+        """What the node said of its recovery; None: nothing yet."""
+        ...
+
+    def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
+        """Each time the node cut its own log to its master's."""
+        ...
+
+    def reason(self, log_tail: str, code: int | None) -> str:
+        """Why it ended by itself, in one line."""
+        ...
+
+    async def observe(self, asker: Asker, address: Address) -> Sample | None:
+        """Where a node stands; None when it does not say."""
+        ...
+
+
+class OwnSoftware:
+    """rocketbed's node and nameserver, tied to this process."""
+
+    name = "rocketbed"
+
+    def lacks(self, capability: str) -> str | None:
+        """Nothing."""
+        return None
+
+    def nameserver_command(
+        self, name: str, directory: Path, lines: Mapping[str, str]
+    ) -> Sequence[str]:
+        """All by options."""
+        options = [part for key, value in lines.items() for part in ("--set", f"{key}={value}")]
+        return tied_command("nameserver", *options)
+
+    def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
+        """With a `broker.conf`."""
+        text = render_properties({**SETTINGS, **lines})
+        (directory / CONFIG).write_text(text, encoding="utf-8")
+        return tied_command("node", "-c", CONFIG)
+
+    def recovered(self, log: bytes) -> Mapping[str, Any] | None:
+        """The line `store.recovered`."""
+        found = _RECOVERED.search(log)
+        return None if found is None else _fields(found[1])
+
+    def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
+        """Lines `replication.cut`."""
+        return [_fields(found[1]) for found in _CUT.finditer(log)]
+
+    def reason(self, log_tail: str, code: int | None) -> str:
+        """The last line of the log, behind the kind of error if the node named it."""
+        lines = log_tail.splitlines()
+        last = lines[-1].removeprefix("rocketbed: ") if lines else ""
+        named = _FAILED.findall("\n".join(lines[-2:]))
+        kind = f"{named[-1]}: " if named else ""
+        return f"{kind}{last} (exit code {code})"
+
+    async def observe(self, asker: Asker, address: Address) -> Sample | None:
+        """By its runtime information and its replication status."""
+        return await asker.sample(address)
+
+
+def _fields(text: bytes) -> dict[str, Any]:
+    """The fields of a log line; whole numbers as such."""
+    fields: dict[str, Any] = {}
+    for key, value in _FIELD.findall(text.decode("utf-8", "replace")):
+        bare = value.strip('"')
+        fields[key] = int(bare) if bare.lstrip("-").isdigit() else bare
+    return fields
