@@ -226,6 +226,8 @@ class HistoryWriter:
         self._open: dict[int, Attempt] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._next_number = self._rows = self._events = 0
+        self.listener: Callable[[Event], None] | None = None
+        """Told of each event as it is written."""
 
     def __enter__(self) -> "HistoryWriter":
         return self
@@ -278,7 +280,10 @@ class HistoryWriter:
     ) -> None:
         """Something happened, now."""
         self._events += 1
-        self._add(["event", self.now_ns(), int(function), node, what, dict(fields or {})])
+        event = Event(self.now_ns(), int(function), node, what, dict(fields or {}))
+        self._add(["event", *event])
+        if self.listener is not None:
+            self.listener(event)
 
     def write(self, row: Row) -> None:
         """Append a finished row."""

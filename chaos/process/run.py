@@ -24,7 +24,7 @@ from chaos.process.software import OwnSoftware, Software
 from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
 from chaos.trial.api import Backend
-from chaos.trial.conductor import Conductor
+from chaos.trial.conductor import Attendant, Conductor
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOM_MIN: Final = 16 << 20
@@ -136,6 +136,7 @@ async def run(
     say: Callable[[str], None],
     guest: Guest | None = None,
     host: Host | None = None,
+    attendant: Attendant | None = None,
 ) -> RunRecord:
     """The same within a trio program; cancelled, it ends what it started.
 
@@ -145,7 +146,9 @@ async def run(
     host = LocalHost() if host is None else host
     began_ns = time.monotonic_ns()
     shape = plan.shape
-    wanted = sorted({*plan.needs, *(need for step in plan.steps for need in step.needs)})
+    of_steps = (need for step in plan.steps for need in step.needs)
+    by_hand = attendant.needs if attendant is not None else ()
+    wanted = sorted({*plan.needs, *of_steps, *by_hand})
     with ExitStack() as stack:
         keeper = stack.enter_context(JanitorRun.begin())
         machines = {
@@ -171,7 +174,8 @@ async def run(
             async with host.backend(setup) as backend, trio.open_nursery() as nursery:
                 nursery.start_soon(_watch_room, directory)
                 visit = None if guest is None else guest.visit
-                record = await Conductor(plan, backend, say, visit=visit).run(directory)
+                conductor = Conductor(plan, backend, say, visit=visit, attendant=attendant)
+                record = await conductor.run(directory)
                 nursery.cancel_scope.cancel()
             return record
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -38,13 +38,33 @@ Visit = Callable[[str, Backend], Awaitable[None]]
 OCCASIONS: Final = ("before the faults", "after the faults")
 
 
+class Attendant(Protocol):
+    """Somebody at the controls: watches a run, breaks things by hand, and says when to end it."""
+
+    needs: tuple[str, ...]
+    """Capabilities that would be of use."""
+
+    async def attend(self, conductor: "Conductor") -> None:
+        """Called when the run begins, cancelled when it is over."""
+        ...
+
+
 class Conductor:
     """One run. `record` is complete when `run` returns."""
 
     def __init__(
-        self, plan: Plan, backend: Backend, say: Say, *, visit: Visit | None = None
+        self,
+        plan: Plan,
+        backend: Backend,
+        say: Say,
+        *,
+        visit: Visit | None = None,
+        attendant: Attendant | None = None,
     ) -> None:
-        """`visit` is called when all serves, before the load and again before the stop."""
+        """`visit` is called when all serves, before the load and again before the stop.
+
+        With an attendant the storm goes on after the last step, until `end_storm`.
+        """
         self.plan = plan
         self.backend = backend
         self.control = LoadControl()
@@ -88,7 +108,14 @@ class Conductor:
         )
         self._say = say
         self._visit = visit
-        self._zero_ns = backend.now_ns()
+        self._attendant = attendant
+        self._storm_scope = trio.CancelScope()
+        self.phase = "set up"
+        """`set up`, `storm`, `calm`, `drain`, `reading`, `stopping`."""
+        self.storm_s = 0.0
+        """How long the storm was, once it is over."""
+        self.zero_ns = backend.now_ns()
+        """Of the backend's clock when the load began."""
 
     async def run(self, directory: Path) -> RunRecord:
         """All phases, then everything into the directory. Raises `BackendError`.
@@ -105,6 +132,8 @@ class Conductor:
             await self._collect(directory)
             return self.record
         async with trio.open_nursery() as nursery:
+            if self._attendant is not None:
+                nursery.start_soon(self._attendant.attend, self)
             if await self._set_up():
                 nursery.start_soon(self._sample)
                 await self._storm()
@@ -120,7 +149,15 @@ class Conductor:
 
     def now_s(self) -> float:
         """Seconds of the scenario: since the load began."""
-        return (self.backend.now_ns() - self._zero_ns) / 1e9
+        return (self.backend.now_ns() - self.zero_ns) / 1e9
+
+    def end_storm(self) -> None:
+        """End the faults now, whatever the plan says."""
+        self._storm_scope.cancel()
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self._tell(phase)
 
     def _tell(self, line: str, moment: float | None = None) -> None:
         """Say what happens, with the scenario's time."""
@@ -144,8 +181,8 @@ class Conductor:
             await self._wait_in_sync()
             if self._visit is not None:
                 await self._visit(OCCASIONS[0], backend)
-            self._zero_ns = backend.now_ns()
-            self.record.facts["zero_ns"] = self._zero_ns
+            self.zero_ns = backend.now_ns()
+            self.record.facts["zero_ns"] = self.zero_ns
             for name, program in self.programs.items():
                 backend.start_client(name, program)
             return True
@@ -178,16 +215,19 @@ class Conductor:
         return sample is not None and sample.in_sync >= self.plan.shape.brokers
 
     async def _storm(self) -> None:
-        self._tell("storm")
-        with trio.move_on_after(self.plan.storm_s):
+        self._enter("storm")
+        if self._attendant is None:
+            self._storm_scope.deadline = trio.current_time() + self.plan.storm_s
+        with self._storm_scope:
             await self.schedule.run()
             await trio.sleep_forever()
+        self.storm_s = round(self.schedule.now_s(), 6)
         await self.actions.mend()
         self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
         self.record.calm_ns = self.backend.now_ns()
 
     async def _calm(self) -> None:
-        self._tell("calm")
+        self._enter("calm")
         began_s = self.now_s()
         for group in self.plan.shape.group_nodes():
             if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
@@ -205,7 +245,7 @@ class Conductor:
 
     async def _drain(self) -> None:
         """Wait until producers have ended and every slave has all of its master's log."""
-        self._tell("drain")
+        self._enter("drain")
         with trio.move_on_after(DRAIN_S) as scope:
             for name in producer_names(self.plan):
                 while self.backend.client_state(name) != "down":
@@ -240,7 +280,7 @@ class Conductor:
         return None
 
     async def _read(self) -> None:
-        self._tell("reading")
+        self._enter("reading")
         reason = f"not everything was read within {READ_S:g} s"
         with trio.move_on_after(READ_S) as scope:
             try:
@@ -253,7 +293,7 @@ class Conductor:
             self._stall("drain", "final reader", reason)
 
     async def _stop(self) -> None:
-        self._tell("stopping")
+        self._enter("stopping")
         self.control.producing = self.control.consuming = False
         self._note_ends()
         for name in self.programs:

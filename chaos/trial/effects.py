@@ -48,6 +48,14 @@ class Effects:
         """Whether any fault lies on a node's disk."""
         return any(node in effect.disks for effect in self._parts)
 
+    def links(self) -> dict[Pair, LinkState]:
+        """What is on each link now; links without any fault are left out."""
+        pairs = dict.fromkeys(pair for effect in self._parts for pair in effect.links)
+        return {
+            pair: _together([part.links[pair] for part in self._parts if pair in part.links])
+            for pair in pairs
+        }
+
     async def _apply(self, changed: Iterable[Effect]) -> None:
         pairs: dict[Pair, None] = {}
         disks: dict[str, None] = {}

@@ -16,6 +16,7 @@ import trio
 from chaos.history import Attempt, Function, HistoryWriter
 from chaos.history import Outcome as Said
 from chaos.scenario.plan import Plan
+from chaos.trial.latency import Latencies
 from chaos.workload import BODY_SIZE_MIN, Writer, body_crc, encode_body
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
@@ -45,6 +46,8 @@ class LoadControl:
     consuming: bool = True
     counts: "Counter[str]" = field(default_factory=Counter)
     """Messages by outcome: ok, weak, fail, info."""
+    latencies: Latencies = field(default_factory=Latencies)
+    """Of sends that were acknowledged."""
     acknowledged_ns: dict[str, int] = field(default_factory=dict)
     """Producer -> its last acknowledgement."""
     outages: list[tuple[str, int, int]] = field(default_factory=list)
@@ -231,6 +234,7 @@ class ProducerProgram:
             if self._failed_ns is None:
                 self._failed_ns = now_ns
             return
+        control.latencies.note(now_ns - rows[0].row.invoked_ns)
         control.acknowledged_ns[self._name] = now_ns
         if self._failed_ns is not None:
             control.outages.append((self._name, self._failed_ns, now_ns))

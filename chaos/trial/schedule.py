@@ -6,7 +6,7 @@ the concrete plan, which a replay file holds and the shrinker works on.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
 from random import Random
 from typing import Any, Final
@@ -35,6 +35,21 @@ COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
+class Held:
+    """A step whose fault is in force."""
+
+    step: Step
+    concrete: Step
+    """With the time and the names, as the history has it."""
+    done: Done
+    place: int
+    """Of the step in `Schedule.done`."""
+    since_s: float
+    """Scenario time at which the fault was there."""
+    by_hand: bool
+
+
 class Schedule:
     """The steps of one run."""
 
@@ -54,6 +69,8 @@ class Schedule:
         """Steps that this backend cannot do, each with the reason."""
         self.missed: list[str] = []
         """Steps that found nobody to do it to."""
+        self.held: list[Held] = []
+        """What can be ended, the oldest first; later steps may have overtaken some of it."""
         self._plan = plan
         self._backend = backend
         self._members = members
@@ -90,6 +107,32 @@ class Schedule:
     def now_s(self) -> float:
         """Seconds since the load began."""
         return trio.current_time() - self._zero_s
+
+    async def by_hand(self, step: Step) -> list[str]:
+        """Carry out, now, what no plan foresaw; names of those it hit.
+
+        It is noted as every step is. What lasts goes on until `end`, or until all is mended.
+        Raises `BackendError`.
+        """
+        held = await self._begin(step, by_hand=True)
+        return [] if held is None else held.done.names
+
+    async def end(self, held: Held, *, by_hand: bool = False, undo: bool = True) -> None:
+        """End a fault; one that has ended is nothing.
+
+        By hand it comes to stand in `done` with the time that it lasted. Without `undo` something
+        else has ended it, and only that is noted.
+        """
+        if held not in self.held:
+            return
+        self.held.remove(held)
+        lasted_s = round(max(self.now_s() - held.since_s, 1e-6), 6)
+        if undo and held.done.undo is not None:
+            with trio.move_on_after(ACTION_S, shield=True):
+                await held.done.undo()
+            if by_hand:
+                self.done[held.place] = replace(held.concrete, for_s=lasted_s)
+        self._event(held.step, held.done, "heal", held.concrete, by_hand=by_hand)
 
     def _moments(self, trigger: At | Every) -> list[float]:
         if isinstance(trigger, At):
@@ -144,17 +187,10 @@ class Schedule:
         """Carry a step out, let those that follow it follow, and undo it in its time."""
         if step.share < 1.0 and self._random.random() >= step.share:
             return
-        moment = self.now_s()
-        began_ns = self._backend.now_ns()
-        done: Done | None = None
-        with trio.move_on_after(ACTION_S, shield=True):
-            done = await self._actions.do(step)
-        if done is None:
-            raise BackendError(f"{step}, begun at {moment:.3f} s, did not end in {ACTION_S:g} s")
-        if not done.names:
-            self.missed.append(f"{step}: nobody to do it to at {moment:.3f} s")
+        held = await self._begin(step)
+        if held is None:
             return
-        concrete = self._note(step, done, moment, began_ns)
+        done, concrete = held.done, held.concrete
         if done.wait is not None:
             if not await done.wait():
                 self._event(step, done, "missed", concrete)
@@ -167,11 +203,34 @@ class Schedule:
             nursery.start_soon(self._at, nursery, follower, self.now_s() + follower.trigger.seconds)
         if step.for_s is not None and done.undo is not None:
             await trio.sleep(step.for_s)
-            with trio.move_on_after(ACTION_S, shield=True):
-                await done.undo()
-            self._event(step, done, "heal", concrete)
+            await self.end(held)
 
-    def _note(self, step: Step, done: Done, moment: float, began_ns: int) -> Step:
+    async def _begin(self, step: Step, *, by_hand: bool = False) -> Held | None:
+        """Carry a step out and note it; None when it hit nobody."""
+        moment = self.now_s()
+        began_ns = self._backend.now_ns()
+        done: Done | None = None
+        with trio.move_on_after(ACTION_S, shield=True):
+            done = await self._actions.do(step)
+        if done is None:
+            raise BackendError(f"{step}, begun at {moment:.3f} s, did not end in {ACTION_S:g} s")
+        if not done.names:
+            self.missed.append(f"{step}: nobody to do it to at {moment:.3f} s")
+            return None
+        concrete = self._note(step, done, moment, began_ns, by_hand=by_hand)
+        held = Held(
+            step=step,
+            concrete=concrete,
+            done=done,
+            place=len(self.done) - 1,
+            since_s=self.now_s(),
+            by_hand=by_hand,
+        )
+        if done.undo is not None:
+            self.held.append(held)
+        return held
+
+    def _note(self, step: Step, done: Done, moment: float, began_ns: int, *, by_hand: bool) -> Step:
         concrete = replace(
             step,
             trigger=At(round(moment, 6)),
@@ -183,12 +242,19 @@ class Schedule:
         if step.verb == "heal":
             concrete = replace(concrete, target="")
         self.done.append(concrete)
-        self._event(step, done, step.verb, concrete, began_ns=began_ns)
+        self._event(step, done, step.verb, concrete, began_ns=began_ns, by_hand=by_hand)
         self._say(concrete.action(), moment)
         return concrete
 
     def _event(
-        self, step: Step, done: Done, what: str, concrete: Step, *, began_ns: int | None = None
+        self,
+        step: Step,
+        done: Done,
+        what: str,
+        concrete: Step,
+        *,
+        began_ns: int | None = None,
+        by_hand: bool = False,
     ) -> None:
         fields: dict[str, Any] = {
             "step": str(concrete),
@@ -199,5 +265,9 @@ class Schedule:
         }
         if began_ns is not None:
             fields["began_ns"] = began_ns
+        if by_hand:
+            fields["by_hand"] = True
+            if step.for_s is None and done.undo is not None:
+                fields["for_s"] = 0.0  # it lasts, and nobody knows yet how long
         node = done.names[0] if len(done.names) == 1 else ""
         self._backend.history.event(Function.NEMESIS, node, what, fields)
