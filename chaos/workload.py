@@ -35,9 +35,13 @@ def encode_body(writer: Writer, size: int) -> bytes:
     """
     if size < BODY_SIZE_MIN:
         raise ValueError(f"a body that names its writer has at least {BODY_SIZE_MIN} bytes")
-    filler = _filler(writer.value, size - BODY_SIZE_MIN)
+    return sign_body(writer, _filler(writer.value, size - BODY_SIZE_MIN))
+
+
+def sign_body(writer: Writer, content: bytes) -> bytes:
+    """A body that names its writer and then has this content."""
     unsigned = _HEAD.pack(_MAGIC, *writer, 0)
-    return _HEAD.pack(_MAGIC, *writer, _crc32c(unsigned + filler)) + filler
+    return _HEAD.pack(_MAGIC, *writer, _crc32c(unsigned + content)) + content
 
 
 def decode_body(body: bytes) -> Writer | None:

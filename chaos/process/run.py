@@ -103,6 +103,7 @@ def run_in_processes(
     say: Callable[[str], None] = lambda line: None,
     guest: Guest | None = None,
     host: Host | None = None,
+    conductor: MakeConductor = Conductor,
 ) -> RunRecord:
     """Run a plan on `host` (None: this system). The directory has to exist and be empty.
 
@@ -120,7 +121,7 @@ def run_in_processes(
                         nursery.cancel_scope.cancel()
 
                 nursery.start_soon(stop_at_signal)
-                records.append(await run(plan, directory, net, say, guest, host))
+                records.append(await run(plan, directory, net, say, guest, host, conductor))
                 nursery.cancel_scope.cancel()
 
     trio.run(until_signal)

@@ -49,6 +49,24 @@ class Attendant(Protocol):
         ...
 
 
+class Conducting(Protocol):
+    """A run, whoever decides what happens in it."""
+
+    async def run(self, directory: Path) -> RunRecord:
+        """Everything, up to the record in the directory."""
+        ...
+
+
+class MakeConductor(Protocol):
+    """Makes the one that conducts a run on a backend."""
+
+    def __call__(
+        self, plan: Plan, backend: Backend, say: Say, *, visit: Visit | None = None
+    ) -> Conducting:
+        """Nothing has begun yet."""
+        ...
+
+
 class Conductor:
     """One run. `record` is complete when `run` returns."""
 

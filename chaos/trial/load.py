@@ -201,30 +201,9 @@ class ProducerProgram:
             outcome = await producer.send_batch(messages, order_key=order_key)
         else:
             outcome = await producer.send(messages[0], order_key=order_key)
-        said = self._finish(outcome, rows)
+        said = finish_sends(outcome, rows)
         self._note(said, rows, topic)
         return said is Said.OK
-
-    def _finish(self, outcome: Outcome, rows: list[Attempt]) -> Said:
-        if isinstance(outcome, Sent):
-            said = Said.OK if outcome.is_safe else Said.WEAK
-            for place, row in enumerate(rows):
-                physical = -1
-                if place < len(outcome.offset_ids):
-                    physical = parse_offset_message_id(outcome.offset_ids[place])[2]
-                row.finish(
-                    said,
-                    status=outcome.status.value,
-                    queue=outcome.queue.queue_id,
-                    queue_offset=outcome.queue_offset + place,
-                    physical_offset=physical,
-                    node=outcome.queue.broker_name,
-                )
-            return said
-        said = Said.FAIL if isinstance(outcome, Refused) else Said.INFO
-        for row in rows:
-            row.finish(said, status=-1 if outcome.code is None else outcome.code)
-        return said
 
     def _note(self, said: Said, rows: list[Attempt], topic: str) -> None:
         control = self._control
@@ -242,6 +221,29 @@ class ProducerProgram:
         if len(control.keys) < KEYS_KEPT or rows[0].row.value % 64 == 0:
             value = rows[-1].row.value
             control.keys.append((topic, f"v{value}", value))
+
+
+def finish_sends(outcome: Outcome, rows: list[Attempt]) -> Said:
+    """Write how the messages of one send ended; what their sender may rely on."""
+    if isinstance(outcome, Sent):
+        said = Said.OK if outcome.is_safe else Said.WEAK
+        for place, row in enumerate(rows):
+            physical = -1
+            if place < len(outcome.offset_ids):
+                physical = parse_offset_message_id(outcome.offset_ids[place])[2]
+            row.finish(
+                said,
+                status=outcome.status.value,
+                queue=outcome.queue.queue_id,
+                queue_offset=outcome.queue_offset + place,
+                physical_offset=physical,
+                node=outcome.queue.broker_name,
+            )
+        return said
+    said = Said.FAIL if isinstance(outcome, Refused) else Said.INFO
+    for row in rows:
+        row.finish(said, status=-1 if outcome.code is None else outcome.code)
+    return said
 
 
 ClientFailure = (ClientError, RemotingError, ProtocolError)
