@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from chaos.checkers.judgement import Judgement, judge_run
 from chaos.process.tied import tie_to
@@ -32,6 +32,9 @@ from chaos.scratch import Scratch
 from chaos.sim.fate import SimulationError
 from chaos.trial.api import BackendError
 from rocketbed.wire.errors import RocketbedError
+
+if TYPE_CHECKING:
+    from chaos.process.run import Host
 
 VERDICT_FILE: Final = "verdict.json"
 END_S: Final = 20.0
@@ -90,9 +93,13 @@ class Outcome:
 class Options:
     """How plans are run."""
 
-    backend: Literal["sim", "process"] = "sim"
+    backend: Literal["sim", "process", "docker"] = "sim"
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
     """What lies between the machines of a process cluster."""
+    target: str = ""
+    """Somebody else's software on the machines of a process cluster (`chaos.foreign.target`)."""
+    mode: Literal["classic", "controller"] = "classic"
+    """Of that software: who decides about roles."""
     timeout_s: float = TIMEOUT_S
     say: Say | None = None
     """Told of what happens, line by line."""
@@ -113,7 +120,8 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     else:
         from chaos.process.run import run_in_processes
 
-        record = run_in_processes(plan, directory, net=options.net, say=say)
+        host = _foreign_host(options)
+        record = run_in_processes(plan, directory, net=options.net, say=say, host=host)
     outcome.facts["run_cpu_s"] = time.process_time() - began_cpu
     outcome.record = record
     outcome.judgement = judge_run(directory)
@@ -122,6 +130,14 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     text = json.dumps(outcome.judgement.as_row(), indent=1)
     (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
     return outcome
+
+
+def _foreign_host(options: Options) -> "Host | None":
+    if not options.target:
+        return None
+    from chaos.foreign.target import foreign_host
+
+    return foreign_host(options.target, options.mode)
 
 
 def run_plan(

@@ -1,5 +1,6 @@
 """Asking nodes where they stand, over their own protocol, without waiting long for a silent one."""
 
+import math
 from typing import Final
 
 import trio
@@ -69,19 +70,30 @@ def _sample(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
     written = _number(table, "commitLogMaxOffset")
     if written is None:
         return None
-    unflushed = _number(table, "remainHowManyDataToFlush") or 0
+    unflushed = size_at_most(table.get("remainHowManyDataToFlush", "0"))
     undispatched = _number(table, "dispatchBehindBytes") or 0
     acks = sorted((slave.slave_ack_offset for slave in ha.ha_connection_info), reverse=True)
     slave = ha.ha_client_runtime_info
     return Sample(
         written=written,
-        flushed=written - unflushed,
+        flushed=max(written - unflushed, 0),
         confirmed=min(written, acks[0]) if acks else written,
         dispatched=written - undispatched,
         in_sync=1 + ha.in_sync_slave_nums if ha.master else 0,
         is_master=ha.master,
         is_following=not ha.master and slave.is_activated,
     )
+
+
+def size_at_most(text: str) -> int:
+    """Bytes of a size as RocketMQ prints it for people, `512 B` or `1.2 KiB`; rounded up."""
+    number, _, unit = text.strip().partition(" ")
+    try:
+        value = float(number)
+    except ValueError:
+        return 0
+    power = "BKMGTPE".find(unit[:1] or "B")
+    return math.ceil(value) if power <= 0 else math.ceil((value + 0.05) * 1024**power)
 
 
 def _number(table: dict[str, str], key: str) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import trio
 
@@ -212,17 +212,17 @@ class ProcessBackend:
         await self._end(name, "kill")
 
     async def stop(self, name: str, timeout_s: float = END_S) -> bool:
-        """SIGTERM, and wait."""
+        """SIGTERM, and wait; longer where the software is known to take longer."""
         process = self._processes.get(name)
         if process is None or process.pid() is None:
             return False
         noted = self._noted[process]
         self._causes[process] = "stop"
         await process.send(signal.SIGTERM)
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(max(timeout_s, self._software.stop_s)):
             code = await process.wait_ended()
             await noted.wait()
-            return code == 0
+            return self._software.is_clean(code)
         await self.kill(name)
         return False
 
@@ -403,6 +403,13 @@ class ProcessBackend:
 
     # --- the end
 
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "net": self.fabric.name,
+            "software": self._software.name,
+            "elects": self._software.elects,
+        }
+
     async def collect(self, directory: Path) -> Collected:
         """Copy stores off their machines."""
         stores: dict[str, str] = {}
@@ -414,4 +421,4 @@ class ProcessBackend:
                 stores[name] = where
             machine.read_trace(trace.node(name), self._began_ns)
         trace.nodes = {name: node for name, node in trace.nodes.items() if node.times}
-        return Collected(stores, self.images, trace, facts={"net": self.fabric.name})
+        return Collected(stores, self.images, trace, facts=self._facts())

@@ -5,7 +5,7 @@ cluster of something else is the same backend with another `Software`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -39,6 +39,10 @@ class Software(Protocol):
 
     name: str
     """`rocketbed`, `rocketmq-5.3.3`, ..."""
+    stop_s: float
+    """What a clean stop may take."""
+    elects: bool
+    """Whether it decides by itself who is master."""
 
     def lacks(self, capability: str) -> str | None:
         """Why it cannot take a fault; None when it can, or when that is not its affair."""
@@ -69,15 +73,26 @@ class Software(Protocol):
         """Why it ended by itself, in one line."""
         ...
 
+    def is_clean(self, code: int | None) -> bool:
+        """Whether a node that was sent SIGTERM ended with the exit code of a clean stop."""
+        ...
+
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
         """Where a node stands; None when it does not say."""
         ...
 
 
 class OwnSoftware:
-    """rocketbed's node and nameserver, tied to this process."""
+    """rocketbed's node and nameserver."""
 
     name = "rocketbed"
+
+    def __init__(self, command: Callable[..., list[str]] = tied_command) -> None:
+        """`command` makes the command line of a program of ours; by default tied to us."""
+        self._command = command
+
+    stop_s = 20.0
+    elects = False
 
     def lacks(self, capability: str) -> str | None:
         """Nothing."""
@@ -88,13 +103,13 @@ class OwnSoftware:
     ) -> Sequence[str]:
         """All by options."""
         options = [part for key, value in lines.items() for part in ("--set", f"{key}={value}")]
-        return tied_command("nameserver", *options)
+        return self._command("nameserver", *options)
 
     def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
         """With a `broker.conf`."""
         text = render_properties({**SETTINGS, **lines})
         (directory / CONFIG).write_text(text, encoding="utf-8")
-        return tied_command("node", "-c", CONFIG)
+        return self._command("node", "-c", CONFIG)
 
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
         """The line `store.recovered`."""
@@ -112,6 +127,10 @@ class OwnSoftware:
         named = _FAILED.findall("\n".join(lines[-2:]))
         kind = f"{named[-1]}: " if named else ""
         return f"{kind}{last} (exit code {code})"
+
+    def is_clean(self, code: int | None) -> bool:
+        """0."""
+        return code == 0
 
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
         """By its runtime information and its replication status."""

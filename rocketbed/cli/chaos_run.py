@@ -28,10 +28,10 @@ from rocketbed.cli.pipeline_agreement import second_judge
 @click.argument("scenario")
 @click.option(
     "--backend",
-    type=click.Choice(["sim", "process"]),
+    type=click.Choice(["sim", "process", "docker"]),
     default="sim",
     show_default=True,
-    help="In simulation, or on real processes.",
+    help="In simulation, on real processes, or in containers.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="What is drawn; else random.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Run so many seeds from --seed on.")
@@ -42,6 +42,19 @@ from rocketbed.cli.pipeline_agreement import second_judge
     default="auto",
     show_default=True,
     help="What lies between real processes.",
+)
+@click.option(
+    "--target",
+    metavar="SOFTWARE",
+    default="",
+    help="A real RocketMQ in place of our nodes: rocketmq:5.3.3, or DIR; --backend process.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["classic", "controller"]),
+    default="classic",
+    show_default=True,
+    help="With --target: roles as configured, or elected by a controller.",
 )
 @click.option("--quick", is_flag=True, help="A short form of the scenario.")
 @click.option("--strict", is_flag=True, help="End with 5 if a step had to be skipped.")
@@ -77,11 +90,13 @@ from rocketbed.cli.pipeline_agreement import second_judge
 )
 def run(
     scenario: str,
-    backend: Literal["sim", "process"],
+    backend: Literal["sim", "process", "docker"],
     seed: int | None,
     seeds: int | None,
     jobs: int,
     net: Literal["auto", "plain", "proxy", "switch"],
+    target: str,
+    mode: Literal["classic", "controller"],
     quick: bool,
     strict: bool,
     no_shrink: bool,
@@ -100,7 +115,9 @@ def run(
 
     first = SystemRandom().randrange(1_000_000) if seed is None else seed
     numbers = range(first, first + (seeds or 1))
-    options = Options(backend=backend, net=net, say=say)
+    if target and backend != "process":
+        raise click.UsageError("--target needs real processes: add --backend process")
+    options = Options(backend=backend, net=net, target=target, mode=mode, say=say)
     points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
         family = load_scenario(scenario)

@@ -1,0 +1,183 @@
+"""A real RocketMQ: its jars, fetched by Maven, or those of a distribution that somebody unpacked.
+
+What is fetched is kept (`$XDG_CACHE_HOME/rocketbed/rocketmq-VERSION`) and fetched again only when
+what it is made from has changed. A directory becomes the place of the jars by one rename, so two
+harnesses that fetch at once end with one whole set, and a broken download leaves none.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rocketbed.wire.errors import RocketbedError
+
+VERSIONS: Final = ("5.3.3", "5.5.0")
+"""Those that the findings speak of; others are fetched as well."""
+FETCH_S: Final = 600
+PACKAGES: Final = "on Debian: apt install openjdk-17-jdk-headless maven"
+OPEN: Final = (
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+)
+"""What RocketMQ's own start scripts open for its mapped files."""
+FAST_START: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+NEEDED: Final = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-store", "rocketmq-controller")
+_PARTS: Final = ("namesrv", "broker", "client", "tools")
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+(-[\w.]+)?")
+_POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>rocketbed</groupId>
+  <artifactId>foreign</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>{dependencies}
+  </dependencies>
+  <build>
+    <plugins>
+      <plugin>
+        <groupId>org.apache.maven.plugins</groupId>
+        <artifactId>maven-dependency-plugin</artifactId>
+        <version>3.6.1</version>
+      </plugin>
+    </plugins>
+  </build>
+</project>
+"""
+_DEPENDENCY: Final = """
+    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-{part}</artifactId>
+      <version>{version}</version>
+    </dependency>"""
+
+
+class InstallationError(RocketbedError):
+    """A RocketMQ that cannot be had; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where the jars are."""
+
+    version: str
+    """Of the broker's jar."""
+    lib: Path
+
+    def command(
+        self,
+        main: str,
+        *arguments: str,
+        home: Path,
+        memory_mib: int,
+        options: Sequence[str] = (),
+        classes: Path | None = None,
+    ) -> list[str]:
+        """A command line that runs a Java class; its files besides the store go below `home`.
+
+        `classes` are searched before the jars; `options` are the virtual machine's.
+        """
+        path = f"{self.lib}/*" if classes is None else f"{classes}:{self.lib}/*"
+        return [
+            "java",
+            f"-Xms{memory_mib}m",
+            f"-Xmx{memory_mib}m",
+            *FAST_START,
+            *OPEN,
+            *options,
+            f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}",
+            "-cp",
+            path,
+            main,
+            *arguments,
+        ]
+
+
+def install(version: str, directory: Path | None = None) -> Installation:
+    """A version from Maven Central, fetched if it has to be. Raises `InstallationError`.
+
+    `directory` is where its folder `lib` is kept; without it a place in the user's cache.
+    """
+    if _VERSION.fullmatch(version) is None:
+        raise InstallationError(f"{version!r} is no version of RocketMQ: such as {VERSIONS[0]}")
+    need("java")
+    pom = pom_text(version)
+    digest = hashlib.sha256(pom.encode()).hexdigest()
+    place = cache() / f"rocketmq-{version}" if directory is None else directory
+    lib, stamp = place / "lib", place / "lib.stamp"
+    if not (lib.is_dir() and stamp.exists() and stamp.read_text() == digest):
+        _fetch(pom, place, digest)
+    return Installation(version, lib)
+
+
+def unpacked(directory: Path) -> Installation:
+    """A distribution (`lib/*.jar`) or a folder of jars. Raises `InstallationError`."""
+    need("java")
+    lib = directory / "lib" if (directory / "lib").is_dir() else directory
+    for name in NEEDED:
+        if not list(lib.glob(f"{name}-[0-9]*.jar")):
+            raise InstallationError(
+                f"{lib} has no {name}-VERSION.jar: name the directory of a RocketMQ 5, unpacked"
+            )
+    jar = min(lib.glob(f"{NEEDED[0]}-[0-9]*.jar"))
+    version = jar.name.removeprefix(f"{NEEDED[0]}-").removesuffix(".jar")
+    return Installation(version, lib.absolute())
+
+
+def pom_text(version: str) -> str:
+    """What Maven is given."""
+    parts = (_DEPENDENCY.format(part=part, version=version) for part in _PARTS)
+    return _POM.format(dependencies="".join(parts))
+
+
+def cache() -> Path:
+    """Where this user keeps what can be had again."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "rocketbed"
+
+
+def need(tool: str) -> str:
+    """The path of a program. Raises `InstallationError` when it is missing."""
+    found = shutil.which(tool)
+    if found is None:
+        raise InstallationError(
+            f"{tool} is missing; a real RocketMQ needs Java 17 and Maven ({PACKAGES})"
+        )
+    return found
+
+
+def run_tool(command: Sequence[str], limit_s: int, what: str) -> None:
+    """Run a program to its end. Raises `InstallationError` with what it said."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise InstallationError(f"{what}: no end after {limit_s} s") from None
+    if done.returncode:
+        raise InstallationError(f"{what}:\n{(done.stdout + done.stderr)[-3000:]}")
+
+
+def _fetch(pom: str, place: Path, digest: str) -> None:
+    maven = need("mvn")
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=place) as temporary:
+        file, jars = Path(temporary) / "pom.xml", Path(temporary) / "lib"
+        file.write_text(pom, encoding="utf-8")
+        command = [
+            maven, "-q", "-B", "-f", str(file), "dependency:copy-dependencies",
+            "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
+        ]  # fmt: skip
+        run_tool(command, FETCH_S, "Maven could not fetch RocketMQ's jars; it needs Maven Central")
+        (place / "lib.stamp").unlink(missing_ok=True)
+        shutil.rmtree(place / "lib", ignore_errors=True)
+        jars.rename(place / "lib")
+        (place / "lib.stamp").write_text(digest)

@@ -1,0 +1,154 @@
+"""Apache RocketMQ as the software of a cluster's machines: commands, log lines, answers.
+
+Classic mode: an operator (`chaos.trial.members`) starts masters and slaves by their broker ids.
+Controller mode: a controller beside the nameservers elects, and the brokers are started alike.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from chaos.foreign.installation import Installation
+from chaos.foreign.program import tied_program
+from chaos.foreign.settings import (
+    CONTROLLER_PORT,
+    DISK_PROPERTIES,
+    LOGBACK,
+    PLAIN_TEXT,
+    broker_lines,
+    controller_lines,
+    elected_lines,
+)
+from chaos.process.asking import Asker
+from chaos.process.fabric import Fabric
+from chaos.process.ports import free_port
+from chaos.trial.api import Sample
+from rocketbed.wire.properties_text import render_properties
+from rocketbed.world.api import Address
+
+Mode = Literal["classic", "controller"]
+BROKER_MIB: Final = 256
+NAMESERVER_MIB: Final = 96
+STOP_S: Final = 60.0
+"""A clean stop takes 8 to 19 s, and more beside others."""
+STOPPED: Final = 143
+"""128 and the number of SIGTERM."""
+CONTROLLERS_MIN: Final = 3
+"""Nameservers from which on each has a controller; fewer would need all of them to elect."""
+MISSING: Final = {
+    "disk.faults": "RocketMQ writes through mappings, which the library below a process cannot see",
+    "proc.crash.event": "RocketMQ writes through mappings, so its disk events cannot be counted",
+    "proc.crash.mark": "RocketMQ has no marks",
+    "proc.crash.power": "RocketMQ has no marks and its disk events cannot be counted",
+}
+"""What a Java broker cannot be given, and why."""
+_RECOVERED: Final = re.compile(rb"message store recover end, and the max phy offset = (\d+)")
+_CUT: Final = re.compile(rb"Truncate slave log to (\d+) success")
+_MODE: Final = re.compile(rb"message store recover mode: (\w+)")
+_ERROR: Final = re.compile(r"^(?:Caused by: )?(?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error)\b.*$", re.M)
+
+
+class RocketMQSoftware:
+    """Brokers and nameservers of one installation, for one run."""
+
+    def __init__(
+        self,
+        installation: Installation,
+        mode: Mode,
+        fabric: Fabric,
+        nameservers: Sequence[str],
+    ) -> None:
+        """`nameservers` by name, in the order of the plan; `fabric` knows their addresses."""
+        self.name = f"rocketmq-{installation.version}"
+        self.elects = mode == "controller"
+        self.stop_s = STOP_S
+        self._installation = installation
+        self._fabric = fabric
+        names = list(nameservers)
+        self._hosts = names if len(names) >= CONTROLLERS_MIN else names[:1]
+        """Nameservers with a controller."""
+        self._ports: dict[str, int] = {}
+
+    def lacks(self, capability: str) -> str | None:
+        """Faults that stand on our own node's calls."""
+        return MISSING.get(capability)
+
+    def nameserver_command(
+        self, name: str, directory: Path, lines: Mapping[str, str]
+    ) -> Sequence[str]:
+        """`NamesrvStartup`, with a controller where roles are elected."""
+        settings = dict(lines)
+        if self.elects and name in self._hosts:
+            number = self._hosts.index(name)
+            settings = controller_lines(lines, self._controllers(), number, directory)
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        return self._java(main, directory, "namesrv.conf", settings, NAMESERVER_MIB)
+
+    def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
+        """`BrokerStartup`."""
+        controllers = self._controllers() if self.elects else []
+        settings = elected_lines(lines, controllers) if self.elects else broker_lines(lines)
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        return self._java(main, directory, "broker.conf", settings, BROKER_MIB)
+
+    def recovered(self, log: bytes) -> Mapping[str, Any] | None:
+        """Where the log ends, and whether the broker took the stop before for a clean one."""
+        found = _RECOVERED.search(log)
+        if found is None:
+            return None
+        mode = _MODE.search(log)
+        fields: dict[str, Any] = {"end": int(found[1])}
+        if mode is not None:
+            fields["mode"] = mode[1].decode()
+        return fields
+
+    def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
+        """Truncations of a slave in controller mode; a classic one never cuts."""
+        return [{"to": int(found[1])} for found in _CUT.finditer(log)]
+
+    def reason(self, log_tail: str, code: int | None) -> str:
+        """The last exception, else the last line."""
+        errors = _ERROR.findall(log_tail)
+        lines = log_tail.splitlines()
+        last = errors[-1] if errors else lines[-1] if lines else ""
+        return f"{last} (exit code {code})"
+
+    def is_clean(self, code: int | None) -> bool:
+        """What Java ends with once its shutdown hooks have run after SIGTERM."""
+        return code in (0, STOPPED)
+
+    async def observe(self, asker: Asker, address: Address) -> Sample | None:
+        """By its runtime information and its replication status."""
+        return await asker.sample(address)
+
+    # --- inside
+
+    def _java(
+        self, main: str, directory: Path, file: str, settings: Mapping[str, str], memory_mib: int
+    ) -> list[str]:
+        (directory / file).write_text(render_properties(dict(settings)), encoding="utf-8")
+        logback = directory / "logback.xml"
+        logback.write_text(LOGBACK, encoding="utf-8")
+        options = [
+            PLAIN_TEXT,
+            f"-Drmq.logback.configurationFile={logback.absolute()}",
+            f"-XX:ErrorFile={directory.absolute()}/java_error.log",
+            *DISK_PROPERTIES,
+        ]
+        command = self._installation.command(
+            main, "-c", file, home=directory.absolute(), memory_mib=memory_mib, options=options
+        )
+        return tied_program(command)
+
+    def _controllers(self) -> list[Address]:
+        return [(self._fabric.address(name)[0], self._port(name)) for name in self._hosts]
+
+    def _port(self, name: str) -> int:
+        """On machines with an address of their own RocketMQ's port, else one that is free."""
+        if self._fabric.name == "switch":
+            return CONTROLLER_PORT
+        if name not in self._ports:
+            taken = [*self._ports.values(), *(self._fabric.address(one)[1] for one in self._hosts)]
+            self._ports[name] = free_port(taken)
+        return self._ports[name]

@@ -1,0 +1,71 @@
+"""From what a user names (`--target`) to where a run's programs come from.
+
+`rocketmq:5.3.3` is fetched from Maven Central; `rocketmq:/opt/rocketmq` or a directory alone is a
+distribution that is there already.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chaos.foreign.installation import Installation, install, unpacked
+from chaos.foreign.rocketmq import Mode, RocketMQSoftware
+from chaos.process.backend import ProcessBackend
+from chaos.process.fabric import Fabric, PlainFabric
+from chaos.process.fabrics import Net, make_fabric
+from chaos.process.janitor import Run as JanitorRun
+from chaos.process.run import SetUp
+from chaos.process.switch_fabric import missing_for_switch
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.plan import Plan
+from chaos.trial.api import BackendError
+
+KIND: Final = "rocketmq"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignHost:
+    """This system, with a RocketMQ on it."""
+
+    installation: Installation
+    mode: Mode = "classic"
+
+    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+        """The switch, else plain loopback. Raises `BackendError` for a proxy."""
+        if net == "proxy":
+            raise BackendError(
+                "RocketMQ listens for replication on all addresses, which leaves no port for a"
+                " proxy: choose --net switch (root) or plain"
+            )
+        if net == "plain" or (net == "auto" and missing_for_switch() is not None):
+            return PlainFabric(plan.shape.nodes, plan.shape.nameserver_names)
+        return make_fabric(net, plan, keeper)
+
+    def backend(self, setup: SetUp) -> ProcessBackend:
+        """Brokers and nameservers of the installation as processes."""
+        names = setup.plan.shape.nameserver_names
+        software = RocketMQSoftware(self.installation, self.mode, setup.fabric, names)
+        return ProcessBackend(
+            setup.fabric,
+            setup.machines,
+            names,
+            setup.history,
+            setup.directory,
+            setup.began_ns,
+            software,
+        )
+
+
+def foreign_host(target: str, mode: Mode = "classic") -> ForeignHost:
+    """For `--target`. Raises `InstallationError`, `ScenarioError` for a text that names nothing."""
+    kind, separator, rest = target.partition(":")
+    if separator and kind == KIND and rest:
+        place = Path(rest).expanduser()
+        if place.is_dir():
+            return ForeignHost(unpacked(place), mode)
+        return ForeignHost(install(rest), mode)
+    if Path(target).expanduser().is_dir():
+        return ForeignHost(unpacked(Path(target).expanduser()), mode)
+    raise ScenarioError(
+        f"{target!r} is no target: rocketmq:5.3.3, rocketmq:DIR or the DIR of one that is unpacked"
+    )
