@@ -24,7 +24,7 @@ from chaos.process.software import OwnSoftware, Software
 from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
 from chaos.trial.api import Backend
-from chaos.trial.conductor import Attendant, Conductor
+from chaos.trial.conductor import Attendant, Conductor, MakeConductor
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOM_MIN: Final = 16 << 20
@@ -121,7 +121,9 @@ def run_in_processes(
                         nursery.cancel_scope.cancel()
 
                 nursery.start_soon(stop_at_signal)
-                records.append(await run(plan, directory, net, say, guest, host, conductor))
+                records.append(
+                    await run(plan, directory, net, say, guest, host, conductor=conductor)
+                )
                 nursery.cancel_scope.cancel()
 
     trio.run(until_signal)
@@ -138,6 +140,7 @@ async def run(
     guest: Guest | None = None,
     host: Host | None = None,
     attendant: Attendant | None = None,
+    conductor: MakeConductor = Conductor,
 ) -> RunRecord:
     """The same within a trio program; cancelled, it ends what it started.
 
@@ -175,8 +178,8 @@ async def run(
             async with host.backend(setup) as backend, trio.open_nursery() as nursery:
                 nursery.start_soon(_watch_room, directory)
                 visit = None if guest is None else guest.visit
-                conductor = Conductor(plan, backend, say, visit=visit, attendant=attendant)
-                record = await conductor.run(directory)
+                conducting = conductor(plan, backend, say, visit=visit, attendant=attendant)
+                record = await conducting.run(directory)
                 nursery.cancel_scope.cancel()
             return record
         finally:

@@ -61,7 +61,13 @@ class MakeConductor(Protocol):
     """Makes the one that conducts a run on a backend."""
 
     def __call__(
-        self, plan: Plan, backend: Backend, say: Say, *, visit: Visit | None = None
+        self,
+        plan: Plan,
+        backend: Backend,
+        say: Say,
+        *,
+        visit: Visit | None = None,
+        attendant: Attendant | None = None,
     ) -> Conducting:
         """Nothing has begun yet."""
         ...
