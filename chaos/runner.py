@@ -120,8 +120,8 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     else:
         from chaos.process.run import run_in_processes
 
-        host = _foreign_host(options)
-        record = run_in_processes(plan, directory, net=options.net, say=say, host=host)
+        with _host(options) as host:
+            record = run_in_processes(plan, directory, net=options.net, say=say, host=host)
     outcome.facts["run_cpu_s"] = time.process_time() - began_cpu
     outcome.record = record
     outcome.judgement = judge_run(directory)
@@ -132,12 +132,20 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     return outcome
 
 
-def _foreign_host(options: Options) -> "Host | None":
-    if not options.target:
-        return None
-    from chaos.foreign.target import foreign_host
+@contextmanager
+def _host(options: Options) -> "Iterator[Host | None]":
+    """Where the cluster's programs run; None: as processes of this system."""
+    if options.backend == "docker":
+        from chaos.docker.host import DockerHost
 
-    return foreign_host(options.target, options.mode)
+        with DockerHost.open() as host:
+            yield host
+    elif options.target:
+        from chaos.foreign.target import foreign_host
+
+        yield foreign_host(options.target, options.mode)
+    else:
+        yield None
 
 
 def run_plan(

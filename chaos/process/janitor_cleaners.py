@@ -145,6 +145,20 @@ def faketime_files(pid: int) -> list[Path]:
     ]
 
 
+def remove_container(value: str) -> bool:
+    """Kill and remove a container; its daemon may be gone, and the container with it."""
+    from chaos.process.janitor_docker import delete
+
+    return delete(value, "/containers/{}?force=true&v=true")
+
+
+def remove_docker_network(value: str) -> bool:
+    """Remove a network of Docker's; its containers, younger, are removed before."""
+    from chaos.process.janitor_docker import delete
+
+    return delete(value, "/networks/{}")
+
+
 def nothing(value: str) -> bool:
     """For records of processes, which were killed before."""
     return False
@@ -159,5 +173,7 @@ REMOVERS: Final[dict[str, Callable[[str], bool]]] = {
     "netns": remove_network_namespace,
     "directory": remove_directory,
     "file": remove_file,
+    "container": remove_container,
+    "docker-network": remove_docker_network,
 }
 """Kind of record -> what takes the thing away; says whether there was anything."""

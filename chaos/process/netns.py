@@ -56,6 +56,19 @@ def make(name: str) -> None:
         raise
 
 
+def adopt(name: str, pid: int) -> None:
+    """Give a process's namespace a name; it is there until `remove`. Raises `OSError`."""
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    path = path_of(name)
+    path.touch(mode=0o444, exist_ok=False)
+    try:
+        source = f"/proc/{pid}/ns/net".encode()
+        _check(_libc.mount(source, bytes(path), None, MS_BIND, None), f"mount on {path}")
+    except BaseException:
+        path.unlink()
+        raise
+
+
 def check_right() -> None:
     """Raises `OSError` when this process may not make network namespaces."""
     _in_own_thread(_leave)

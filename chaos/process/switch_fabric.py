@@ -154,8 +154,12 @@ class SwitchFabric:
     async def _plug_in(self, machine: str) -> None:
         name = self.namespace(machine)
         self._records[machine] = self._run.note("netns", name)
-        await trio.to_thread.run_sync(netns.make, name)
+        await self._make_namespace(machine)
         await self.switch.attach(machine, self._addresses[machine], name, self._mtu)
+
+    async def _make_namespace(self, machine: str) -> None:
+        """Let there be one by the machine's name."""
+        await trio.to_thread.run_sync(netns.make, self.namespace(machine))
 
     async def _remove(self, machine: str) -> None:
         await trio.to_thread.run_sync(netns.remove, self.namespace(machine))

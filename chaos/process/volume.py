@@ -137,8 +137,13 @@ class Volume:
             raise VolumeError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
 
     def mount(self) -> None:
-        """Mount it after `unmount`. Raises `VolumeError`."""
+        """Mount it after `unmount`. Raises `VolumeError`.
+
+        Where a container had it too, that one's end takes a moment to reach the device; mounted
+        meanwhile, it would be the file system that was cut.
+        """
         try:
+            loop.wait_free(self.device, seconds=LET_GO_S)
             self._mount(0)
         except OSError as exc:
             raise VolumeError(f"{self.device} cannot be mounted again: {exc}") from exc

@@ -113,6 +113,20 @@ def unmount(target: Path, *, seconds: float = 0.0, lazily: bool = False) -> None
         time.sleep(0.001)
 
 
+def wait_free(device: str, *, seconds: float) -> None:
+    """Wait until no file system stands on a device. Raises `OSError` (EBUSY) after `seconds`."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            os.close(os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() >= until:
+                raise
+            time.sleep(0.002)
+        else:
+            return
+
+
 def mounts_at_or_below(path: Path) -> Iterator[Path]:
     """Mount points at a path or below it, the innermost first."""
     own = str(path)

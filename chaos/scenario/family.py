@@ -9,6 +9,9 @@ from chaos.scenario.plan import Plan
 from chaos.scenario.step import After, At, Every, Step, unknown
 
 BACKENDS: Final = ("sim", "process")
+"""What a scenario is written for."""
+LIKE: Final[Mapping[str, str]] = {"docker": "process"}
+"""Backends that run what was written for another one, unchanged."""
 SEEDS: Final[Mapping[str, int]] = {"sim": 20, "process": 1}
 """How many seeds of a backend are a usual run, unless a scenario says otherwise."""
 QUICK_STORM_S: Final = 12.0
@@ -33,16 +36,18 @@ class Family:
 
     def plan(self, seed: int, backend: str = "sim", *, quick: bool = False) -> Plan:
         """The plan of a seed. Raises `ScenarioError`, for a backend that it is not made for too."""
-        if backend not in self.backends:
+        written_for = LIKE.get(backend, backend)
+        if written_for not in self.backends:
             raise ScenarioError(
                 f"{self.name}: not made for {backend}: {', '.join(self.backends)} only"
-                if backend in BACKENDS
-                else unknown("backend", backend, list(BACKENDS))
+                if written_for in BACKENDS
+                else unknown("backend", backend, [*BACKENDS, *LIKE])
             )
-        return replace(self.make(seed, backend, quick), needs=self.needs)
+        return replace(self.make(seed, written_for, quick), needs=self.needs)
 
     def seed_count(self, backend: str) -> int:
         """How many seeds are a usual run."""
+        backend = LIKE.get(backend, backend)
         return self.seeds.get(backend, SEEDS[backend])
 
 

@@ -121,8 +121,7 @@ def run(
     points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
         family = load_scenario(scenario)
-        if backend not in family.backends:
-            raise ScenarioError(f"{family.name} is not made for {backend}")
+        family.plan(first, backend, quick=quick)
         campaign = CampaignOptions(
             options=options,
             seeds=numbers,

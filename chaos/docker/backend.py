@@ -1,0 +1,118 @@
+"""A cluster in containers, behind the seam that every backend has.
+
+It is a cluster of processes whose nodes and nameservers are programs in containers: the same
+machines (disks on the host, bound into the container), the same clients in this process, the same
+order of things. What differs is how a program is started, stopped, frozen and limited.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from chaos.docker.client import Daemon
+from chaos.docker.container import Container, Spec
+from chaos.process.backend import ProcessBackend
+from chaos.process.fabric import Fabric
+from chaos.process.member import Launched
+from chaos.process.run import SetUp
+from chaos.process.software import OwnSoftware
+
+PYTHON: Final = "/opt/rocketbed/bin/python"
+"""In the image (compose/Dockerfile)."""
+USER: Final = 10001
+"""The image's user."""
+MEMORY: Final = 1 << 30
+"""Bytes a node may use, page cache included."""
+STORE: Final = "store"
+PRELOAD: Final = "LD_PRELOAD"
+
+
+class ContainerFabric(Fabric, Protocol):
+    """A network that containers can be on."""
+
+    def network(self, machine: str) -> str:
+        """What Docker is told."""
+        ...
+
+    def container_address(self, machine: str) -> str | None:
+        """The address that Docker gives; None: it is given otherwise."""
+        ...
+
+
+class DockerBackend(ProcessBackend):
+    """One run's containers. An async context manager: leaving it removes what is left."""
+
+    name = "docker"
+
+    def __init__(self, daemon: Daemon, image: str, fabric: ContainerFabric, setup: SetUp) -> None:
+        super().__init__(
+            fabric,
+            setup.machines,
+            setup.plan.shape.nameserver_names,
+            setup.history,
+            setup.directory,
+            setup.began_ns,
+            OwnSoftware(contained_command),
+        )
+        self._daemon = daemon
+        self._image = image
+        self._keeper = setup.keeper
+        self._containers: dict[str, Container] = {}
+        self._plugs = fabric
+
+    def lacks(self, capability: str) -> str | None:
+        """What processes lack, for other reasons."""
+        if capability == "proc.cpu":
+            return None
+        return super().lacks(capability)
+
+    def _process(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
+    ) -> Launched:
+        user = ""
+        if os.geteuid() == 0:
+            give(own)
+        else:
+            user = f"{os.geteuid()}:{os.getegid()}"
+        spec = Spec(
+            image=self._image,
+            command=command,
+            network=self._plugs.network(name),
+            directory=own.absolute(),
+            user=user,
+            environment=environment,
+            files=environment.get(PRELOAD, "").split(":") if environment.get(PRELOAD) else (),
+            memory=MEMORY,
+            address=self._plugs.container_address(name),
+        )
+        container = self._containers[name] = Container(self._daemon, self._keeper, name, spec)
+        return container
+
+    async def set_cpu(self, name: str, slowness: float) -> None:
+        """A share of a processor, by the container's limit."""
+        container = self._containers.get(name)
+        if container is not None and container.pid() is not None:
+            await container.limit_cpu(None if slowness == 1.0 else 1.0 / slowness)
+
+
+def contained_command(*arguments: str) -> list[str]:
+    """The command line of one of our programs within the image; it ends with its container."""
+    return [PYTHON, "-P", "-m", "chaos.process.tied", "1", *arguments]
+
+
+def give(own: Path) -> None:
+    """Let the image's user have a machine's directory; what a node stored is its own already."""
+    for path in _below(own):
+        if path.lstat().st_uid != USER:
+            os.chown(path, USER, USER, follow_symlinks=False)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    yield directory
+    for entry in os.scandir(directory):
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False) and entry.name != STORE:
+            yield from _below(path)
+        else:
+            yield path

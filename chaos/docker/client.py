@@ -1,0 +1,110 @@
+"""The Docker daemon, asked through the SDK, with errors that say what to do.
+
+Everything this project makes there carries the label `rocketbed.run`, and nothing without it is
+ever touched. The SDK blocks, so callers in a trio program use `call`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import trio
+
+from chaos.docker.errors import HOW_TO_GET_ONE, DockerError
+
+if TYPE_CHECKING:
+    import docker
+
+T = TypeVar("T")
+
+LABEL: Final = "rocketbed.run"
+"""On every container and network; its value is the id of the run or cluster they belong to."""
+API_MIN: Final = (1, 41)
+"""Docker 20.10, Debian 11 and 12's."""
+TIMEOUT_S: Final = 60
+LOCAL: Final = "unix://"
+
+
+class Daemon:
+    """A connection to a daemon of this machine. Close it, or use it as a context manager."""
+
+    def __init__(self, client: docker.APIClient, address: str) -> None:
+        """Use `connect`."""
+        self.api = client
+        self.address = address
+        """`unix:///path`."""
+
+    @classmethod
+    def connect(cls, address: str | None = None) -> Daemon:
+        """Connect to `address`, by default DOCKER_HOST's or the usual one. Raises `DockerError`."""
+        try:
+            import docker
+            import docker.errors
+        except ImportError as exc:
+            raise DockerError("no Docker SDK here: pip install 'rocketbed[chaos]'") from exc
+        address = address or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        if not address.startswith(LOCAL):
+            raise DockerError(
+                f"the Docker daemon at {address} is on another machine: disks and networks of its "
+                "containers cannot be reached from here; use one of this machine (unix://...)"
+            )
+        try:
+            client = docker.APIClient(base_url=address, version="auto", timeout=TIMEOUT_S)
+            version = client.version()
+        except (docker.errors.DockerException, OSError) as exc:
+            raise _unreachable(address, exc) from exc
+        if _numbers(version["ApiVersion"]) < API_MIN:
+            client.close()
+            raise DockerError(
+                f"the Docker daemon at {address} is {version['Version']}; 20.10 or newer is needed"
+            )
+        return cls(client, address)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.api.close()
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def containers(self, run_id: str) -> list[dict[str, Any]]:
+        """All containers of a run, running or not."""
+        rows: list[dict[str, Any]] = self.api.containers(
+            all=True, filters={"label": f"{LABEL}={run_id}"}
+        )
+        return rows
+
+
+async def call(function: Callable[[], T], what: str) -> T:
+    """Ask the daemon in a thread. Raises `DockerError` that begins with `what`."""
+    import docker.errors
+    import requests
+
+    try:
+        return await trio.to_thread.run_sync(function)
+    except docker.errors.APIError as exc:
+        raise DockerError(f"{what}: {exc.explanation or exc}") from exc
+    except (docker.errors.DockerException, requests.RequestException, OSError) as exc:
+        raise DockerError(f"{what}: the Docker daemon does not answer: {exc}") from exc
+
+
+def _unreachable(address: str, error: Exception) -> DockerError:
+    text = str(error)
+    path = address.removeprefix(LOCAL)
+    if "Permission denied" in text:
+        return DockerError(
+            f"no permission to use the Docker daemon at {path}: run as root, or join the group "
+            "that owns the socket (docker)"
+        )
+    if "No such file" in text or "Connection refused" in text:
+        return DockerError(f"no Docker daemon runs at {path}: {HOW_TO_GET_ONE}")
+    return DockerError(f"the Docker daemon at {path} does not answer: {text}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

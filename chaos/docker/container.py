@@ -1,0 +1,212 @@
+"""One program in a container of its own: started, signalled, waited for, then taken away.
+
+The container is made anew at each start, as the machine beneath it stays: its network belongs to
+another container (`chaos.docker.fabric`), its disk is bound from the host at the same path. Process
+1 is Docker's init, so that a program can die of a signal it sends to itself. What it prints goes to
+a file of the bound directory.
+"""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from chaos.docker.client import LABEL, Daemon, call
+from chaos.docker.errors import DockerError
+from chaos.process.janitor import Run
+from chaos.process.janitor_docker import docker_record
+
+LOG_TAIL: Final = 2000
+"""Bytes of a log that an error shows."""
+SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
+SIGNALLED: Final = 128
+"""A program that a signal ended has this exit code plus the signal's number."""
+CPU_PERIOD_US: Final = 20_000
+"""Shorter than Docker's 100 ms: a container at a tenth pauses 18 ms, not 90."""
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a container is made of."""
+
+    image: str
+    command: Sequence[str]
+    network: str
+    """`none`, `container:<id>` or a network's name."""
+    directory: Path
+    """Its working directory, bound at the same path."""
+    user: str = ""
+    """Empty: the image's."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[str] = ()
+    """Files of the host that it may read, at the same paths (preloaded libraries)."""
+    memory: int | None = None
+    """Bytes it may use."""
+    address: str | None = None
+    """Its address in the network."""
+
+
+class Container:
+    """A program to be run; `chaos.process.member.Launched`."""
+
+    def __init__(self, daemon: Daemon, run: Run, name: str, spec: Spec) -> None:
+        self.name = name
+        self._daemon = daemon
+        self._run = run
+        self._spec = spec
+        self._id = ""
+        self._record = 0
+        self._pid = 0
+        self._code: int | None = None
+        self._descriptor = -1
+        self._reaping = trio.Lock()
+
+    @property
+    def log_path(self) -> Path:
+        """Where its output goes, after that of earlier starts."""
+        return self._spec.directory / "log"
+
+    async def launch(self) -> int:
+        """Make and start it; the pid of its init on this system, 0 when it has ended already."""
+        full = f"rocketbed-{self._run.id}-{self.name}-{next(_numbers)}"
+        self._record = self._run.note("container", docker_record(self._daemon.address, full))
+        self._pid = await call(lambda: self._start(full), f"{self.name} does not start")
+        return self._pid
+
+    def _start(self, full: str) -> int:
+        self._id = create(
+            self._daemon, self._run.id, full, self._spec, [*SHELL, *self._spec.command]
+        )
+        self._daemon.api.start(self._id)
+        pid = int(self._state()["Pid"])
+        with suppress(OSError):
+            self._descriptor = os.pidfd_open(pid) if pid else -1
+        return pid
+
+    def pid(self) -> int | None:
+        """While it runs."""
+        return self._pid if self._descriptor >= 0 and not _has_ended(self._descriptor) else None
+
+    async def send(self, number: signal.Signals) -> bool:
+        """A signal to the program; SIGSTOP and SIGCONT freeze and thaw all of the container."""
+        if self.pid() is None:
+            return False
+        api, own = self._daemon.api, self._id
+        match number:
+            case signal.SIGSTOP:
+                await call(lambda: api.pause(own), f"{self.name} cannot be paused")
+            case signal.SIGCONT:
+                if (await call(self._state, self.name))["Paused"]:
+                    await call(lambda: api.unpause(own), f"{self.name} cannot be resumed")
+            case _:
+                try:
+                    await call(lambda: api.kill(own, number.name), f"{self.name}: {number.name}")
+                except DockerError:
+                    if self.pid() is not None:
+                        raise
+                    return False
+        return True
+
+    async def wait_ended(self) -> int | None:
+        """Wait for its end, then take the container away; its exit code."""
+        if self._descriptor >= 0:
+            await trio.lowlevel.wait_readable(self._descriptor)
+        with trio.CancelScope(shield=True):
+            await self._reap()
+        return self._code
+
+    async def _reap(self) -> None:
+        async with self._reaping:
+            if self._code is not None:
+                return
+            answer = await call(lambda: self._daemon.api.wait(self._id), f"the end of {self.name}")
+            status = int(answer["StatusCode"])
+            self._code = SIGNALLED - status if status > SIGNALLED else status
+            await call(lambda: remove(self._daemon, self._id), f"{self.name} stays behind")
+            self._run.forget(self._record)
+
+    def exit_code(self) -> int | None:
+        """Once it has ended and was waited for."""
+        return self._code
+
+    async def limit_cpu(self, share: float | None) -> None:
+        """At most this share of one processor; None: no limit."""
+        quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
+        period = CPU_PERIOD_US
+        await call(
+            lambda: self._daemon.api.update_container(self._id, cpu_period=period, cpu_quota=quota),
+            f"{self.name} cannot be limited",
+        )
+
+    def log_tail(self) -> str:
+        """The end of what it printed."""
+        try:
+            data = self.log_path.read_bytes()
+        except OSError:
+            return ""
+        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
+
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._daemon.api.inspect_container(self._id)["State"]
+        return state
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence[str]) -> str:
+    """Make a container; its id. Blocks. Raises the SDK's errors."""
+    api = daemon.api
+    own = str(spec.directory)
+    binds = [f"{own}:{own}:rw", *(f"{path}:{path}:ro" for path in spec.files)]
+    host = api.create_host_config(
+        network_mode=spec.network,
+        init=True,
+        binds=binds if own != os.sep else None,
+        mem_limit=spec.memory,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+    )
+    networking = None
+    if spec.address is not None:
+        endpoint = api.create_endpoint_config(ipv4_address=spec.address)
+        networking = api.create_networking_config({spec.network: endpoint})
+    made = api.create_container(
+        spec.image,
+        command=list(command),
+        entrypoint=[],
+        user=spec.user or None,
+        environment=dict(spec.environment),
+        working_dir=own,
+        host_config=host,
+        networking_config=networking,
+        labels={LABEL: run_id},
+        name=name,
+        healthcheck={"test": ["NONE"]},
+    )
+    return str(made["Id"])
+
+
+def remove(daemon: Daemon, container: str) -> None:
+    """Kill and remove a container that may be gone already. Blocks."""
+    import docker.errors
+
+    with suppress(docker.errors.NotFound):
+        daemon.api.remove_container(container, force=True, v=True)
+
+
+def _has_ended(descriptor: int) -> bool:
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

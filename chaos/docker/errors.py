@@ -1,0 +1,14 @@
+"""What can be wrong with Docker, as one kind of error."""
+
+from typing import Final
+
+from chaos.trial.api import BackendError
+
+HOW_TO_GET_ONE: Final = (
+    "start one (Debian: apt-get install docker.io), set DOCKER_HOST to one that runs, or start a "
+    "private one: python -m chaos.docker.daemon DIRECTORY (root)"
+)
+
+
+class DockerError(BackendError):
+    """No daemon, no image, a container that does not start; the message says what to do."""

@@ -1,0 +1,208 @@
+"""The network between containers: the testbed's own switch, or a bridge of Docker's.
+
+With the switch, each machine is a small container that does nothing but hold a network namespace,
+as the machine's kernel would; nodes join it. A killed node's connections are reset by it, and a
+power cut takes it away. Docker's bridge needs no root and has no faults.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chaos.docker.client import LABEL, Daemon, call
+from chaos.docker.container import Spec, create, remove
+from chaos.process import netns
+from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
+from chaos.process.janitor import Run
+from chaos.process.janitor_docker import docker_record
+from chaos.process.switch_fabric import SwitchFabric
+from chaos.trial.api import LinkState
+from rocketbed.world.api import Address, World
+from rocketbed.world.real import real_world
+
+HOLD: Final = ["sleep", "infinity"]
+FIRST_HOST: Final = 10
+"""Of the bridge's addresses: the first ones are the bridge's own."""
+
+
+class ContainerSwitchFabric(SwitchFabric):
+    """The switch between containers; clients and the harness stay on this system."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        image: str,
+        nodes: Sequence[str],
+        nameservers: Sequence[str],
+        clients: Sequence[str],
+        *,
+        run: Run,
+        seed: str,
+    ) -> None:
+        super().__init__(nodes, nameservers, clients, run=run, seed=seed)
+        self._daemon = daemon
+        self._image = image
+        self._held = frozenset([*nodes, *nameservers])
+        self._holders: dict[str, tuple[str, int, int]] = {}
+        """Machine -> container, its pid, its record."""
+
+    async def __aenter__(self) -> "ContainerSwitchFabric":
+        async with trio.open_nursery() as nursery:
+            for name in sorted(self._held):
+                nursery.start_soon(self._hold, name)
+        await super().__aenter__()
+        return self
+
+    def network(self, machine: str) -> str:
+        """What Docker is told: a container's."""
+        return f"container:{self._holders[machine][0]}"
+
+    def container_address(self, machine: str) -> None:
+        """The switch's, given inside."""
+        return None
+
+    def command(self, machine: str, command: Sequence[str]) -> list[str]:
+        """As it is: the container is on the machine."""
+        return list(command)
+
+    async def _plug_in(self, machine: str) -> None:
+        if machine in self._held and machine not in self._holders:
+            await self._hold(machine)
+        await super()._plug_in(machine)
+
+    async def _make_namespace(self, machine: str) -> None:
+        if machine not in self._held:
+            await super()._make_namespace(machine)
+            return
+        pid = self._holders[machine][1]
+        await trio.to_thread.run_sync(netns.adopt, self.namespace(machine), pid)
+
+    async def _remove(self, machine: str) -> None:
+        await super()._remove(machine)
+        await self._release(machine)
+
+    async def __aexit__(self, *exception: object) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                await super().__aexit__(*exception)
+            finally:
+                async with trio.open_nursery() as nursery:
+                    for name in list(self._holders):
+                        nursery.start_soon(self._release, name)
+
+    async def _hold(self, machine: str) -> None:
+        full = f"rocketbed-{self._run.id}-{machine}-machine-{os.urandom(3).hex()}"
+        record = self._run.note("container", docker_record(self._daemon.address, full))
+        spec = Spec(image=self._image, command=HOLD, network="none", directory=Path(os.sep))
+
+        def start() -> tuple[str, int]:
+            made = create(self._daemon, self._run.id, full, spec, HOLD)
+            self._daemon.api.start(made)
+            return made, int(self._daemon.api.inspect_container(made)["State"]["Pid"])
+
+        made, pid = await call(start, f"the machine of {machine} does not start")
+        self._holders[machine] = made, pid, record
+
+    async def _release(self, machine: str) -> None:
+        held = self._holders.pop(machine, None)
+        if held is not None:
+            made, _, record = held
+            await call(lambda: remove(self._daemon, made), f"the machine of {machine}")
+            self._run.forget(record)
+
+
+class BridgeFabric:
+    """A network of Docker's with an address for each machine; no faults."""
+
+    name = "bridge"
+
+    def __init__(
+        self, daemon: Daemon, nodes: Sequence[str], nameservers: Sequence[str], *, run: Run
+    ) -> None:
+        self._daemon = daemon
+        self._run = run
+        self._nodes = frozenset(nodes)
+        self._ports = dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
+        self._addresses: dict[str, str] = {}
+        self._name = f"rocketbed-{run.id}"
+        self._record = 0
+
+    async def __aenter__(self) -> "BridgeFabric":
+        self._record = self._run.note(
+            "docker-network", docker_record(self._daemon.address, self._name)
+        )
+        subnet = await call(self._make, "no network for the containers")
+        hosts = list(subnet.hosts())[FIRST_HOST:]
+        self._addresses = {name: str(host) for name, host in zip(self._ports, hosts, strict=False)}
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        with trio.CancelScope(shield=True):
+            await call(lambda: self._daemon.api.remove_network(self._name), f"network {self._name}")
+            self._run.forget(self._record)
+
+    def _make(self) -> IPv4Network:
+        """Docker chooses a free range, and takes addresses only from one that is given to it."""
+        import docker.types
+
+        api = self._daemon.api
+        api.create_network(self._name, driver="bridge", labels={LABEL: self._run.id})
+        chosen = api.inspect_network(self._name)["IPAM"]["Config"][0]["Subnet"]
+        api.remove_network(self._name)
+        pool = docker.types.IPAMPool(subnet=chosen)
+        ipam = docker.types.IPAMConfig(pool_configs=[pool])
+        api.create_network(self._name, driver="bridge", labels={LABEL: self._run.id}, ipam=ipam)
+        return IPv4Network(chosen)
+
+    def network(self, machine: str) -> str:
+        """The bridge."""
+        return self._name
+
+    def container_address(self, machine: str) -> str:
+        """Its own on the bridge."""
+        return self._addresses[machine]
+
+    def lacks(self, capability: str) -> str | None:
+        """All of the network's."""
+        if capability.startswith("net."):
+            return "the containers are on a bridge of Docker's: choose --net switch (root)"
+        return None
+
+    def address(self, machine: str) -> Address:
+        """On the bridge, which this system reaches too."""
+        return self._addresses[machine], self._ports[machine]
+
+    def settings(self, machine: str) -> Mapping[str, str]:
+        """One address for all."""
+        address = self._addresses[machine]
+        lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
+        if machine in self._nodes:
+            lines |= {"brokerIP1": address, "brokerIP2": address}
+        return lines
+
+    def command(self, machine: str, command: Sequence[str]) -> list[str]:
+        """As it is."""
+        return list(command)
+
+    def world(self, machine: str) -> World:
+        """This system's."""
+        return real_world(machine)
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """Only the healthy state."""
+        if state != LinkState():
+            raise ValueError("a bridge of Docker's has no link faults")
+
+    async def reset(self, one: str, other: str) -> None:
+        """Not possible."""
+        raise ValueError("a bridge of Docker's has no link faults")
+
+    async def silence(self, machine: str) -> None:
+        """Nothing: peers will see the node's connections reset."""
+
+    async def restore(self, machine: str) -> None:
+        """Nothing."""

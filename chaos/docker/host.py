@@ -1,0 +1,73 @@
+"""Docker as the place where a run's cluster lives."""
+
+from types import TracebackType
+from typing import Self
+
+from chaos.docker.backend import ContainerFabric, DockerBackend
+from chaos.docker.client import Daemon
+from chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
+from chaos.docker.image import ready_image
+from chaos.process.fabric import Fabric
+from chaos.process.fabrics import Net
+from chaos.process.janitor import Run
+from chaos.process.run import SetUp
+from chaos.process.switch_fabric import missing_for_switch
+from chaos.scenario.plan import Plan
+from chaos.scenario.targets import client_names
+from chaos.trial.api import BackendError
+
+
+class DockerHost:
+    """Nodes in containers of one image. A context manager: it holds the connection."""
+
+    def __init__(self, daemon: Daemon, image: str) -> None:
+        self._daemon = daemon
+        self._image = image
+
+    @classmethod
+    def open(cls) -> Self:
+        """Connect to the daemon and look for the image. Raises `DockerError`."""
+        daemon = Daemon.connect()
+        try:
+            return cls(daemon, ready_image(daemon))
+        except BaseException:
+            daemon.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._daemon.close()
+
+    def fabric(self, net: Net, plan: Plan, keeper: Run) -> Fabric:
+        """The switch where it can be had, else a bridge. Raises `BackendError`."""
+        nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
+        missing = missing_for_switch()
+        if net == "proxy":
+            raise BackendError("--net proxy is for processes; containers have switch or plain")
+        if net == "switch" and missing is not None:
+            raise BackendError(f"--net switch: {missing}; --net plain needs nothing of that")
+        if net == "plain" or missing is not None:
+            return BridgeFabric(self._daemon, nodes, nameservers, run=keeper)
+        return ContainerSwitchFabric(
+            self._daemon,
+            self._image,
+            nodes,
+            nameservers,
+            client_names(plan),
+            run=keeper,
+            seed=str(plan.seed),
+        )
+
+    def backend(self, setup: SetUp) -> DockerBackend:
+        """The containers."""
+        fabric = setup.fabric
+        assert isinstance(fabric, BridgeFabric | ContainerSwitchFabric)
+        plugs: ContainerFabric = fabric
+        return DockerBackend(self._daemon, self._image, plugs, setup)

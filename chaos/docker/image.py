@@ -1,0 +1,109 @@
+"""The image of a node: built from a checkout when it is missing, or of other sources.
+
+A label holds what it was built of, so that a run never tests yesterday's code. From an installed
+wheel there is nothing to build from; then the image has to be there.
+"""
+
+import hashlib
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from chaos.docker.client import Daemon
+from chaos.docker.errors import DockerError
+
+IMAGE: Final = "rocketbed/node:local"
+BASE: Final = "rocketbed/base:local"
+SOURCE_LABEL: Final = "rocketbed.source"
+ROOT: Final = Path(__file__).resolve().parents[2]
+"""Of the checkout."""
+DOCKERFILE: Final = "compose/Dockerfile"
+BUILT_OF: Final = ("rocketbed", "node", "replication", "routing", "chaos", "pipeline", "bench")
+FILES: Final = ("pyproject.toml", "requirements.lock", "pyspark_rocketbed.py", DOCKERFILE)
+BUILD_S: Final = 900
+TAIL: Final = 12
+"""Lines of a failed build that an error shows."""
+
+Say = Callable[[str], None]
+
+
+def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
+    """An image of this very code, built if need be; its name. Blocks. Raises `DockerError`."""
+    import docker.errors
+
+    try:
+        labels = daemon.api.inspect_image(IMAGE)["Config"]["Labels"] or {}
+    except docker.errors.ImageNotFound:
+        labels = None
+    if not (ROOT / DOCKERFILE).exists():
+        if labels is None:
+            raise DockerError(
+                f"the Docker daemon has no image {IMAGE}, and there is no checkout to build it "
+                "from: build it in one (python -m chaos.docker.image)"
+            )
+        return IMAGE
+    digest = source_digest()
+    if labels is None or labels.get(SOURCE_LABEL) != digest:
+        say(f"building {IMAGE}")
+        build(daemon, digest)
+    return IMAGE
+
+
+def source_digest() -> str:
+    """Of everything that goes into the image."""
+    digest = hashlib.sha256()
+    for path in _sources():
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:32]
+
+
+def build(daemon: Daemon, digest: str) -> None:
+    """Build the image with the `docker` command. Raises `DockerError` with the build's last lines.
+
+    The base is `rocketbed/base:local` where the daemon has it, else the Dockerfile's own.
+    """
+    import docker.errors
+
+    arguments = ["docker", "--host", daemon.address, "build", "--network", "host"]
+    arguments += ["-f", str(ROOT / DOCKERFILE), "-t", IMAGE, "--label", f"{SOURCE_LABEL}={digest}"]
+    try:
+        daemon.api.inspect_image(BASE)
+        arguments += ["--build-arg", f"BASE={BASE}"]
+    except docker.errors.ImageNotFound:
+        pass
+    try:
+        done = subprocess.run(
+            [*arguments, str(ROOT)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BUILD_S,
+            check=False,
+        )
+    except FileNotFoundError as exc:
+        raise DockerError("no docker command here: apt-get install docker.io") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise DockerError(f"{IMAGE} was not built within {BUILD_S} s") from exc
+    if done.returncode:
+        last = "\n".join(done.stdout.strip().splitlines()[-TAIL:])
+        hint = (
+            "without an image hub: compose/base-image makes a base; behind a proxy: "
+            "compose/take-host-settings"
+        )
+        raise DockerError(f"{IMAGE} cannot be built; {hint}. The build ends with:\n{last}")
+
+
+def _sources() -> Iterator[Path]:
+    for name in FILES:
+        yield ROOT / name
+    for name in BUILT_OF:
+        for path in sorted((ROOT / name).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+if __name__ == "__main__":
+    with Daemon.connect() as own_daemon:
+        print(ready_image(own_daemon, print))
