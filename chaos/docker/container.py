@@ -117,7 +117,11 @@ class Container:
     async def wait_ended(self) -> int | None:
         """Wait for its end, then take the container away; its exit code."""
         if self._descriptor >= 0:
-            await trio.lowlevel.wait_readable(self._descriptor)
+            own = os.dup(self._descriptor)  # several may wait, each on its own
+            try:
+                await trio.lowlevel.wait_readable(own)
+            finally:
+                os.close(own)
         with trio.CancelScope(shield=True):
             await self._reap()
         return self._code
