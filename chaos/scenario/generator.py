@@ -73,6 +73,16 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     )
 
 
+def draw_steps(name: str, plan: Plan, wishes: Generate | None = None) -> list[str]:
+    """Steps for a cluster and weather that are given, as texts; times count from 0.
+
+    The same name, seed of the plan and wishes give the same.
+    """
+    random = Random(f"{name}/{plan.seed}/generate")
+    maker = Maker(random, plan.shape, plan.weather)
+    return _draw_steps(random, plan.seed, maker, wishes or Generate())
+
+
 def draw_shape(random: Random) -> Shape:
     """A cluster: mostly three nodes, every mix of promises, segments small enough to be many."""
     brokers, groups = random.choices(((3, 1), (2, 1), (1, 1), (2, 2)), (6, 2, 2, 1))[0]

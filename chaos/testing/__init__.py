@@ -1,0 +1,5 @@
+"""What stands behind the pytest plugin (`rocketbed.testing`): users' own tests as trials.
+
+A marked test is a scenario whose steps its body takes. The body runs where the conductor of a trial
+runs: in simulation as one more machine with a loop and a clock of its own, elsewhere in trio.
+"""

@@ -1,0 +1,255 @@
+"""The clients that a test is given: every attempt and every message goes into the history.
+
+A send is one attempt of the real producer, never retried inside it, so that a second copy is seen
+as what it is; `retry=True` attempts again with a body of its own until it is acknowledged.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from chaos.history import UNKNOWN, Function
+from chaos.history import Outcome as Said
+from chaos.testing.envelope import Value, unwrap, wrap
+from chaos.testing.errors import NotRead, NotSent
+from chaos.trial.load import ClientFailure, finish_sends
+from chaos.workload import Writer, body_crc
+from rocketbed.client.consumer import Consumer
+from rocketbed.client.messages import Message, Received
+from rocketbed.client.outcome import Outcome
+from rocketbed.client.producer import Producer
+
+if TYPE_CHECKING:
+    from chaos.testing.stage import Stage
+
+TIMEOUT_S: Final = 60.0
+ATTEMPT_S: Final = 3.0
+PAUSE_S: Final = 0.05
+IN_FLIGHT: Final = 8
+POLL_S: Final = 0.2
+HOLD_S: Final = 1.0
+SHOWN: Final = 5
+
+
+class TopicProducer:
+    """Sends values to one topic. Made by `cluster.producer(topic)`."""
+
+    def __init__(self, stage: "Stage", producer: Producer, topic: str) -> None:
+        self.client = producer
+        """The real one; what it sends itself is not in the history."""
+        self.topic = topic
+        self._stage = stage
+        self._process = stage.control.process()
+        self._sequence = 0
+
+    async def send(
+        self,
+        value: Value,
+        *,
+        order_key: str | None = None,
+        tag: str | None = None,
+        retry: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Outcome:
+        """Send one value; how that ended: `Sent`, `Refused` or `Unknown`.
+
+        With `retry` it is attempted again until it is acknowledged as safe as the cluster promises;
+        raises `NotSent` after `timeout_s`.
+        """
+        operation = self._stage.control.operation()
+        self._sequence += 1
+        sequence = self._sequence
+        outcome: Outcome | None = None
+        with trio.move_on_after(timeout_s if retry else float("inf")):
+            for attempt in range(1 << 30):
+                outcome, is_safe = await self._attempt(
+                    value, order_key, tag, operation, sequence, attempt
+                )
+                if is_safe or not retry:
+                    return outcome
+                await trio.sleep(PAUSE_S * (1 + min(attempt, 9)))
+        raise NotSent(
+            f"{value!r} was not acknowledged in {timeout_s:g} s; the last attempt ended:"
+            f" {_show(outcome)}"
+        )
+
+    async def send_all(
+        self,
+        values: Iterable[Value],
+        *,
+        retry: bool = False,
+        in_flight: int = IN_FLIGHT,
+        order_key: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Outcome]:
+        """Send values, some at a time (one after the other with an order key); all outcomes.
+
+        Raises `NotSent` if one is not acknowledged as safe as the cluster promises.
+        """
+        wanted = list(values)
+        outcomes: list[Outcome | None] = [None] * len(wanted)
+        failures: list[str] = []
+        limit = trio.CapacityLimiter(1 if order_key is not None else in_flight)
+
+        async def one(place: int) -> None:
+            try:
+                outcome = await self.send(
+                    wanted[place], order_key=order_key, retry=retry, timeout_s=timeout_s
+                )
+                outcomes[place] = outcome
+                if not getattr(outcome, "is_safe", False):
+                    failures.append(f"{wanted[place]!r}: {_show(outcome)}")
+            except NotSent as error:
+                failures.append(str(error))
+            finally:
+                limit.release_on_behalf_of(place)
+
+        async with trio.open_nursery() as nursery:
+            for place in range(len(wanted)):
+                await limit.acquire_on_behalf_of(place)
+                nursery.start_soon(one, place)
+        if failures:
+            shown = "; ".join(failures[:SHOWN])
+            more = f"; and {len(failures) - SHOWN} more" if len(failures) > SHOWN else ""
+            raise NotSent(
+                f"{len(failures)} of {len(wanted)} values were not acknowledged: {shown}{more}"
+            )
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _attempt(
+        self,
+        value: Value,
+        order_key: str | None,
+        tag: str | None,
+        operation: int,
+        sequence: int,
+        attempt: int,
+    ) -> tuple[Outcome, bool]:
+        control = self._stage.control
+        number = control.value()
+        body = wrap(Writer(number, operation, self._process, sequence), value)
+        key = f"v{number}"
+        message = Message(self.topic, body, tag=tag, keys=(key,))
+        row = self._stage.backend.history.begin(
+            Function.SEND,
+            process=self._process,
+            topic=self.topic,
+            value=number,
+            operation=operation,
+            attempt=min(attempt, 255),
+            length=len(body),
+            body_crc=body_crc(body),
+        )
+        outcome = await self.client.send(message, order_key=order_key)
+        said = finish_sends(outcome, [row])
+        control.counts[said.name.lower()] += 1
+        if said is Said.OK and len(control.keys) < 60:
+            control.keys.append((self.topic, key, number))
+        return outcome, said is Said.OK
+
+
+class TopicConsumer:
+    """Reads one topic as a member of a group. Made by `cluster.consumer(topic, group=...)`."""
+
+    def __init__(self, stage: "Stage", consumer: Consumer, topic: str, group: int) -> None:
+        self.client = consumer
+        """The real one; what it reads itself is not in the history."""
+        self.topic = topic
+        self.messages: list[Received] = []
+        """All that was read, in the order it came."""
+        self._stage = stage
+        self._group = group
+        self._process = stage.control.process()
+
+    @property
+    def values(self) -> list[Value]:
+        """The values of all that was read, in the order it came."""
+        return [unwrap(message.body) for message in self.messages]
+
+    async def read(self, timeout_s: float = 1.0) -> list[Value]:
+        """The values of the next messages; none when none came in time."""
+        messages = await self.client.poll(timeout_s=timeout_s)
+        for message in messages:
+            self._stage.reading.note(Function.DELIVER, self._process, message, self._group, UNKNOWN)
+        self.messages += messages
+        return [unwrap(message.body) for message in messages]
+
+    async def read_all(self, *, timeout_s: float = TIMEOUT_S) -> set[Value]:
+        """Read every queue to the end that it has now, and commit; all values so far.
+
+        Goes on where a broker does not answer. Raises `NotRead` after `timeout_s`.
+        """
+        reason = "nothing was read"
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    reason = await self._behind()
+                    while reason:
+                        await self.read(POLL_S)
+                        reason = await self._behind()
+                    await self.commit()
+                    return set(self.values)
+                except ClientFailure as error:
+                    reason = str(error)
+                await trio.sleep(PAUSE_S)
+        raise NotRead(f"{self.topic} was not read to its end in {timeout_s:g} s: {reason}")
+
+    async def commit(self) -> None:
+        """Store where the group stands. Raises `ClientError`, `RemotingError`."""
+        for queue, position in self.client.positions().items():
+            row = self._stage.backend.history.begin(
+                Function.COMMIT_OFFSET,
+                process=self._process,
+                topic=queue.topic,
+                queue=queue.queue_id,
+                operation=self._group,
+                node=queue.broker_name,
+            )
+            try:
+                await self.client.commit({queue: position})
+            except ClientFailure:
+                row.finish(Said.INFO, queue_offset=position)
+                raise
+            row.finish(Said.OK, queue_offset=position)
+
+    async def _behind(self) -> str:
+        """Which queue has more than was read; empty when none has."""
+        for queue, position in self.client.positions().items():
+            end = await self.client.offsets.max_offset(queue)
+            if position < end:
+                return f"queue {queue.queue_id} was read to {position} of {end}"
+        return ""
+
+
+async def open_producer(stage: "Stage", topic: str, *, group: str) -> TopicProducer:
+    """A producer for the rest of the test."""
+    await stage.ensure_topic(topic)
+    client = Producer(
+        stage.backend.world,
+        nameservers=stage.backend.nameservers(),
+        group=group,
+        timeout_s=ATTEMPT_S,
+        retries=0,
+    )
+    return TopicProducer(stage, await stage.host(client), topic)
+
+
+async def open_consumer(stage: "Stage", topics: Sequence[str], *, group: str) -> TopicConsumer:
+    """A member of a group for the rest of the test; a new group begins at the first message."""
+    (topic,) = topics
+    await stage.ensure_topic(topic)
+    number = stage.groups.setdefault(group, len(stage.groups) + 1)
+    client: Any = Consumer(
+        stage.backend.world, nameservers=stage.backend.nameservers(), group=group, hold_s=HOLD_S
+    )
+    consumer: Consumer = await stage.host(client)
+    await stage.insist(lambda: consumer.subscribe(topic, start="first"), f"subscribing to {topic}")
+    return TopicConsumer(stage, consumer, topic, number)
+
+
+def _show(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "no attempt came to its end"
+    reason = getattr(outcome, "reason", "") or getattr(outcome, "status", "")
+    return f"{type(outcome).__name__} ({reason})"

@@ -1,0 +1,126 @@
+"""Faults of a test: each verb of a scenario is a method, and what it gives is done when awaited.
+
+async with chaos.during(chaos.kill("leader")): ...     # healed at the end
+names = await chaos.partition("leader", "others", for_=3.0)
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.generator import GENERATED
+from chaos.scenario.scenario import Scenario, Verbs
+from chaos.scenario.step import At, Step, parse_step, unknown
+from chaos.scenario.verbs import VERBS
+from chaos.testing.cluster import Cluster
+from chaos.testing.errors import TestingError
+from chaos.trial.schedule import Held
+
+if TYPE_CHECKING:
+    from chaos.testing.stage import Stage
+
+
+class Fault:
+    """A step that was not taken yet: `await` it, or give it to `chaos.during`."""
+
+    def __init__(self, chaos: "Chaos", step: Step) -> None:
+        self.step = step
+        self._chaos = chaos
+
+    def __str__(self) -> str:
+        return self.step.action()
+
+    def __await__(self) -> Generator[Any, Any, list[str]]:
+        return self.now().__await__()
+
+    async def now(self) -> list[str]:
+        """Take the step; names of those it hit. Without `for_` it lasts until all is mended."""
+        held = await self._chaos.stage.begin(self.step)
+        return [] if held is None else held.done.names
+
+
+class Chaos:
+    """What breaks the cluster of a test; the fixture `chaos`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def stage(self) -> "Stage":
+        """The trial behind it. Raises `NotReady` outside the body."""
+        return self._cluster.stage
+
+    def __getattr__(self, name: str) -> Callable[..., Fault]:
+        if name.startswith("_") or name not in VERBS:
+            known = [*VERBS, "during", "storm", "mend", "check", "step"]
+            raise AttributeError(unknown("fault", name, known))
+        collector = _Collector(self)
+        return cast(Callable[..., Fault], getattr(Verbs(cast(Scenario, collector), At(0.0)), name))
+
+    def step(self, text: str) -> Fault:
+        """A step as scenarios have it, without its time: `disk leader slow-fsync 300ms for 5s`."""
+        return Fault(self, parse_step(f"at 0s {text}"))
+
+    @asynccontextmanager
+    async def during(self, *faults: Fault | str) -> AsyncIterator[list[str]]:
+        """Faults for as long as the block runs; gives the names of those they hit.
+
+        At its end what was killed is started again, what was cut is mended, and so on.
+        """
+        if not faults:
+            raise TestingError("chaos.during() needs a fault: chaos.during(chaos.kill('leader'))")
+        stage = self.stage
+        begun: list[Held] = []
+        names: dict[str, None] = {}
+        try:
+            for one in faults:
+                step = (self.step(one) if isinstance(one, str) else one).step
+                held = await stage.begin(step)
+                if held is not None:
+                    begun.append(held)
+                    names.update(dict.fromkeys(held.done.names))
+            yield list(names)
+        finally:
+            with trio.CancelScope(shield=True):
+                for held in reversed(begun):
+                    await stage.end(held)
+
+    async def storm(self, seconds: float, *, only: tuple[str, ...] | None = None) -> None:
+        """Faults drawn from the seed for so long, `only` of these classes; then all is mended.
+
+        The classes are those of the swarm: kill, powercut, partition, ... To do something
+        meanwhile, start it in a nursery of your own.
+        """
+        for name in only or ():
+            if name not in GENERATED:
+                raise ScenarioError(unknown("class of faults", name, list(GENERATED)))
+        await self.stage.storm(float(seconds), only)
+
+    async def mend(self) -> None:
+        """End every fault and start everything that is down."""
+        await self.stage.mend()
+
+    def check(self, *ids: str) -> None:
+        """Have the history judged once the body has ended, by all checkers or those named.
+
+        By then all faults are over, everything has come into order, was read back, and all nodes
+        have stopped. What is found fails the test.
+        """
+        frame = inspect.currentframe()
+        caller = None if frame is None else frame.f_back
+        where = "" if caller is None else f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        self.stage.script.ask(ids, where)
+
+
+class _Collector:
+    """Takes the step that `Verbs` makes."""
+
+    def __init__(self, chaos: Chaos) -> None:
+        self._chaos = chaos
+
+    def _add(self, step: Step) -> Fault:
+        return Fault(self._chaos, parse_step(str(step)))

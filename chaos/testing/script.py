@@ -1,0 +1,85 @@
+"""The test as its stage sees it: a body to perform, what it asked for, and what came of it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from chaos.scenario.step import Step, parse_step
+
+if TYPE_CHECKING:
+    from chaos.testing.stage import Choice, Stage
+
+
+@dataclass(slots=True, kw_only=True)
+class Script:
+    """One run of one test's body."""
+
+    body: "Callable[[Stage], Awaitable[None]]"
+    choice: "Choice"
+    failover_s: float | None = None
+    """How long a master is down before a slave is promoted; None: never."""
+    keep_record: bool = False
+    """Whether the run's directory is to be whole even if nothing is judged."""
+    checks: set[str] | None = None
+    """Ids of the checks asked for; empty: all; None: nothing is judged."""
+    asked_at: str = ""
+    """Where the body asked for them."""
+    failure: BaseException | None = None
+    """What the body raised, or why there is no cluster."""
+    skipped: str = ""
+    """Why the test cannot run here."""
+    body_task: trio.lowlevel.Task | None = None
+    steps: dict[int, Step] = field(default_factory=dict)
+    """The body's steps by number, concrete."""
+    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Storms by number, as they were drawn or given."""
+    body_s: float = 0.0
+    """The body's own time: simulated in simulation."""
+
+    @property
+    def wants_judgement(self) -> bool:
+        """Whether the body has ended well and asked for checks."""
+        return self.failure is None and not self.skipped and self.checks is not None
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether the directory is to tell of the run."""
+        return self.wants_judgement or (self.keep_record and not self.skipped)
+
+    async def perform(self, stage: "Stage") -> None:
+        """Run the body; what it raises becomes `failure`."""
+        self.body_task = trio.lowlevel.current_task()
+        began = trio.current_time()
+        try:
+            await self.body(stage)
+        except trio.Cancelled:
+            raise
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self.body_s = trio.current_time() - began
+
+    def ask(self, ids: tuple[str, ...], where: str) -> None:
+        """The body wants checks; asking twice adds up."""
+        if self.checks is None:
+            self.checks = set(ids)
+        else:
+            self.checks = self.checks | set(ids) if self.checks and ids else set()
+        self.asked_at = self.asked_at or where
+
+    def note_step(self, number: int, step: Step) -> None:
+        """The body took a step."""
+        self.steps[number] = step
+
+    def note_storm(self, number: int, texts: tuple[str, ...]) -> None:
+        """The body raised a storm."""
+        self.storms[number] = texts
+
+    @staticmethod
+    def parse(text: str) -> Step:
+        """A step of a storm."""
+        return parse_step(text)

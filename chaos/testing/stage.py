@@ -1,0 +1,333 @@
+"""One test's cluster, from its first start to the judgement; the body decides what happens on it.
+
+A `Conductor` whose storm is the body of a test. The cluster is up and its slaves in sync when the
+body begins. If the body asked for checks, all faults are ended, everything comes into order, is
+read back and stopped once the body has ended, as in every trial: only logs at rest can be judged.
+"""
+
+import itertools
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final, TypeVar
+
+import trio
+
+from chaos.history import Function
+from chaos.record import RunRecord
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.generator import GENERATED, Generate, draw_steps
+from chaos.scenario.plan import Plan
+from chaos.scenario.step import At, Step
+from chaos.scenario.targets import check_target
+from chaos.testing.errors import ClusterFailed, FaultMissing
+from chaos.testing.operator import Operator
+from chaos.testing.script import Script
+from chaos.trial.actions import Actions
+from chaos.trial.api import Backend
+from chaos.trial.conductor import SET_UP_S, Attendant, Conductor, Say, Visit
+from chaos.trial.reading import Reading
+from chaos.trial.schedule import Held, Schedule
+from chaos.trial.targets import Resolver
+
+T = TypeVar("T")
+
+BODY: Final = "test"
+"""The body's machine, as a target of links."""
+HARNESS: Final = "harness"
+LOOK_S: Final = 0.05
+SETTLE_S: Final = 60.0
+STORM_CLASSES: Final = tuple(name for name in GENERATED if name != "clients")
+"""Faults of a storm, unless others are named: the only client is the test itself."""
+LOST: Final = ("powercut", "wipe", "crash")
+"""Verbs after which a node's log may be shorter than what its slaves have."""
+
+
+class BodyResolver(Resolver):
+    """Also knows the body's machine: `test`, or `clients:all`."""
+
+    async def _part(self, part: str, beside: list[str]) -> list[str]:
+        if part == BODY or part.startswith("clients:"):
+            return [HARNESS]
+        return await super()._part(part, beside)
+
+
+class BodySchedule(Schedule):
+    """Steps that a body takes."""
+
+    def begin_now(self) -> None:
+        """Times count from now."""
+        self._zero_s = trio.current_time()
+
+    async def begin(self, step: Step) -> Held | None:
+        """Carry a step out; None when there was nobody to do it to."""
+        return await self._begin(step, by_hand=True)
+
+    def struck(self, held: Held, what: str) -> None:
+        """A fault that was armed has struck, or never will."""
+        self._event(held.step, held.done, what, held.concrete, by_hand=True)
+
+
+@dataclass(slots=True)
+class Choice:
+    """What a replay leaves out or gives in place of what the seed would draw."""
+
+    left_out: frozenset[int] = frozenset()
+    """Numbers of the body's steps, counted from 1 in their order."""
+    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Number of a storm, counted from 1 -> its steps."""
+
+
+class Stage(Conductor):
+    """See the module. `script` is the test; what came of it is written there."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        say: Say,
+        *,
+        visit: Visit | None = None,
+        attendant: Attendant | None = None,
+        script: Script,
+    ) -> None:
+        super().__init__(plan, backend, say, visit=visit, attendant=attendant)
+        self.topics: list[str] = []
+        self.reading = self._reading = Reading(
+            self.control, backend.history, backend.nameservers(), self.topics
+        )
+        resolver = BodyResolver(plan, self.members, Random(f"{plan.seed}/targets"))
+        actions = Random(f"{plan.seed}/actions")
+        self.actions = Actions(plan, backend, self.members, resolver, actions, self.programs)
+        self.resolver = resolver
+        self.body_schedule = self.schedule = self._schedule(plan)
+        self.operator = Operator(self, script.failover_s)
+        self.groups: dict[str, int] = {}
+        """Consumer groups by name, numbered as the history has them."""
+        self.script = script
+        self._step_numbers = itertools.count(1)
+        self._storm_numbers = itertools.count(1)
+
+    async def run(self, directory: Path) -> RunRecord:
+        """Set up, body, and the end that it asked for."""
+        script = self.script
+        for need in self.plan.needs:
+            if (reason := self.backend.lacks(need)) is not None:
+                script.skipped = f"{need} is missing on {self.backend.name}: {reason}"
+                return self.record
+        async with trio.open_nursery() as nursery:
+            self.nursery = nursery
+            if not await self._set_up():
+                script.failure = ClusterFailed(self.record.stalls[-1].reason)
+            else:
+                self.body_schedule.begin_now()
+                nursery.start_soon(self._sample)
+                nursery.start_soon(self.operator.run)
+                await script.perform(self)
+            self._note_ends()
+            if script.wants_judgement:
+                await self._finish()
+            elif script.failure is None and self.record.crashes:
+                crash = self.record.crashes[0]
+                script.failure = ClusterFailed(f"{crash.node} ended by itself: {crash.reason}")
+            nursery.cancel_scope.cancel()
+        if script.wants_record:
+            await self._collect(directory)
+        return self.record
+
+    async def _finish(self) -> None:
+        """Mend everything, let it come into order, read it back, stop it."""
+        self.operator.pause()
+        await self.actions.mend()
+        self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
+        self.record.calm_ns = self.backend.now_ns()
+        for group in self.plan.shape.group_nodes():
+            if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
+                self._stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
+        await self._drain()
+        await self._read()
+        await self._stop()
+
+    # --- steps
+
+    def check(self, step: Step) -> None:
+        """Raises `ScenarioError` for a target that cannot be, `FaultMissing` for what cannot be
+        done here."""
+        for target in filter(None, (step.target, step.second)):
+            parts = [part for part in target.split(",") if part != BODY]
+            if any(part.startswith("clients:") for part in parts) and not step.form.has_second:
+                raise ScenarioError(f"{step.action()}: the test itself cannot be {step.verb}ed")
+            for part in parts:
+                check_target(part, self.plan, list(self.resolver.hit))
+        for need in step.needs:
+            if (reason := self.backend.lacks(need)) is not None:
+                raise FaultMissing(
+                    f"{step.action()} needs {need}, which is missing on {self.backend.name}:"
+                    f" {reason} (the mark rb_needs({need!r}) asks for it, and skips the test"
+                    " where it cannot be had)"
+                )
+
+    async def begin(self, step: Step) -> Held | None:
+        """Carry out a step of the body, unless a replay leaves it out."""
+        self.check(step)
+        number = next(self._step_numbers)
+        if number in self.script.choice.left_out:
+            self.script.note_step(number, step)
+            await trio.lowlevel.checkpoint()
+            return None
+        async with self.operator.lock:
+            held = await self.body_schedule.begin(step)
+        self.script.note_step(number, step if held is None else held.concrete)
+        if held is None:
+            return None
+        if held.done.wait is not None:
+            self.nursery.start_soon(self._wait_struck, held, held.done.wait)
+        elif step.for_s is not None:
+            self.nursery.start_soon(self._end_later, held, step.for_s)
+        return held
+
+    async def end(self, held: Held) -> None:
+        """End a fault of the body's: what it ended is started again, as a slave if need be."""
+        lost = [name for name in held.done.names if held.step.verb in LOST]
+        for name in lost:
+            await self.operator.replace_lost(name)
+        async with self.operator.lock:
+            await self.body_schedule.end(held, by_hand=True)
+
+    async def storm(self, seconds: float, classes: tuple[str, ...] | None = None) -> None:
+        """Faults drawn from the seed for so long; then all of them are over."""
+        number = next(self._storm_numbers)
+        texts = self.script.choice.storms.get(number)
+        if texts is None:
+            wishes = Generate(storm_s=seconds, classes=classes or STORM_CLASSES)
+            steps = draw_steps(f"{self.plan.name}/{number}", self.plan, wishes)
+            texts = tuple(re.sub(r"\be(\d+)\b", rf"w{number}e\1", text) for text in steps)
+        self.script.note_storm(number, texts)
+        plan = replace(self.plan, steps=tuple(map(self.script.parse, texts)), storm_s=seconds)
+        base_s = self.body_schedule.now_s()
+        storm = self._schedule(plan)
+        with self.operator.paused(), trio.move_on_after(seconds):
+            await storm.run()
+            await trio.sleep_forever()
+        with trio.CancelScope(shield=True):
+            await self.mend()
+        moved = (_later(step, base_s) for step in storm.done)
+        self.body_schedule.done.extend(moved)
+        self.record.skipped += storm.skipped
+
+    async def mend(self) -> None:
+        """End every fault and start everything that is down."""
+        await self.actions.mend()
+        self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
+        self.body_schedule.held.clear()
+
+    # --- waiting
+
+    async def settled(self, timeout_s: float = SETTLE_S) -> None:
+        """Wait until every node that is up serves and has all of its master's log.
+
+        Raises `ClusterFailed` with what is missing.
+        """
+        reason: str | None = "nothing was looked at"
+        with trio.move_on_after(timeout_s):
+            while (reason := await self._unsettled()) is not None:
+                await trio.sleep(LOOK_S)
+        if reason is not None:
+            raise ClusterFailed(f"the cluster is not settled after {timeout_s:g} s: {reason}")
+
+    async def _unsettled(self) -> str | None:
+        for group in self.plan.shape.group_nodes():
+            leader = self.members.leader(group)
+            master = await self.backend.observe(leader)
+            if master is None:
+                return f"{leader}, the master, is {self._condition(leader)}"
+            if master.dispatched < master.written:
+                return f"{leader} has dispatched {master.dispatched} of {master.written} bytes"
+            running = [
+                node for node in self.members.followers(group) if self.backend.state(node) != "down"
+            ]
+            if master.in_sync < 1 + len(running):
+                return f"{master.in_sync} copies keep up, {1 + len(running)} are running"
+            for node in running:
+                sample = await self.backend.observe(node)
+                if sample is None:
+                    return f"{node} is {self._condition(node)}"
+                if not sample.is_following:
+                    return f"{node} does not follow {leader}"
+                if min(sample.written, sample.dispatched) < master.written:
+                    return f"{node} has {sample.written} of {master.written} bytes"
+        return None
+
+    def _condition(self, node: str) -> str:
+        state = self.backend.state(node)
+        return "running and does not answer" if state == "running" else state
+
+    # --- clients
+
+    async def host(self, client: AbstractAsyncContextManager[T]) -> T:
+        """Enter a client for the rest of the test, whoever asks for it."""
+        entered: T = await self.nursery.start(_keep, client)
+        return entered
+
+    async def ensure_topic(self, topic: str, queues: int | None = None) -> None:
+        """Make a topic, unless the test did already."""
+        if topic in self.topics:
+            return
+        self.topics.append(topic)
+        from rocketbed.client.admin import Admin
+
+        count = self.plan.producers.queues if queues is None else queues
+        brokers = list(self.plan.shape.group_nodes())
+
+        async def make() -> None:
+            async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
+                await admin.create_topic(topic, queues=count, brokers=brokers)
+
+        await self.insist(make, f"making topic {topic}")
+
+    async def insist(
+        self, action: Callable[[], Awaitable[T]], what: str, timeout_s: float = SETTLE_S
+    ) -> T:
+        """Try until it works. Raises `ClusterFailed` with the last reason."""
+        from chaos.trial.load import ClientFailure
+
+        reason = "no answer"
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    return await action()
+                except ClientFailure as error:
+                    reason = str(error)
+                await trio.sleep(LOOK_S)
+        raise ClusterFailed(f"{what} did not work for {timeout_s:g} s: {reason}")
+
+    # --- inside
+
+    def _schedule(self, plan: Plan) -> BodySchedule:
+        return BodySchedule(
+            plan, self.backend, self.members, self.control, self.actions, self.resolver, self._tell
+        )
+
+    async def _end_later(self, held: Held, seconds: float) -> None:
+        await trio.sleep(seconds)
+        await self.end(held)
+
+    async def _wait_struck(self, held: Held, wait: Callable[[], Awaitable[bool]]) -> None:
+        struck = await wait()
+        self.body_schedule.struck(held, "struck" if struck else "missed")
+        if struck and held.step.for_s is not None:
+            await self._end_later(held, held.step.for_s)
+
+
+async def _keep(client: AbstractAsyncContextManager[Any], task_status: Any) -> None:
+    async with client as entered:
+        task_status.started(entered)
+        await trio.sleep_forever()
+
+
+def _later(step: Step, seconds: float) -> Step:
+    assert isinstance(step.trigger, At)
+    return replace(step, trigger=At(round(step.trigger.seconds + seconds, 6)))

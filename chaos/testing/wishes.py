@@ -1,0 +1,184 @@
+"""What a test asks for with its mark: the cluster, how many seeds, who promotes.
+
+    @pytest.mark.rocketbed(brokers=3, flush="sync", repl="sync", seeds=20)
+
+Marks of module, class and function add up, the closest one wins. An unknown argument is an error
+that names the nearest known one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
+
+from chaos.scenario.check import CAPABILITIES, check_plan
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape, Weather
+from chaos.scenario.step import unknown
+from chaos.scenario.swarm import swarm_weather
+from chaos.scenario.units import parse_duration, parse_size
+
+BACKENDS: Final = ("sim", "process", "docker")
+LONGEST_S: Final = 3600.0
+"""Simulated seconds that a body may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Arguments of the mark `rocketbed`."""
+
+    brokers: int = 3
+    """Nodes of a group: a master and its slaves."""
+    groups: int = 1
+    nameservers: int = 1
+    flush: Literal["sync", "async"] = "async"
+    repl: Literal["sync", "async"] = "sync"
+    min_isr: int = 2
+    """Nodes that hold a message before it is acknowledged, under `repl="sync"`."""
+    segment: int | str = MIB
+    """Bytes of a commit-log file; `"64KiB"` is fine too."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further lines of every node's `broker.conf`."""
+    queues: int = 4
+    """Of each topic that the test makes."""
+    weather: Literal["plain", "swarm"] = "plain"
+    """`swarm`: slow disks, slow links and the like, drawn from the seed."""
+    failover: bool = True
+    """Whether an operator promotes a slave when a master stays down."""
+    failover_after: float | str = 1.0
+    """Seconds that a master is down before he does."""
+    net: Literal["auto", "plain", "proxy", "switch"] = "proxy"
+    """What lies between real processes; programs of others reach all but the switch."""
+    seeds: int | Mapping[str, int] = 1
+    """How many, or how many on each backend; a plain number counts in simulation."""
+
+    @property
+    def failover_s(self) -> float | None:
+        """How long a master is down before a slave is promoted; None: never."""
+        if not self.failover or self.brokers < 2:
+            return None
+        after = self.failover_after
+        return parse_duration(after) if isinstance(after, str) else float(after)
+
+    def seed_count(self, backend: str) -> int:
+        """How many seeds a backend is to run: one outside the simulation, unless said."""
+        if isinstance(self.seeds, int):
+            return self.seeds if backend == "sim" else 1
+        return self.seeds.get(backend, 1)
+
+    def plan(self, name: str, seed: int, needs: tuple[str, ...] = ()) -> Plan:
+        """The plan of one run: no clients and no steps, those are the body's.
+
+        Raises `ScenarioError`.
+        """
+        size = self.segment
+        settings = {key: _line(value) for key, value in self.settings.items()}
+        shape = Shape(
+            brokers=self.brokers,
+            groups=self.groups,
+            nameservers=self.nameservers,
+            flush=self.flush,
+            repl=self.repl,
+            min_isr=self.min_isr,
+            segment=parse_size(size) if isinstance(size, str) else size,
+            settings=settings,
+        )
+        weather = Weather()
+        if self.weather == "swarm":
+            weather = swarm_weather(shape, f"{name}/{seed}/weather")
+        load = Producers(count=1, topics=1, queues=self.queues, batch=0.0)
+        reading = Consumers(count=0)
+        common: dict[str, Any] = {
+            "name": name,
+            "seed": seed,
+            "shape": shape,
+            "weather": weather,
+            "storm_s": LONGEST_S,
+            "calm_s": 1.0,
+            "needs": needs,
+        }
+        check_plan(Plan(producers=load, consumers=reading, **common))
+        none = Producers(count=0, topics=0, queues=self.queues, batch=0.0)
+        return Plan(producers=none, consumers=reading, **common)
+
+
+def read_wishes(marks: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> Wishes:
+    """From the arguments of the marks, the farthest first. Raises `ScenarioError`."""
+    known = {one.name: None for one in fields(Wishes)}
+    values: dict[str, Any] = {}
+    for arguments, named in marks:
+        if arguments:
+            raise ScenarioError(
+                f"the mark rocketbed takes named arguments only, not {arguments[0]!r}:"
+                f" {', '.join(known)}"
+            )
+        for name in named:
+            if name not in known:
+                raise ScenarioError(unknown("argument of the mark rocketbed", name, known))
+        values |= named
+    wishes = Wishes(**values)
+    _check(wishes)
+    return wishes
+
+
+def read_needs(names: Iterable[Any]) -> tuple[str, ...]:
+    """Capabilities of the mark `rb_needs`. Raises `ScenarioError` for one that does not exist.
+
+    A longer name such as `disk.powercut.kernel` means what it begins with.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        known = [one for one in CAPABILITIES if name == one or str(name).startswith(f"{one}.")]
+        if not known:
+            raise ScenarioError(unknown("capability", str(name), list(CAPABILITIES)))
+        found[max(known, key=len)] = None
+    return tuple(found)
+
+
+def read_backends(text: str) -> list[str]:
+    """`sim,process`. Raises `ScenarioError`."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in BACKENDS:
+            raise ScenarioError(unknown("backend", name, list(BACKENDS)))
+    if not names:
+        raise ScenarioError(f"no backend is named: one or more of {', '.join(BACKENDS)}")
+    return list(dict.fromkeys(names))
+
+
+def _check(wishes: Wishes) -> None:
+    words: dict[str, tuple[str, ...]] = {
+        "flush": ("sync", "async"),
+        "repl": ("sync", "async"),
+        "weather": ("plain", "swarm"),
+        "net": ("auto", "plain", "proxy", "switch"),
+    }
+    for name, allowed in words.items():
+        value = getattr(wishes, name)
+        if value not in allowed:
+            raise ScenarioError(f"rocketbed({name}={value!r}): it is one of {', '.join(allowed)}")
+    for name in ("brokers", "groups", "nameservers", "min_isr", "queues"):
+        value = getattr(wishes, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ScenarioError(f"rocketbed({name}={value!r}): it is a whole number")
+    seeds = wishes.seeds if isinstance(wishes.seeds, Mapping) else {"sim": wishes.seeds}
+    for backend, count in seeds.items():
+        if backend not in BACKENDS:
+            raise ScenarioError(unknown("backend in seeds", str(backend), list(BACKENDS)))
+        check_count(f"rocketbed(seeds={wishes.seeds!r})", count)
+    try:
+        _ = wishes.failover_s
+        wishes.plan("check", 1)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ScenarioError(f"the mark rocketbed: {error}") from None
+
+
+def check_count(what: str, count: object) -> None:
+    """Raises `ScenarioError` for a number of seeds that is none."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ScenarioError(f"{what}: a test needs one seed at least, a whole number")
+
+
+def _line(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
