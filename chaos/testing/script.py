@@ -35,6 +35,8 @@ class Script:
     """The body's steps by number, concrete."""
     storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Storms by number, as they were drawn or given."""
+    done: list[str] = field(default_factory=list)
+    """All steps that were taken, the operator's too, with times and names."""
     body_s: float = 0.0
     """The body's own time: simulated in simulation."""
 

@@ -134,6 +134,7 @@ class Stage(Conductor):
                 crash = self.record.crashes[0]
                 script.failure = ClusterFailed(f"{crash.node} ended by itself: {crash.reason}")
             nursery.cancel_scope.cancel()
+        script.done = [str(step) for step in self.schedule.done]
         if script.wants_record:
             await self._collect(directory)
         return self.record

@@ -1,0 +1,70 @@
+"""One run of one test in this very process, from nothing to what came of it."""
+
+import os
+import time
+import traceback
+from pathlib import Path
+
+from chaos.checkers.judgement import Judgement, RunVerdict, judge_run
+from chaos.record import RunRecord
+from chaos.report.text import summary_text
+from chaos.testing.errors import ChecksFailed
+from chaos.testing.order import Order, Told
+from chaos.testing.places import PLACES
+from chaos.testing.script import Script
+
+
+def perform(
+    order: Order, script: Script, directory: Path, *, home: str = ""
+) -> tuple[Told, BaseException | None]:
+    """Run a script; what came of it, and the error of the body or of the checks.
+
+    `home` is the file of the test, for the place of its failure. The directory is empty.
+    """
+    began = time.monotonic()
+    played = PLACES[order.backend](order.plan, directory, order.wishes, script)
+    told = Told(
+        steps=[(number, step.action()) for number, step in script.steps.items()],
+        storms=script.storms,
+        done=script.done,
+        digest=played.digest,
+        simulated_s=played.simulated_s,
+        body_s=script.body_s,
+        directory=directory,
+    )
+    if script.skipped:
+        told.kind, told.reason = "skipped", script.skipped
+        return told, None
+    error = script.failure
+    if error is None and script.wants_judgement:
+        error = _judge(script, played.record, directory, told)
+    if error is not None:
+        told.kind = "failed"
+        told.signature = signature(error, home)
+    told.wall_s = time.monotonic() - began
+    return told, error
+
+
+def signature(error: BaseException, home: str) -> str:
+    """What makes two failures the same: findings, or the kind of error and its line in `home`."""
+    if isinstance(error, ChecksFailed):
+        return f"checks:{','.join(error.finding_ids)}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if os.path.realpath(frame.filename) == os.path.realpath(home)
+    ]
+    return f"{type(error).__name__}:{lines[-1] if lines else 0}"
+
+
+def _judge(script: Script, record: RunRecord, directory: Path, told: Told) -> ChecksFailed | None:
+    judgement = judge_run(directory, only=script.checks or None)
+    told.finding_ids = tuple(judgement.finding_ids)
+    if judgement.verdict is RunVerdict.PASS:
+        return None
+    return ChecksFailed(_verdict_text(judgement, record, script), told.finding_ids)
+
+
+def _verdict_text(judgement: Judgement, record: RunRecord, script: Script) -> str:
+    asked = f"chaos.check() of {script.asked_at}" if script.asked_at else "chaos.check()"
+    return f"{asked}: {summary_text(judgement, record)}"
