@@ -6,6 +6,7 @@ written before the thing is made, and a sweep may itself be killed halfway.
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from chaos.process.janitor_processes import began
 ROOT_THROTTLES: Final = Path("/sys/fs/cgroup/blkio")
 FREEZER: Final = "freezer.state"
 NETWORK_NAMESPACES: Final = Path("/run/netns")
+INTERFACES: Final = Path("/sys/class/net")
 SHARED_MEMORY: Final = Path("/dev/shm")
 LEAVE_S: Final = 1.0
 """How long a killed process may take to leave a mount or a control group."""
@@ -159,6 +161,14 @@ def remove_docker_network(value: str) -> bool:
     return delete(value, "/networks/{}")
 
 
+def remove_bridge(value: str) -> bool:
+    """Remove a network interface of the system."""
+    if not (INTERFACES / value).exists():
+        return False
+    subprocess.run(["ip", "link", "del", value], capture_output=True, check=True)
+    return True
+
+
 def nothing(value: str) -> bool:
     """For records of processes, which were killed before."""
     return False
@@ -175,5 +185,6 @@ REMOVERS: Final[dict[str, Callable[[str], bool]]] = {
     "file": remove_file,
     "container": remove_container,
     "docker-network": remove_docker_network,
+    "bridge": remove_bridge,
 }
 """Kind of record -> what takes the thing away; says whether there was anything."""
