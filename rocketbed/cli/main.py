@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, str]] = {
     "chaos": "rocketbed.cli.chaos:chaos",
     "demo": "rocketbed.cli.demo:demo",
     "cluster": "rocketbed.cli.cluster:cluster",
+    "health": "rocketbed.cli.health:health",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
     "node": "rocketbed.cli.node:node",
     "pipeline": "rocketbed.cli.pipeline:pipeline",
