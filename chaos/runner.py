@@ -120,7 +120,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     else:
         from chaos.process.run import run_in_processes
 
-        with _host(options) as host:
+        with host_of(options) as host:
             record = run_in_processes(plan, directory, net=options.net, say=say, host=host)
     outcome.facts["run_cpu_s"] = time.process_time() - began_cpu
     outcome.record = record
@@ -133,7 +133,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 
 
 @contextmanager
-def _host(options: Options) -> "Iterator[Host | None]":
+def host_of(options: Options) -> "Iterator[Host | None]":
     """Where the cluster's programs run; None: as processes of this system."""
     if options.backend == "docker":
         from chaos.docker.host import DockerHost

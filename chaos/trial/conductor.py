@@ -160,6 +160,8 @@ class Conductor:
                 nursery.start_soon(self._attendant.attend, self)
             if await self._set_up():
                 nursery.start_soon(self._sample)
+                if self.backend.elects:
+                    nursery.start_soon(self.members.follow_elections)
                 await self._storm()
                 await self._calm()
                 await self._drain()
@@ -194,9 +196,8 @@ class Conductor:
         backend, members = self.backend, self.members
         for name in self.plan.shape.nameserver_names:
             await backend.start(name, {})
-        for node in members.nodes:
-            await members.start(node)
         with trio.move_on_after(SET_UP_S):
+            await members.start_all()
             for node in members.nodes:
                 if not await members.wait_serving(node, SET_UP_S):
                     self._stall("set-up", node, "it does not serve after its first start")
@@ -246,6 +247,7 @@ class Conductor:
             await self.schedule.run()
             await trio.sleep_forever()
         self.storm_s = round(self.schedule.now_s(), 6)
+        await self.schedule.close()
         await self.actions.mend()
         self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
         self.record.calm_ns = self.backend.now_ns()

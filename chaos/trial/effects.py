@@ -48,6 +48,11 @@ class Effects:
         """Whether any fault lies on a node's disk."""
         return any(node in effect.disks for effect in self._parts)
 
+    @property
+    def in_force(self) -> bool:
+        """Whether any fault lies on a link or disk."""
+        return bool(self._parts)
+
     def links(self) -> dict[Pair, LinkState]:
         """What is on each link now; links without any fault are left out."""
         pairs = dict.fromkeys(pair for effect in self._parts for pair in effect.links)

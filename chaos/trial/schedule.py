@@ -80,6 +80,8 @@ class Schedule:
         self._say = say
         self._random = Random(f"{plan.seed}/schedule")
         self._zero_s = 0.0
+        self._in_hand = 0
+        self._closed = False
         self._followers: dict[str, list[Step]] = defaultdict(list)
 
     async def run(self) -> None:
@@ -112,27 +114,47 @@ class Schedule:
         """Carry out, now, what no plan foresaw; names of those it hit.
 
         It is noted as every step is. What lasts goes on until `end`, or until all is mended.
-        Raises `BackendError`.
+        After `close` it hits nobody. Raises `BackendError`.
         """
-        held = await self._begin(step, by_hand=True)
+        if self._closed:
+            return []
+        self._in_hand += 1
+        try:
+            held = await self._begin(step, by_hand=True)
+        finally:
+            self._in_hand -= 1
         return [] if held is None else held.done.names
 
-    async def end(self, held: Held, *, by_hand: bool = False, undo: bool = True) -> None:
+    async def close(self) -> None:
+        """Take nothing more by hand, and wait for what is under way, so that all can be mended."""
+        self._closed = True
+        while self._in_hand:
+            await trio.sleep(LOOK_S)
+
+    async def end(self, held: Held, *, by_hand: bool = False) -> None:
         """End a fault; one that has ended is nothing.
 
-        By hand it comes to stand in `done` with the time that it lasted. Without `undo` something
-        else has ended it, and only that is noted.
+        By hand it comes to stand in `done` with the time that it lasted.
         """
-        if held not in self.held:
+        if held not in self.held or (by_hand and self._closed):
             return
         self.held.remove(held)
         lasted_s = round(max(self.now_s() - held.since_s, 1e-6), 6)
-        if undo and held.done.undo is not None:
-            with trio.move_on_after(ACTION_S, shield=True):
-                await held.done.undo()
-            if by_hand:
-                self.done[held.place] = replace(held.concrete, for_s=lasted_s)
+        self._in_hand += by_hand
+        try:
+            if held.done.undo is not None:
+                with trio.move_on_after(ACTION_S, shield=True):
+                    await held.done.undo()
+        finally:
+            self._in_hand -= by_hand
+        if by_hand:
+            self.done[held.place] = replace(held.concrete, for_s=lasted_s)
         self._event(held.step, held.done, "heal", held.concrete, by_hand=by_hand)
+
+    def overtaken(self, held: Held) -> None:
+        """Something else has ended a fault, such as a start what was killed before."""
+        self.held.remove(held)
+        self._event(held.step, held.done, "heal", held.concrete)
 
     def _moments(self, trigger: At | Every) -> list[float]:
         if isinstance(trigger, At):

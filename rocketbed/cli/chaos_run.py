@@ -88,6 +88,18 @@ from rocketbed.cli.pipeline_agreement import second_judge
     type=click.Choice(["spark"]),
     help="Judge each run a second time: by Spark's verify, which has to agree.",
 )
+@click.option(
+    "--live",
+    "is_live",
+    is_flag=True,
+    help="Watch the run in a browser and break it by hand, until you end it; --backend process.",
+)
+@click.option(
+    "--live-port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="The page's port on 127.0.0.1; else a free one.",
+)
 def run(
     scenario: str,
     backend: Literal["sim", "process", "docker"],
@@ -107,6 +119,8 @@ def run(
     as_json: bool,
     report: Path,
     verify: str | None,
+    is_live: bool,
+    live_port: int,
 ) -> int:
     """Run SCENARIO, a name from `chaos list` or a file (.toml, .py), and judge it."""
 
@@ -118,6 +132,24 @@ def run(
     if target and backend != "process":
         raise click.UsageError("--target needs real processes: add --backend process")
     options = Options(backend=backend, net=net, target=target, mode=mode, say=say)
+    if is_live:
+        from rocketbed.cli.chaos_live import LiveOptions, live
+
+        if seeds or corpus or crash_points or verify:
+            raise click.UsageError("--live is one run: no --seeds, --corpus, --crash-points")
+        asked = LiveOptions(
+            scenario=scenario,
+            options=options,
+            seed=seed,
+            quick=quick,
+            report=report.absolute(),
+            port=live_port,
+            as_json=as_json,
+        )
+        try:
+            return live(asked, say)
+        except OSError as exc:
+            return tell_failure(exc, say, as_json=as_json)
     points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
         family = load_scenario(scenario)

@@ -1,0 +1,70 @@
+"""Who may look and press: only who was given the token, and no page of another site.
+
+Everything listens on 127.0.0.1, but every page in the user's browser can send requests there, and
+a name of another site may be made to point there (DNS rebinding). So a request has to name the host
+under which we are known, has to carry the token (in the address, or in the cookie that the page
+sets), and what changes something has to carry it in a header, which no form and no foreign script
+can send, and has to come from our own page.
+"""
+
+import secrets
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+TOKEN_HEADER: Final = "x-rocketbed-token"
+NAMES: Final = ("127.0.0.1", "localhost")
+
+
+class Access:
+    """The rules of one server."""
+
+    def __init__(self, port: int, token: str | None = None) -> None:
+        """Without `token` a new one is drawn."""
+        self.port = port
+        self.token = secrets.token_urlsafe(24) if token is None else token
+        self._hosts = {f"{name}:{port}" for name in NAMES}
+        self._origins = {f"http://{host}" for host in self._hosts}
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser."""
+        return f"http://{NAMES[0]}:{self.port}/?token={self.token}"
+
+    @property
+    def cookie(self) -> str:
+        """A `Set-Cookie` line. Named after the port: cookies know hosts only, and there may be
+        two harnesses."""
+        return f"{self._cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+
+    def refusal(
+        self, method: str, headers: Mapping[str, str], query: Mapping[str, str]
+    ) -> str | None:
+        """Why a request is refused; None when it is not."""
+        if headers.get("host", "").lower() not in self._hosts:
+            return "this page is served under the address that the harness printed, no other"
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in self._origins:
+            return "a page of another site has no business here"
+        if method != "GET":
+            if not self._is_ours(headers.get(TOKEN_HEADER, "")):
+                return f"a request that changes something needs the token as {TOKEN_HEADER}"
+            return None
+        if self._is_ours(query.get("token", "")) or self._is_ours(self._of_cookie(headers)):
+            return None
+        return "wrong or no token: open the address that the harness printed, all of it"
+
+    @property
+    def _cookie_name(self) -> str:
+        return f"rocketbed-{self.port}"
+
+    def _of_cookie(self, headers: Mapping[str, str]) -> str:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie_name)
+        except CookieError:
+            return ""
+        return "" if found is None else found.value
+
+    def _is_ours(self, given: str) -> bool:
+        """Compared in constant time."""
+        return secrets.compare_digest(given.encode(), self.token.encode())

@@ -1,0 +1,177 @@
+"""Attends a run of the testbed: shows in a feed what it does, and lends its buttons to the page.
+
+It looks at counters and at the history's events, never at the history's file, and asks nodes more
+often than the run does only while somebody is looking.
+"""
+
+from typing import Any, Final
+
+import trio
+
+from chaos.history import Event
+from chaos.live.console import Console, session_plan
+from chaos.live.feed import Feed
+from chaos.live.meter import Meter
+from chaos.live.picture import Picture
+from chaos.live.server import Refused
+from chaos.scenario.plan import Plan
+from chaos.trial.api import Sample
+from chaos.trial.conductor import Conductor
+
+LOOK_S: Final = 0.1
+ASK_S: Final = 0.2
+"""Between two questions to a node, while somebody looks."""
+POINT_S: Final = 0.5
+
+
+class RunAttendant:
+    """One run's. Is `Attendant` to the run and `Desk` to the page."""
+
+    needs: tuple[str, ...] = ("net.cut", "disk.powercut")
+
+    def __init__(self, plan: Plan, feed: Feed, backend: str) -> None:
+        self.feed = feed
+        self.picture = Picture(feed)
+        self._plan = plan
+        self._conductor: Conductor | None = None
+        self._console: Console | None = None
+        self._nursery: trio.Nursery | None = None
+        self._recovering: set[str] = set()
+        shape = plan.shape
+        promise = f"{shape.flush} flush, {shape.repl} replication"
+        feed.put(
+            "run",
+            {
+                "mode": "run",
+                "title": plan.name,
+                "seed": plan.seed,
+                "backend": backend,
+                "promise": promise + (f", {shape.copies} copies" if shape.repl == "sync" else ""),
+                "nodes": shape.nodes,
+                "nameservers": shape.nameserver_names,
+                "groups": shape.group_nodes(),
+            },
+        )
+        feed.put("phase", {"name": "set up", "zero": None})
+
+    async def attend(self, conductor: Conductor) -> None:
+        """Watch until cancelled."""
+        self._conductor = conductor
+        self._console = Console(conductor)
+        conductor.backend.history.listener = self._take
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for node in conductor.members.nodes:
+                    self._nursery.start_soon(self._ask, conductor, node)
+                self._nursery.start_soon(self._count, conductor)
+                while True:
+                    self._look(conductor, self._console)
+                    await trio.sleep(LOOK_S)
+        finally:
+            self._nursery = None
+            conductor.backend.history.listener = None
+
+    async def press(self, action: str, name: str) -> str:
+        """A button. Raises `Refused`; where the backend fails, the run ends as failed."""
+        nursery, console = self._nursery, self._console
+        if nursery is None or console is None:
+            raise Refused("nothing is running")
+        over = trio.Event()
+        answers: list[str | Refused] = []
+
+        async def do() -> None:
+            try:
+                answers.append(await console.press(action, name))
+            except Refused as error:
+                answers.append(error)
+            finally:
+                over.set()
+
+        nursery.start_soon(do)
+        await over.wait()
+        answer = answers[0] if answers else Refused("the run ended meanwhile")
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    def end_storm(self) -> bool:
+        """End the faults; False when there is no storm."""
+        if self._conductor is None or self._conductor.phase != "storm":
+            return False
+        self._conductor.end_storm()
+        return True
+
+    def session(self) -> Plan:
+        """What was done, as a plan."""
+        return self._plan if self._conductor is None else session_plan(self._plan, self._conductor)
+
+    # --- inside
+
+    def _take(self, event: Event) -> None:
+        if event.what == "sample":
+            self.picture.stand(event.node, Sample(**_sample_fields(event.fields)))
+            return
+        if event.what in ("start", "recovered"):
+            change = self._recovering.add if event.what == "start" else self._recovering.discard
+            change(event.node)
+        self.picture.take(event)
+        if self._console is not None:
+            self._console.note(event)
+
+    async def _ask(self, conductor: Conductor, node: str) -> None:
+        while True:
+            if self.feed.readers:
+                self.picture.stand(node, await conductor.backend.observe(node))
+            await trio.sleep(ASK_S)
+
+    async def _count(self, conductor: Conductor) -> None:
+        meter = Meter.of(conductor.control)
+        while True:
+            await trio.sleep(POINT_S)
+            if conductor.phase not in ("set up", "reading", "stopping"):
+                self.picture.add("point", meter.point(conductor.backend.now_ns() / 1e9))
+
+    def _look(self, conductor: Conductor, console: Console) -> None:
+        feed, backend = self.feed, conductor.backend
+        now_s = backend.now_ns() / 1e9
+        feed.put("clock", round(now_s, 1))
+        zero_s = None if conductor.phase == "set up" else round(conductor.zero_ns / 1e9, 3)
+        if (feed.get("phase") or {}).get("name") != conductor.phase:
+            self.picture.tell(now_s, conductor.phase, "phase")
+            feed.put("phase", {"name": conductor.phase, "zero": zero_s})
+        for name in console.machines:
+            member = conductor.members.members.get(name)
+            state = backend.state(name)
+            is_master = conductor.members.is_leader(name)
+            feed.put(
+                f"machine:{name}",
+                {
+                    "kind": "nameserver" if member is None else "node",
+                    "group": "" if member is None else member.group,
+                    "role": "nameserver" if member is None else "master" if is_master else "slave",
+                    "state": state,
+                    "cut": console.is_cut(name),
+                    "buttons": console.reasons(name),
+                },
+            )
+            self.picture.enter(name, self._kind(name, state, member is not None, is_master), now_s)
+        links = sorted(conductor.actions.effects.links().items())
+        kinds = [[one, other, "cut" if link.cut else "slow"] for (one, other), link in links]
+        feed.put("links", kinds)
+        counts = conductor.control.counts
+        feed.put("counts", {name: counts.get(name, 0) for name in ("ok", "weak", "fail", "info")})
+
+    def _kind(self, name: str, state: str, is_node: bool, is_master: bool) -> str:
+        """Of a stretch in a machine's row."""
+        if state != "running":
+            return state
+        if not is_node:
+            return "serving"
+        if name in self._recovering:
+            return "recovering"
+        return "master" if is_master else "slave"
+
+
+def _sample_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    own = {"master": "is_master", "following": "is_following"}
+    return {own.get(key, key): value for key, value in fields.items()}

@@ -1,0 +1,162 @@
+"""The buttons of a run: which can be pressed, and the step that each one is.
+
+A button is a step like any other, carried out by the run's own schedule. What lasts (a node that is
+down, paused, cut off) is ended by its counterpart, and then stands in the plan with the time that
+it lasted: `pause b1 for 3.2s`. So what was done by hand can be run again.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from chaos.history import Event, Function
+from chaos.live.server import Refused
+from chaos.scenario.plan import Plan
+from chaos.scenario.step import At, parse_step
+from chaos.trial.conductor import Conductor
+from chaos.trial.schedule import Held
+
+ACTIONS: Final = ("kill", "start", "pause", "resume", "cut", "heal", "powercut", "promote")
+END: Final = "end"
+HEAL_ALL: Final = "heal-all"
+NEEDS: Final = {"pause": "proc.pause", "cut": "net.cut", "powercut": "disk.powercut"}
+VERBS: Final = {"cut": "isolate"}
+"""Where a button's step is called otherwise."""
+ENDED_BY: Final = {
+    "start": ("kill", "stop", "powercut", "crash", "wipe"),
+    "resume": ("pause",),
+    "heal": ("isolate", "partition", "link"),
+}
+"""The button that ends a fault."""
+
+
+class Console:
+    """The buttons of one run."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._locks: dict[str, trio.Lock] = defaultdict(trio.Lock)
+        shape = conductor.plan.shape
+        self.machines = [*shape.nameserver_names, *shape.nodes]
+
+    def reasons(self, name: str) -> dict[str, str]:
+        """Why each of a machine's buttons cannot be pressed now; empty for one that can."""
+        conductor = self._conductor
+        if conductor.phase != "storm":
+            before = conductor.phase == "set up"
+            text = "the cluster is being set up" if before else "the storm is over"
+            return dict.fromkeys(ACTIONS, text)
+        state = conductor.backend.state(name)
+        is_node = name in conductor.members.members
+        found = {action: conductor.backend.lacks(need) or "" for action, need in NEEDS.items()}
+        found |= dict.fromkeys(ACTIONS[:2], "")
+        if not is_node:
+            found["powercut"] = "a nameserver keeps nothing on a disk"
+        runs = "" if state == "running" else f"it is {state}"
+        if state == "down":
+            found["kill"] = found["powercut"] = "it is down"
+        found["start"] = "" if state == "down" else "it runs"
+        found["pause"] = found["pause"] or runs
+        found["resume"] = "" if state == "paused" else "it is not paused"
+        cut = self.is_cut(name)
+        found["cut"] = found["cut"] or ("it is cut off" if cut else "")
+        found["heal"] = "" if self._held(name, "heal") else "no link of it has a fault"
+        found["promote"] = runs
+        if not is_node:
+            found["promote"] = "a nameserver has no master"
+        elif conductor.members.is_leader(name):
+            found["promote"] = "it is the master"
+        return found
+
+    def is_cut(self, name: str) -> bool:
+        """Whether every link from a machine to the nodes and nameservers is cut."""
+        links = self._conductor.actions.effects.links()
+        others = [other for other in self.machines if other != name]
+        return all((name, other) in links and links[name, other].cut for other in others)
+
+    async def press(self, action: str, name: str) -> str:
+        """Press a button; what it did. Raises `Refused`, `BackendError`."""
+        if action == END:
+            return self._end()
+        if action == HEAL_ALL:
+            return await self._heal_all()
+        if name not in self.machines:
+            raise Refused(f"there is no machine {name!r}")
+        async with self._locks[name]:
+            reason = self.reasons(name).get(action, f"there is no button {action!r}")
+            if reason:
+                raise Refused(f"{action} {name}: {reason}")
+            if action in ENDED_BY:
+                return await self._end_fault(action, name)
+            return await self._do(f"{VERBS.get(action, action)} {name}")
+
+    def note(self, event: Event) -> None:
+        """A node that starts ends the fault that it was down for, whoever started it."""
+        if event.function == Function.NODE and event.what == "start":
+            before = self._held(event.node, "start") + self._held(event.node, "resume")
+            for held in before:
+                if held.by_hand and held.done.names == [event.node]:
+                    self._conductor.schedule.overtaken(held)
+
+    # --- inside
+
+    def _end(self) -> str:
+        if self._conductor.phase != "storm":
+            raise Refused("the storm is over" if self._conductor.storm_s else "there is none yet")
+        self._conductor.end_storm()
+        return "the storm ends: all is mended, read and judged"
+
+    async def _heal_all(self) -> str:
+        if self._conductor.phase != "storm":
+            raise Refused("the storm is over")
+        schedule = self._conductor.schedule
+        by_hand = [held for held in schedule.held if held.by_hand]
+        mended = [held for held in by_hand if held.step.verb in ENDED_BY["heal"]]
+        for held in mended:
+            await schedule.end(held, by_hand=True)
+        if self._conductor.actions.effects.in_force:
+            return await self._do("heal")
+        if not mended:
+            raise Refused("no link or disk has a fault")
+        return "over: " + ", ".join(held.step.action() for held in mended)
+
+    async def _end_fault(self, action: str, name: str) -> str:
+        """End what a machine suffers from; a fault of several machines is not ended for one."""
+        schedule = self._conductor.schedule
+        held = self._held(name, action)
+        if action == "heal":
+            for one in held:
+                await schedule.end(one, by_hand=True)
+        elif held and (action == "resume" or held[-1].done.names == [name]):
+            await schedule.end(held[-1], by_hand=True)
+        elif action == "start":
+            return await self._do(f"restart {name} down")
+        else:
+            raise Refused(f"{action} {name}: nothing is known of why it is not running")
+        return "over: " + ", ".join(one.step.action() for one in held[-1:])
+
+    def _held(self, name: str, action: str) -> list[Held]:
+        """Faults in force that a button would end, the oldest first."""
+        return [
+            held
+            for held in self._conductor.schedule.held
+            if held.step.verb in ENDED_BY[action] and name in (*held.done.names, *held.done.second)
+        ]
+
+    async def _do(self, text: str) -> str:
+        schedule = self._conductor.schedule
+        if not await schedule.by_hand(parse_step(f"at 0s {text}")):
+            raise Refused(f"{text}: there was nothing to do it to")
+        return text
+
+
+def session_plan(plan: Plan, conductor: Conductor) -> Plan:
+    """The plan that does again, at the same times, what was done in a run, by hand or not."""
+    steps = sorted(conductor.schedule.done, key=lambda step: _time(step.trigger))
+    return replace(plan, steps=tuple(steps), storm_s=conductor.storm_s or plan.storm_s)
+
+
+def _time(trigger: object) -> float:
+    return trigger.seconds if isinstance(trigger, At) else 0.0

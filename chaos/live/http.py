@@ -1,0 +1,150 @@
+"""One HTTP connection of a browser: requests in, answers out. The protocol itself is h11's.
+
+Limits: a request's head 16 KiB, its body 4 KiB, 10 s for each of both; a browser that takes nothing
+for 20 s is dropped.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+import trio
+
+from rocketbed.world.api import Stream
+
+READ_S: Final = 10.0
+IDLE_S: Final = 120.0
+"""A kept connection without a request."""
+WRITE_S: Final = 20.0
+HEAD_MAX: Final = 16 << 10
+BODY_MAX: Final = 4 << 10
+_CHUNK: Final = 16 << 10
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+    " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What our pages may load: only what this server has."""
+
+
+class BadRequest(Exception):
+    """What came is no request that we take; the connection is closed after the answer."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By lower-case name; of a repeated one the last."""
+    body: bytes = b""
+
+
+class HttpConnection:
+    """The server's end."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX)
+
+    async def request(self) -> Request | None:
+        """The next request; None when the browser has gone. Raises `BadRequest`."""
+        if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
+            self._protocol.start_next_cycle()
+        elif self._protocol.our_state is not h11.IDLE:
+            return None
+        try:
+            with trio.fail_after(IDLE_S):
+                head = await self._event()
+            if not isinstance(head, h11.Request):
+                return None
+            with trio.fail_after(READ_S):
+                body = await self._body()
+        except h11.RemoteProtocolError as error:
+            raise BadRequest(error.error_status_hint, str(error)) from error
+        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return None
+        try:
+            target = urlsplit(head.target.decode("latin-1"))
+        except ValueError as error:
+            raise BadRequest(400, f"no address: {error}") from error
+        return Request(
+            method=head.method.decode("ascii"),
+            path=target.path,
+            query=dict(parse_qsl(target.query)),
+            headers={name.decode(): value.decode("latin-1") for name, value in head.headers},
+            body=body,
+        )
+
+    async def answer(
+        self, status: int, kind: str, body: bytes, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """A whole answer of a content type. Raises `trio.BrokenResourceError`."""
+        own = [("content-length", str(len(body)))]
+        data = self._head(status, kind, [*own, *headers])
+        data += self._protocol.send(h11.Data(data=body)) or b""
+        data += self._protocol.send(h11.EndOfMessage()) or b""
+        await self._send(data)
+
+    async def begin(self, kind: str) -> None:
+        """Begin an answer that goes on until it is broken off."""
+        await self._send(self._head(200, kind, []))
+
+    async def go_on(self, body: bytes) -> None:
+        """A further part of it. Raises `trio.BrokenResourceError`, also when nobody takes it."""
+        await self._send(self._protocol.send(h11.Data(data=body)) or b"")
+
+    async def wait_gone(self) -> None:
+        """Wait until the browser closes the connection or sends what it should not."""
+        try:
+            await self._stream.receive_some(1)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+    def _head(self, status: int, kind: str, headers: list[tuple[str, str]]) -> bytes:
+        always = [
+            ("content-type", kind),
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cross-origin-opener-policy", "same-origin"),
+        ]
+        if not any(name == "content-security-policy" for name, _ in headers):
+            always.append(("content-security-policy", POLICY))
+        response = h11.Response(status_code=status, headers=[*always, *headers])
+        return self._protocol.send(response) or b""
+
+    async def _send(self, data: bytes) -> None:
+        with trio.move_on_after(WRITE_S) as scope:
+            await self._stream.send_all(data)
+        if scope.cancelled_caught:
+            raise trio.BrokenResourceError(f"the browser took nothing for {WRITE_S:g} s")
+
+    async def _event(self) -> h11.Event | type[h11.PAUSED] | None:
+        while True:
+            event = self._protocol.next_event()
+            if event is h11.NEED_DATA:
+                if self._protocol.they_are_waiting_for_100_continue:
+                    raise BadRequest(417, "nothing here is worth a '100-continue'")
+                self._protocol.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
+                continue
+            return event  # type: ignore[return-value]
+
+    async def _body(self) -> bytes:
+        body = bytearray()
+        while True:
+            event = await self._event()
+            if not isinstance(event, h11.Data):
+                return bytes(body)
+            body += event.data
+            if len(body) > BODY_MAX:
+                raise BadRequest(413, f"more than {BODY_MAX} bytes")

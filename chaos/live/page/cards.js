@@ -1,0 +1,122 @@
+// A card for each machine: state, the offsets of its log as moving bars, its buttons.
+import { kindOf, stateOf } from "./cluster.js";
+import { bytes } from "./svg.js";
+
+const OFFSETS = [["written", "written"], ["flushed", "flushed"], ["confirmed", "acknowledged"], ["dispatched", "dispatched"]];
+const BUTTONS = [["k", "kill", "Kill", "start", "Start"], ["p", "pause", "Pause", "resume", "Resume"],
+  ["c", "cut", "Cut", "heal", "Heal"], ["w", "powercut", "Power", "", ""], ["m", "promote", "Lead", "", ""]];
+const LABELS = { kill: "kill", start: "start", pause: "pause", resume: "resume", cut: "cut off", heal: "heal the links of",
+  powercut: "cut the power of", promote: "make the master" };
+const WINDOW_MIN = 1 << 16;
+const cards = new Map();
+
+export function drawCards(place, state, choose, press) {
+  const run = state.values.get("run");
+  const names = [...run.nodes, ...run.nameservers];
+  const scale = windowOf(state, run.nodes);
+  names.forEach((name, number) => {
+    const machine = state.values.get(`machine:${name}`);
+    if (!machine) return;
+    let card = cards.get(name);
+    if (!card) {
+      card = make(name, number, machine.kind === "node", choose, press);
+      cards.set(name, card);
+      place.append(card.root);
+    }
+    update(card, name, machine, state, scale);
+  });
+}
+
+// What the bars show: the last stretch of the longest log, long enough for the one furthest behind.
+let shown = WINDOW_MIN;
+function windowOf(state, nodes) {
+  const known = nodes.map(node => state.values.get(`at:${node}`)).filter(Boolean);
+  const end = Math.max(0, ...known.map(at => at.written));
+  const behind = Math.max(0, ...known.map(at => end - Math.min(at.written, at.flushed, at.confirmed, at.dispatched)));
+  while (shown < behind * 1.2) shown *= 2;
+  while (shown > WINDOW_MIN && shown > behind * 6) shown /= 2;
+  return { begin: end - shown, length: shown };
+}
+
+function make(name, number, isNode, choose, press) {
+  const root = element("article", "card");
+  root.dataset.name = name;
+  const head = element("div", "head");
+  const title = element("h3");
+  const pick = element("button", "", name);
+  pick.type = "button";
+  pick.addEventListener("click", () => choose(name));
+  title.append(pick);
+  const role = element("span", "badge"), state = element("span", "badge");
+  const digit = element("kbd", "", String(number + 1));
+  head.append(...(number < 9 ? [digit] : []), title, role, state);
+  const rows = element("dl", "rows");
+  const offsets = {};
+  for (const [key, label] of isNode ? OFFSETS : []) {
+    const bar = element("dd", `bar ${key}`), fill = element("i"), value = element("dd", "value", "–");
+    bar.append(fill);
+    rows.append(element("dt", "", label), bar, value);
+    offsets[key] = { fill, value };
+  }
+  const row = element("div", isNode ? "buttons" : "buttons few");
+  const buttons = [];
+  for (const [key, action, label, opposite, other] of BUTTONS) {
+    if (!isNode && (action === "powercut" || action === "promote")) continue;
+    const button = element("button");
+    const word = document.createTextNode(label);
+    button.type = "button";
+    button.append(element("kbd", "", key), word);
+    button.addEventListener("click", () => { choose(name); press(button.dataset.action, name); });
+    row.append(button);
+    buttons.push({ button, word, action, label, opposite, other });
+  }
+  root.append(head, rows, row);
+  return { root, role, state, offsets, buttons };
+}
+
+function update(card, name, machine, state, scale) {
+  const at = state.values.get(`at:${name}`);
+  const kind = kindOf(machine, at);
+  const silent = machine.state === "running" && at && !at.answers;
+  classes(card.root, `card ${kind} ${machine.cut ? "cut" : ""} ${state.chosen === name ? "chosen" : ""} ${silent || machine.state !== "running" ? "stale" : ""}`);
+  badge(card.role, machine.role, machine.role);
+  const word = machine.cut && machine.state === "running" ? "cut" : silent ? "silent" : kind === "recovering" ? kind : machine.state;
+  badge(card.state, word, word === "cut" ? "cut off" : word);
+  card.state.title = stateOf(machine, kind);
+  for (const [key, { fill, value }] of Object.entries(card.offsets)) {
+    if (!at) continue;
+    const share = Math.max(0, Math.min(1, (at[key] - scale.begin) / scale.length));
+    fill.style.width = `${(share * 100).toFixed(1)}%`;
+    const behind = at.written - at[key];
+    const words = key === "written" ? at.written.toLocaleString("en") : behind ? `−${bytes(behind)}` : "all";
+    if (value.textContent !== words) value.textContent = words;
+    value.title = `${at[key].toLocaleString("en")} bytes`;
+  }
+  for (const { button, word: label, action, label: first, opposite, other } of card.buttons) {
+    const turned = opposite && machine.buttons[opposite] === "";
+    const now = turned ? opposite : action;
+    const reason = machine.buttons[now];
+    if (button.dataset.action !== now) button.dataset.action = now;
+    if (label.data !== (turned ? other : first)) label.data = turned ? other : first;
+    const disabled = String(Boolean(reason));
+    if (button.getAttribute("aria-disabled") !== disabled) button.setAttribute("aria-disabled", disabled);
+    const title = `${LABELS[now]} ${name}${reason ? `: ${reason}` : ""}`;
+    if (button.title !== title) { button.title = title; button.setAttribute("aria-label", title); }
+  }
+}
+
+function badge(element, kind, words) {
+  classes(element, `badge ${kind}`);
+  if (element.textContent !== words) element.textContent = words;
+}
+
+function classes(element, names) {
+  if (element.className !== names) element.className = names;
+}
+
+function element(tag, names = "", words = "") {
+  const made = document.createElement(tag);
+  if (names) made.className = names;
+  if (words) made.textContent = words;
+  return made;
+}

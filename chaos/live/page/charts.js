@@ -1,0 +1,129 @@
+// Three drawings over the same last minutes: rates, latency, and what was done to whom.
+import { canvas, put, sweep } from "./svg.js";
+
+const LEFT = 46, RIGHT = 8, SHOWN_S = 180, KINDS = ["ok", "weak", "fail", "info"];
+
+function frame(state, place, height, label) {
+  const { svg, width } = canvas(place, height, label);
+  const zero = state.values.get("phase")?.zero ?? 0;
+  const now = Math.max(state.values.get("clock") ?? 0, [...state.point.values()].at(-1)?.t ?? 0);
+  const length = Math.min(SHOWN_S, Math.max(30, now - zero));
+  const begin = now - length;
+  const x = time => LEFT + (width - LEFT - RIGHT) * (time - begin) / length;
+  return { svg, width, zero, now, begin, length, x };
+}
+
+function timeAxis(f, top, bottom) {
+  const step = [5, 10, 20, 30, 60].find(s => (f.width - LEFT) * s / f.length > 56) ?? 60;
+  const first = Math.ceil((f.begin - f.zero) / step) * step;
+  for (let time = first; time <= f.now - f.zero; time += step) {
+    const x = f.x(time + f.zero);
+    put(f.svg, `grid ${time}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: "grid" });
+    if (x < f.width - 14) put(f.svg, `time ${time}`, "text", { x, y: bottom + 14, class: "tick small" }, `${time}s`);
+  }
+}
+
+function bands(f, state, top, bottom) {
+  for (const [number, span] of state.span) {
+    if (span.kind !== "fault") continue;
+    const end = span.end ?? f.now;
+    if (end < f.begin) continue;
+    const x = Math.max(f.x(span.begin), LEFT), hand = span.hand ? "hand" : "";
+    if (end - span.begin < 0.05) {
+      if (span.begin >= f.begin) put(f.svg, `band ${number}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: `flag ${hand}` }, null, span.label);
+    } else {
+      put(f.svg, `band ${number}`, "rect", { x, y: top, width: Math.max(f.x(end) - x, 1), height: bottom - top, class: `band ${hand}` }, null, span.label);
+    }
+  }
+}
+
+export function drawRate(place, state) {
+  const top = 8, bottom = 112;
+  const f = frame(state, place, bottom + 20, "Messages a second by outcome");
+  const points = [...state.point.values()].filter(point => point.t >= f.begin - 1);
+  const most = nice(Math.max(10, ...points.map(point => KINDS.reduce((sum, kind) => sum + point[kind], 0))));
+  const y = value => bottom - (bottom - top) * value / most;
+  timeAxis(f, top, bottom);
+  let floor = points.map(() => 0);
+  for (const kind of KINDS) {
+    const ceiling = points.map((point, number) => floor[number] + point[kind]);
+    const upper = points.map((point, number) => `${f.x(Math.max(point.t, f.begin)).toFixed(1)} ${y(ceiling[number]).toFixed(1)}`);
+    const lower = points.map((point, number) => `${f.x(Math.max(point.t, f.begin)).toFixed(1)} ${y(floor[number]).toFixed(1)}`).reverse();
+    put(f.svg, `area ${kind}`, "path", { class: `area ${kind}`, d: points.length > 1 ? `M${upper.join("L")}L${lower.join("L")}Z` : "M0 0" });
+    floor = ceiling;
+  }
+  for (const value of [most, most / 2]) axis(f, value, y(value), `${value.toLocaleString("en")}/s`);
+  bands(f, state, top, bottom);
+  sweep(f.svg);
+}
+
+export function drawLatency(place, state) {
+  const top = 8, bottom = 96;
+  const f = frame(state, place, bottom + 20, "Latency of acknowledged sends: p50 and p99");
+  const points = [...state.point.values()].filter(point => point.t >= f.begin - 1);
+  const values = points.flatMap(point => [point.p50, point.p99]).filter(value => value != null && value > 0);
+  const low = 10 ** Math.floor(Math.log10(Math.min(1, ...values))), high = 10 ** Math.ceil(Math.log10(Math.max(10, ...values)));
+  const y = value => bottom - (bottom - top) * Math.log(Math.max(value, low) / low) / Math.log(high / low);
+  timeAxis(f, top, bottom);
+  for (const name of ["p99", "p50"]) {
+    let path = "", open = false;
+    for (const point of points) {
+      if (point[name] == null) { open = false; continue; }
+      path += `${open ? "L" : "M"}${f.x(Math.max(point.t, f.begin)).toFixed(1)} ${y(point[name]).toFixed(1)}`;
+      open = true;
+    }
+    put(f.svg, `plot ${name}`, "path", { class: `plot ${name}`, d: path || "M0 0" });
+  }
+  for (let value = low; value <= high; value *= 10) {
+    axis(f, value, y(value), value >= 1000 ? `${value / 1000} s` : `${Number(value.toPrecision(1))} ms`);
+  }
+  bands(f, state, top, bottom);
+  sweep(f.svg);
+}
+
+export function drawTimeline(place, state) {
+  const run = state.values.get("run");
+  const names = [...run.nodes, ...run.nameservers], each = 30, top = 6;
+  const bottom = top + each * names.length;
+  const f = frame(state, place, bottom + 20, "What each machine was, and what was done to it");
+  timeAxis(f, top, bottom);
+  names.forEach((name, number) => {
+    const y = top + each * number;
+    put(f.svg, `row ${name}`, "text", { x: LEFT - 8, y: y + 19, class: "axis" }, name);
+    for (const [key, span] of state.span) {
+      const end = span.end ?? f.now;
+      if (!span.rows.includes(name) || end < f.begin) continue;
+      const x = Math.max(f.x(span.begin), LEFT), width = Math.max(f.x(end) - x, 2);
+      if (span.kind === "fault") {
+        const shape = { x, y: y + 3, width, height: 23, rx: 3, class: `over ${span.hand ? "hand" : ""}` };
+        put(f.svg, `z over ${key} ${name}`, "rect", shape, null, span.label);
+      } else {
+        put(f.svg, `bar ${key} ${name}`, "rect", { x, y: y + 8, width, height: 13, rx: 2, class: `role ${span.kind}` }, null, `${name}: ${span.kind}`);
+      }
+    }
+  });
+  names.forEach((name, number) => label(f, state, name, top + each * number));
+  sweep(f.svg);
+}
+
+// Names of faults, the newest first, as long as there is room for them.
+function label(f, state, name, y) {
+  let free = f.width;
+  for (const [key, span] of [...state.span].reverse()) {
+    if (span.kind !== "fault" || !span.rows.includes(name) || span.begin < f.begin) continue;
+    const x = f.x(span.begin) + 3, words = `${span.verb}${span.hand ? " ✋" : ""}`, length = words.length * 6.4;
+    if (x + length > free) continue;
+    put(f.svg, `name ${key} ${name}`, "text", { x, y: y + 19, class: "fault-name" }, words);
+    free = x - 4;
+  }
+}
+
+function axis(f, value, y, words) {
+  put(f.svg, `line ${value}`, "line", { x1: LEFT, x2: f.width - RIGHT, y1: y, y2: y, class: "grid" });
+  put(f.svg, `axis ${value}`, "text", { x: LEFT - 6, y: y + 4, class: "axis small" }, words);
+}
+
+function nice(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map(step => step * power).find(step => step >= value);
+}

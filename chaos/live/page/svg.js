@@ -1,0 +1,65 @@
+// Small helpers for drawings that are kept and changed, not drawn anew: nodes are found by a key.
+const SPACE = "http://www.w3.org/2000/svg";
+
+// A drawing that fills its place, with one unit for each pixel of its width.
+export function canvas(place, height, label) {
+  let svg = place.firstElementChild;
+  if (!svg) {
+    svg = document.createElementNS(SPACE, "svg");
+    svg.setAttribute("role", "img");
+    svg.kept = new Map();
+    place.append(svg);
+  }
+  const width = Math.max(place.clientWidth, 240);
+  set(svg, { viewBox: `0 0 ${width} ${height}`, height, "aria-label": label });
+  svg.used = new Set();
+  return { svg, width, height };
+}
+
+// The element of a key, made if need be, with these attributes; text is its content.
+export function put(svg, key, tag, attributes, text = null, title = null) {
+  let element = svg.kept.get(key);
+  if (!element) {
+    element = document.createElementNS(SPACE, tag);
+    svg.kept.set(key, element);
+    svg.append(element);
+  }
+  svg.used.add(key);
+  set(element, attributes);
+  if (text !== null && element.firstChild?.data !== text) {
+    if (element.firstChild) element.firstChild.data = text;
+    else element.append(text);
+  }
+  if (title !== null) {
+    let child = element.querySelector("title");
+    if (!child) {
+      child = document.createElementNS(SPACE, "title");
+      element.append(child);
+    }
+    if (child.textContent !== title) child.textContent = title;
+  }
+  return element;
+}
+
+// Take away what was not put this time.
+export function sweep(svg) {
+  for (const [key, element] of svg.kept) {
+    if (svg.used.has(key)) continue;
+    element.remove();
+    svg.kept.delete(key);
+  }
+}
+
+export function set(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    const words = typeof value === "number" ? String(Math.round(value * 10) / 10) : value;
+    if (element.getAttribute(name) !== words) element.setAttribute(name, words);
+  }
+}
+
+export function bytes(count) {
+  const size = Math.abs(count);
+  if (size < 1024) return `${count} B`;
+  if (size < 1 << 20) return `${(count / 1024).toFixed(1)} KiB`;
+  return `${(count / (1 << 20)).toFixed(2)} MiB`;
+}

@@ -1,0 +1,184 @@
+"""Serves the page, what it shows, and its buttons, on 127.0.0.1 within the harness's own loop.
+
+GET /              the page (the token in the address, later in a cookie)
+GET /live.js ...   its parts
+GET /feed          server-sent events: {"whole": ..., "values": {...}} (`chaos.live.feed`)
+POST /press        {"action": "kill", "name": "b1"}: a button; the token in a header
+GET /report        the run's report, once there is one
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+import trio
+
+from chaos.live.access import Access
+from chaos.live.feed import Feed
+from chaos.live.http import BadRequest, HttpConnection, Request
+from rocketbed.wire.errors import RocketbedError
+from rocketbed.world.api import Listener, Stream, World
+
+HOST: Final = "127.0.0.1"
+CONNECTIONS_MAX: Final = 64
+PAGE: Final = Path(__file__).parent / "page"
+KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".toml": "text/plain; charset=utf-8",
+}
+REPORT_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""A report is one file with its styles and its script in it."""
+TOKEN_MARK: Final = b"%token%"
+
+
+class LiveError(RocketbedError):
+    """The page cannot be served; the message says what to do."""
+
+
+class Refused(Exception):
+    """A button that cannot be pressed now; the reason is for the user."""
+
+
+class Desk(Protocol):
+    """What is behind the buttons."""
+
+    async def press(self, action: str, name: str) -> str:
+        """Do something to a machine; what was done. Raises `Refused`."""
+        ...
+
+
+class LiveServer:
+    """One page for any number of browsers."""
+
+    def __init__(self, world: World, feed: Feed, desk: Desk) -> None:
+        self.feed = feed
+        self.access = Access(0)
+        """The one that counts is made by `listen`."""
+        self.files: dict[str, Path] = {}
+        """Path of the address -> file that is served beside the page."""
+        self._world = world
+        self._desk = desk
+        self._listener: Listener | None = None
+        self._open = 0
+        self._routes: dict[tuple[str, str], Callable[[HttpConnection, Request], Awaitable[None]]]
+        self._routes = {
+            ("GET", "/"): self._page,
+            ("GET", "/feed"): self._feed,
+            ("POST", "/press"): self._press,
+        }
+
+    async def listen(self, port: int) -> str:
+        """Take a port (0: a free one); the address to open. Raises `LiveError`."""
+        try:
+            self._listener = await self._world.network.listen(HOST, port)
+        except OSError as error:
+            raise LiveError(
+                f"the live page cannot listen on {HOST}:{port} ({error}):"
+                " choose another --live-port, or leave it out for a free one"
+            ) from error
+        self.access = Access(self._listener.address[1])
+        return self.access.address
+
+    async def serve(self) -> None:
+        """Serve until cancelled. Call `listen` first."""
+        assert self._listener is not None
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    nursery.start_soon(self._connection, await self._listener.accept())
+        finally:
+            await self._listener.aclose()
+
+    async def _connection(self, stream: Stream) -> None:
+        """All requests of one connection; whatever the browser does wrong ends only this one."""
+        self._open += 1
+        connection = HttpConnection(stream)
+        try:
+            async with stream:
+                if self._open > CONNECTIONS_MAX:
+                    return
+                try:
+                    while (request := await connection.request()) is not None:
+                        await self._respond(connection, request)
+                except BadRequest as error:
+                    await _say(connection, error.status, str(error))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        finally:
+            self._open -= 1
+
+    async def _respond(self, connection: HttpConnection, request: Request) -> None:
+        refusal = self.access.refusal(request.method, request.headers, request.query)
+        if refusal is not None:
+            await _say(connection, 403, refusal)
+            return
+        route = self._routes.get((request.method, request.path))
+        if route is not None:
+            await route(connection, request)
+        elif request.method == "GET":
+            await self._file(connection, request.path)
+        else:
+            await _say(connection, 405, f"{request.method} is not for {request.path}")
+
+    async def _page(self, connection: HttpConnection, request: Request) -> None:
+        text = (PAGE / "index.html").read_bytes()
+        body = text.replace(TOKEN_MARK, self.access.token.encode())
+        headers = [("set-cookie", self.access.cookie)]
+        await connection.answer(200, KINDS[".html"], body, headers)
+
+    async def _file(self, connection: HttpConnection, path: str) -> None:
+        ours = self.files.get(path)
+        part = PAGE / path.removeprefix("/")
+        if ours is not None and ours.exists():
+            policy = [("content-security-policy", REPORT_POLICY)]
+            await connection.answer(200, KINDS[ours.suffix], ours.read_bytes(), policy)
+        elif "/" not in path[1:] and part.suffix in KINDS and part.is_file():
+            await connection.answer(200, KINDS[part.suffix], part.read_bytes())
+        else:
+            await _say(connection, 404, f"there is no {path} here")
+
+    async def _feed(self, connection: HttpConnection, request: Request) -> None:
+        """Updates, until the browser has gone or takes none."""
+        with self.feed.reader() as reader:
+            async with trio.open_nursery() as nursery:
+
+                async def wait_gone() -> None:
+                    await connection.wait_gone()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(wait_gone)
+                try:
+                    await connection.begin("text/event-stream")
+                    await connection.go_on(b"retry: 1000\n\n")
+                    while True:
+                        update = await reader.next()
+                        await connection.go_on(b"data: " + orjson.dumps(update._asdict()) + b"\n\n")
+                except trio.BrokenResourceError:
+                    nursery.cancel_scope.cancel()
+
+    async def _press(self, connection: HttpConnection, request: Request) -> None:
+        try:
+            wish: Any = orjson.loads(request.body)
+            action, name = wish["action"], wish.get("name", "")
+            if not isinstance(action, str) or not isinstance(name, str):
+                raise TypeError("action and name are texts")
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            await _say(connection, 400, f"this is no button: {error}")
+            return
+        try:
+            done = await self._desk.press(action, name)
+        except Refused as error:
+            await _say(connection, 409, str(error))
+            return
+        await _say(connection, 200, done)
+
+
+async def _say(connection: HttpConnection, status: int, text: str) -> None:
+    await connection.answer(status, "text/plain; charset=utf-8", text.encode())

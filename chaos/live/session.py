@@ -1,0 +1,149 @@
+"""A run with a live page, from its first process to its verdict; and what was done, kept as a plan.
+
+Unlike other runs it lives in the command's own process: somebody sits before it. Ctrl-C ends the
+storm, a second one (and SIGTERM at any time) the run, with everything cleaned up.
+"""
+
+import json
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from chaos.checkers.judgement import Judgement, judge_run
+from chaos.live.attendant import RunAttendant
+from chaos.live.feed import Feed
+from chaos.live.server import LiveServer
+from chaos.record import RunRecord
+from chaos.report.page import WORDS, write_report
+from chaos.runner import VERDICT_FILE, Outcome, Say, explain
+from chaos.scenario.dump import plan_to_toml
+from chaos.scenario.plan import Plan
+from chaos.scenario.replay import Replay, save_replay
+from chaos.trial.conductor import Attendant
+from rocketbed.world.real import real_world
+
+ABORT: Final = (signal.SIGTERM, signal.SIGHUP)
+LOOKING_S: Final = 5.0
+"""How long a browser may be away (a reload) and still be waited for, once the verdict is there."""
+
+Run = Callable[[Plan, Path, Say, Attendant], Awaitable[RunRecord]]
+"""Runs a plan in a directory, with somebody at the controls. Raises `BackendError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a session's files go."""
+
+    directory: Path
+    """Exists and is empty: the run's own."""
+    scenario: Path
+    """What was done, as a scenario (TOML)."""
+    replay: Path
+    """The same as a replay file."""
+
+
+@dataclass(slots=True)
+class _Session:
+    outcome: Outcome
+    interrupted: bool = False
+    page: Path | None = None
+    looking: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """In force while nothing but the page is left."""
+
+
+def run_live(
+    plan: Plan, place: Place, run: Run, *, backend: str, say: Say, port: int = 0
+) -> Outcome:
+    """Run and judge a plan whose storm ends when somebody says so.
+
+    The outcome's plan is what was done. Raises `KeyboardInterrupt` for a run that was broken off,
+    `LiveError` when the page cannot be served, `OSError` when files cannot be written.
+    """
+    session = _Session(Outcome(plan=plan, backend=backend, directory=place.directory))
+    trio.run(_session, session, plan, place, run, say, port)
+    if session.interrupted:
+        raise KeyboardInterrupt
+    return session.outcome
+
+
+async def _session(
+    session: _Session, plan: Plan, place: Place, run: Run, say: Say, port: int
+) -> None:
+    feed = Feed()
+    attendant = RunAttendant(plan, feed, session.outcome.backend)
+    world = real_world("live")
+    server = LiveServer(world, feed, attendant)
+    address = await server.listen(port)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_signals, session, attendant, nursery.cancel_scope)
+        nursery.start_soon(server.serve)
+        say(f"live page: {address}")
+        try:
+            record = await run(plan, place.directory, say, attendant)
+            session.outcome.plan = attendant.session()
+            _phase(feed, "judging")
+            judgement = await world.offloader.run(judge_run, place.directory)
+            await world.offloader.run(_write, session, place, record, judgement)
+            server.files["/report"] = place.directory / "index.html"
+            server.files["/session.toml"] = place.scenario
+            feed.put("verdict", verdict_row(judgement))
+        except Exception as error:
+            session.outcome.error = explain(error)
+            text = session.outcome.error.strip().splitlines()[-1]
+            feed.put("verdict", {"verdict": "harness-error", "sentence": text, "findings": []})
+        _phase(feed, "over")
+        if feed.readers:
+            say("the page stays until it is closed, or until Ctrl-C")
+            with session.looking:
+                await feed.wait_nobody(LOOKING_S)
+        nursery.cancel_scope.cancel()
+
+
+def verdict_row(judgement: Judgement) -> dict[str, Any]:
+    """What the page says in the end."""
+    return {
+        "verdict": str(judgement.verdict),
+        "sentence": WORDS.get(str(judgement.verdict), ""),
+        "findings": [f"{result.id} {result.title}" for result in judgement.findings],
+        "report": "/report",
+        "session": "/session.toml",
+    }
+
+
+def _write(session: _Session, place: Place, record: RunRecord, judgement: Judgement) -> None:
+    outcome = session.outcome
+    outcome.record, outcome.judgement = record, judgement
+    text = json.dumps(judgement.as_row(), indent=1)
+    (place.directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
+    save_replay(Replay.of(outcome), place.replay)
+    place.scenario.write_text(
+        plan_to_toml(outcome.plan, description="What was done by hand in a live run, again"),
+        encoding="utf-8",
+    )
+    write_report(place.directory, judgement, record, again=f"rocketbed chaos replay {place.replay}")
+
+
+def _phase(feed: Feed, name: str) -> None:
+    feed.put("phase", {**(feed.get("phase") or {}), "name": name})
+
+
+async def _signals(
+    session: _Session,
+    attendant: RunAttendant,
+    scope: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, *ABORT) as signals:
+        task_status.started()
+        async for number in signals:
+            over = session.outcome.judgement is not None or session.outcome.error
+            if number == signal.SIGINT and over:
+                session.looking.cancel()
+            elif number in ABORT or not attendant.end_storm():
+                session.interrupted = True
+                scope.cancel()

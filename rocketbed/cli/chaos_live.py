@@ -1,0 +1,98 @@
+"""`rocketbed chaos run --live`: a run that somebody watches and breaks by hand, from a browser."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+import click
+
+from chaos.campaign import clear_place, run_key
+from chaos.live.server import LiveError
+from chaos.live.session import Place, run_live
+from chaos.process.run import run
+from chaos.record import RunRecord
+from chaos.report.text import summary_text
+from chaos.runner import Options, host_of
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.library import load_scenario
+from chaos.scenario.plan import Plan
+from chaos.trial.conductor import Attendant
+from rocketbed.cli.interrupts import Interruptible
+
+NOT_IN_SIMULATION: Final = (
+    "--live needs a cluster that runs in real time: a simulation has spent a minute of its own"
+    " before anybody sees it; add --backend process"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOptions:
+    """What is asked for."""
+
+    scenario: str
+    options: Options
+    seed: int | None
+    quick: bool
+    report: Path
+    port: int
+    as_json: bool
+
+
+def live(asked: LiveOptions, say: Callable[[str], None]) -> int:
+    """Run it; the exit code. Raises `click.UsageError`, `click.Abort`, `OSError`."""
+    options = asked.options
+    if options.backend == "sim":
+        raise click.UsageError(NOT_IN_SIMULATION)
+    seed = SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
+    try:
+        family = load_scenario(asked.scenario)
+        plan = family.plan(seed, options.backend, quick=asked.quick)
+        place = _place(asked.report, plan, options.backend)
+        clear_place(place.directory)
+    except ScenarioError as exc:
+        raise click.UsageError(str(exc)) from exc
+    place.directory.mkdir(parents=True)
+    try:
+        with Interruptible(), host_of(options) as host:
+
+            async def run_it(
+                plan: Plan, directory: Path, say: Callable[[str], None], attendant: Attendant
+            ) -> RunRecord:
+                return await run(plan, directory, options.net, say, None, host, attendant)
+
+            outcome = run_live(
+                plan, place, run_it, backend=options.backend, say=say, port=asked.port
+            )
+    except LiveError as exc:
+        raise click.UsageError(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    if outcome.judgement is None or outcome.record is None:
+        say(f"the run failed: {outcome.error}")
+        if asked.as_json:
+            row = {"verdict": outcome.verdict, "error": outcome.error}
+            click.echo(json.dumps({**row, "exit_code": outcome.exit_code}))
+        return outcome.exit_code
+    say(summary_text(outcome.judgement, outcome.record))
+    say(f"report: {place.directory / 'index.html'}")
+    say(f"again: rocketbed chaos replay {place.replay}")
+    again = f"rocketbed chaos run {place.scenario} --backend {options.backend} --seed {seed}"
+    say(f"   or: {again}")
+    if asked.as_json:
+        files = {"replay": str(place.replay), "scenario": str(place.scenario)}
+        row = {**outcome.judgement.as_row(), "directory": str(place.directory), **files}
+        click.echo(json.dumps({**row, "exit_code": outcome.exit_code}, indent=1))
+    return outcome.exit_code
+
+
+def _place(report: Path, plan: Plan, backend: str) -> Place:
+    """Beside the directory of the run, since a later run of that name clears it."""
+    name = f"LIVE-{run_key(plan)}"
+    return Place(
+        directory=report / f"{run_key(plan)}-{backend}",
+        scenario=report / f"{name}.toml",
+        replay=report / f"{name}.rbx",
+    )
