@@ -4,8 +4,10 @@ Classic mode: an operator (`chaos.trial.members`) starts masters and slaves by t
 Controller mode: a controller beside the nameservers elects, and the brokers are started alike.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,7 +22,7 @@ from chaos.foreign.settings import (
     controller_lines,
     elected_lines,
 )
-from chaos.process.asking import Asker
+from chaos.process.asking import Asker, sample_of
 from chaos.process.fabric import Fabric
 from chaos.process.ports import free_port
 from chaos.trial.api import Sample
@@ -34,6 +36,8 @@ STOP_S: Final = 60.0
 """A clean stop takes 8 to 19 s, and more beside others."""
 STOPPED: Final = 143
 """128 and the number of SIGTERM."""
+GET_REPLICA_INFO: Final = 1004
+GET_BROKER_EPOCH_CACHE: Final = 1007
 CONTROLLERS_MIN: Final = 3
 """Nameservers from which on each has a controller; fewer would need all of them to elect."""
 MISSING: Final = {
@@ -45,7 +49,7 @@ MISSING: Final = {
 """What a Java broker cannot be given, and why."""
 _RECOVERED: Final = re.compile(rb"message store recover end, and the max phy offset = (\d+)")
 _CUT: Final = re.compile(rb"Truncate slave log to (\d+) success")
-_MODE: Final = re.compile(rb"message store recover mode: (\w+)")
+_STOP: Final = re.compile(rb"last shutdown (\w+), store path")
 _ERROR: Final = re.compile(r"^(?:Caused by: )?(?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error)\b.*$", re.M)
 
 
@@ -97,10 +101,10 @@ class RocketMQSoftware:
         found = _RECOVERED.search(log)
         if found is None:
             return None
-        mode = _MODE.search(log)
+        stop = _STOP.search(log)
         fields: dict[str, Any] = {"end": int(found[1])}
-        if mode is not None:
-            fields["mode"] = mode[1].decode()
+        if stop is not None:
+            fields["clean"] = stop[1] == b"normally"
         return fields
 
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
@@ -119,10 +123,41 @@ class RocketMQSoftware:
         return code in (0, STOPPED)
 
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
-        """By its runtime information and its replication status."""
-        return await asker.sample(address)
+        """By its runtime information and its replication status.
+
+        A slave says when it last heard of its master, and 0 once that connection is closed.
+        """
+        found = await asker.look(address)
+        sample = None if found is None else sample_of(*found)
+        if found is None or sample is None:
+            return None
+        heard = found[1].ha_client_runtime_info.last_read_timestamp
+        return replace(sample, is_following=not sample.is_master and heard > 0)
+
+    async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
+        """By the first controller that leads; the master's own list of epochs names the begin."""
+        for controller in self._controllers() if self.elects else ():
+            answer = await asker.ask(controller, GET_REPLICA_INFO, {"brokerName": group})
+            fields = {} if answer is None else answer.fields
+            host, _, port = fields.get("masterAddress", "").rpartition(":")
+            epoch = fields.get("masterEpoch", "")
+            if host and port.isdigit() and epoch.isdigit():
+                address = host, int(port)
+                return address, int(epoch), await self._begin(asker, address, int(epoch))
+        return None
 
     # --- inside
+
+    async def _begin(self, asker: Asker, address: Address, epoch: int) -> int | None:
+        """Where the epoch begins by a broker's list."""
+        answer = await asker.ask(address, GET_BROKER_EPOCH_CACHE)
+        if answer is None:
+            return None
+        try:
+            entries = json.loads(answer.body)["epochList"]
+            return next((int(one["startOffset"]) for one in entries if one["epoch"] == epoch), None)
+        except (ValueError, KeyError, TypeError):
+            return None
 
     def _java(
         self, main: str, directory: Path, file: str, settings: Mapping[str, str], memory_mib: int

@@ -1,6 +1,7 @@
 """Asking nodes where they stand, over their own protocol, without waiting long for a silent one."""
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -10,7 +11,7 @@ from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import HaRuntimeInfo, KvTable
-from rocketbed.wire.command import RequestCode, ResponseCode, request
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import Address, World
 
@@ -33,21 +34,32 @@ class Asker:
 
     async def sample(self, address: Address) -> Sample | None:
         """Where a node stands; None when it does not say in time."""
+        found = await self.look(address)
+        return None if found is None else sample_of(*found)
+
+    async def look(self, address: Address) -> tuple[dict[str, str], HaRuntimeInfo] | None:
+        """What a node says of itself and of its replication; None when it does not in time."""
+        info = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        status = None if info is None else await self.ask(address, RequestCode.GET_BROKER_HA_STATUS)
+        if info is None or status is None:
+            return None
+        try:
+            return KvTable.decode(info.body).table, HaRuntimeInfo.decode(status.body)
+        except ProtocolError:
+            return None
+
+    async def ask(
+        self, address: Address, code: int, fields: Mapping[str, str] | None = None
+    ) -> Command | None:
+        """One request; None when there is no answer in time, or it is no success."""
         with trio.move_on_after(ANSWER_S):
             try:
                 connection = await self._connection(address)
-                info = await connection.request(
-                    request(RequestCode.GET_BROKER_RUNTIME_INFO), timeout_s=ANSWER_S
-                )
-                status = await connection.request(
-                    request(RequestCode.GET_BROKER_HA_STATUS), timeout_s=ANSWER_S
-                )
+                answer = await connection.request(request(code, fields), timeout_s=ANSWER_S)
             except (RemotingError, ProtocolError, OSError):
                 self._drop(address)
                 return None
-            if info.code != ResponseCode.SUCCESS or status.code != ResponseCode.SUCCESS:
-                return None
-            return _sample(KvTable.decode(info.body).table, HaRuntimeInfo.decode(status.body))
+            return answer if answer.code == ResponseCode.SUCCESS else None
         self._drop(address)
         return None
 
@@ -66,7 +78,8 @@ class Asker:
             connection.close()
 
 
-def _sample(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
+def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
+    """From these answers; None for a table that does not tell the end of the log."""
     written = _number(table, "commitLogMaxOffset")
     if written is None:
         return None

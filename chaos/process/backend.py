@@ -29,6 +29,7 @@ from chaos.trial.api import (
     Collected,
     CrashPoint,
     DiskFault,
+    Elected,
     LinkState,
     Program,
     Sample,
@@ -162,6 +163,22 @@ class ProcessBackend:
         if self.state(name) != "running":
             return None
         return await self._software.observe(self._asker, self.fabric.address(name))
+
+    @property
+    def elects(self) -> bool:
+        """Whether the software has a controller."""
+        return self._software.elects
+
+    async def elected(self, group: str) -> Elected | None:
+        """Ask the controller, and the master for its begin."""
+        found = await self._software.elected(self._asker, group)
+        if found is None:
+            return None
+        address, epoch, start = found
+        for name in self._machines:
+            if self.fabric.address(name) == address:
+                return Elected(node=name, epoch=epoch, start=start)
+        return None
 
     # --- processes
 

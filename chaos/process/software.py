@@ -81,6 +81,10 @@ class Software(Protocol):
         """Where a node stands; None when it does not say."""
         ...
 
+    async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
+        """Address, epoch and begin (offset) of the master that a controller names."""
+        ...
+
 
 class OwnSoftware:
     """rocketbed's node and nameserver."""
@@ -135,6 +139,10 @@ class OwnSoftware:
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
         """By its runtime information and its replication status."""
         return await asker.sample(address)
+
+    async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
+        """Nobody is."""
+        return None
 
 
 def _fields(text: bytes) -> dict[str, Any]:

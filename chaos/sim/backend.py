@@ -30,6 +30,7 @@ from chaos.trial.api import (
     Collected,
     CrashPoint,
     DiskFault,
+    Elected,
     LinkState,
     Program,
     Sample,
@@ -64,6 +65,7 @@ class SimBackend:
     """One simulation's cluster. Made by `chaos.sim.run`."""
 
     name = "sim"
+    elects = False
 
     def __init__(
         self, simulation: Simulation, world: World, history: HistoryWriter, nameservers: list[str]
@@ -295,6 +297,10 @@ class SimBackend:
         self.simulation.host(name).slowness = slowness
 
     # --- clients
+
+    async def elected(self, group: str) -> Elected | None:
+        """Nobody: roles are the conductor's."""
+        return None
 
     def start_client(self, name: str, program: Program) -> None:
         """Start a program on a host of its own."""

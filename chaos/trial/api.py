@@ -42,6 +42,17 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elected:
+    """Who is master of a group by its controller."""
+
+    node: str
+    epoch: int
+    """Rises with each election."""
+    start: int | None
+    """Offset of the log where this mastership begins; None while its node does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
     """One direction between two machines."""
 
@@ -100,6 +111,11 @@ class Backend(Protocol):
     """The conductor's and the final reader's own machine."""
     history: HistoryWriter
     """Also written by the backend: `exit` and `recovered` of nodes."""
+
+    @property
+    def elects(self) -> bool:
+        """Whether a controller decides who is master; else the conductor does."""
+        ...
 
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
@@ -202,6 +218,10 @@ class Backend(Protocol):
 
     async def observe(self, name: str) -> Sample | None:
         """Where a node stands; None when it does not say."""
+        ...
+
+    async def elected(self, group: str) -> Elected | None:
+        """The master of a group by its controller; None when there is none, or nobody says."""
         ...
 
     def start_client(self, name: str, program: Program) -> None:

@@ -2,7 +2,7 @@
 
 In classic mode nobody is elected: an operator makes a slave the master (broker id 0), and the old
 master is its slave from its next start on, cut to what both have (`rbDiverged=cut`, design.md 13).
-The conductor is that operator.
+The conductor is that operator. Where a controller elects, ids here follow what it says.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +19,9 @@ LOOK_S: Final = 0.05
 KEEP: Final = {"cleanFileForciblyEnable": "false", "fileReservedTime": "876000"}
 """A full disk or a wall clock that jumps must not make a node delete what it acknowledged."""
 ANSWER_S: Final = 15.0
+ELECTION_LOOK_S: Final = 0.1
+ELECTION_S: Final = 30.0
+"""A broker that died is noticed after 10 s at the latest, its group's election tried for 9 s."""
 
 
 @dataclass(slots=True)
@@ -50,6 +53,8 @@ class Members:
     shape: Shape
     backend: Backend
     members: dict[str, Member] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Group -> the last election that was seen."""
 
     def __post_init__(self) -> None:
         for group, nodes in self.shape.group_nodes().items():
@@ -97,6 +102,41 @@ class Members:
             lines["rbDiverged"] = "cut"
         return {**lines, **shape.settings}
 
+    async def start_all(self) -> None:
+        """Start everything for the first time.
+
+        Where roles are elected the first of each group has to be its master before the others
+        start; that is waited for without limit.
+        """
+        for group, nodes in self.shape.group_nodes().items():
+            for node in nodes:
+                await self.start(node)
+                if self.backend.elects and node == nodes[0]:
+                    while await self._look_at_election(group) != node:
+                        await trio.sleep(LOOK_S)
+
+    async def follow_elections(self) -> None:
+        """Take every group's master from its controller until cancelled."""
+        while True:
+            for group in self.shape.group_nodes():
+                await self._look_at_election(group)
+            await trio.sleep(ELECTION_LOOK_S)
+
+    async def _look_at_election(self, group: str) -> str | None:
+        """The elected master, if there is one; noted when it is another one than before."""
+        found = await self.backend.elected(group)
+        if found is None:
+            return None
+        former = self.leader(group)
+        if found.epoch > self.epochs.get(group, 0) and found.start is not None:
+            self.epochs[group] = found.epoch
+            if found.node != former:
+                old, new = self.members[former], self.members[found.node]
+                old.broker_id, new.broker_id = new.broker_id, old.broker_id
+                fields = {"former": former, "written": found.start, "epoch": found.epoch}
+                self.backend.history.event(Function.NODE, found.node, "promote", fields)
+        return found.node
+
     async def start(self, node: str) -> None:
         """Start a node that is down; does not wait."""
         member = self.members[node]
@@ -112,8 +152,8 @@ class Members:
                 node,
                 "start",
                 {
-                    "role": settings["brokerRole"],
-                    "id": int(settings["brokerId"]),
+                    "role": "ELECTED" if self.backend.elects else settings["brokerRole"],
+                    "id": -1 if self.backend.elects else int(settings["brokerId"]),
                     "incarnation": member.incarnation,
                 },
             )
@@ -165,13 +205,18 @@ class Members:
         return None if best is None else best[2]
 
     async def promote(self, node: str, *, unfenced: bool = False) -> None:
-        """Make a slave the master of its group.
+        """Make a slave the master of its group; where roles are elected, wait for the election.
 
         The old master is killed first, unless `unfenced`, and whoever starts it from now on starts
         a slave; every slave that runs is started again with the leave to cut its log.
         """
         member = self.members[node]
         former = self.leader(member.group)
+        if self.backend.elects:
+            with trio.move_on_after(ELECTION_S):
+                while self.backend.state(self.leader(member.group)) != "running":
+                    await trio.sleep(LOOK_S)
+            return
         if former == node:
             return
         old = self.members[former]
