@@ -5,8 +5,10 @@ names = await chaos.partition("leader", "others", for_=3.0)
 """
 
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -110,10 +112,15 @@ class Chaos:
         By then all faults are over, everything has come into order, was read back, and all nodes
         have stopped. What is found fails the test.
         """
-        frame = inspect.currentframe()
-        caller = None if frame is None else frame.f_back
-        where = "" if caller is None else f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        self.stage.script.ask(ids, where)
+        self.stage.script.ask(ids, place_of(inspect.currentframe()))
+
+
+def place_of(frame: FrameType | None) -> str:
+    """File and line from which a function was called, by its frame."""
+    caller = None if frame is None else frame.f_back
+    if caller is None:
+        return ""
+    return f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
 
 
 class _Collector:

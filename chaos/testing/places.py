@@ -4,11 +4,14 @@ Each runs the script to its end, in this very process, and returns the record of
 that ends the process ends what was started first.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import trio
 
 from chaos.record import RunRecord
 from chaos.scenario.plan import Plan
@@ -46,12 +49,19 @@ def in_simulation(plan: Plan, directory: Path, wishes: Wishes, script: Script) -
 
 def in_processes(plan: Plan, directory: Path, wishes: Wishes, script: Script) -> Played:
     """Real processes on loopback. Raises `BackendError`."""
-    from chaos.process.run import run_in_processes
+    from chaos.process.run import run, run_in_processes
 
     conductor = partial(Stage, script=script)
+    if threading.current_thread() is not threading.main_thread():
+        part = partial(run, plan, directory, wishes.net, _say_nothing, conductor=conductor)
+        return Played(record=trio.run(part))
     record = run_in_processes(plan, directory, net=wishes.net, conductor=conductor)
     return Played(record=record)
 
 
 PLACES: Final[Mapping[str, Place]] = {"sim": in_simulation, "process": in_processes}
 """Backend -> what makes its cluster."""
+
+
+def _say_nothing(_line: str) -> None:
+    return None

@@ -30,6 +30,8 @@ class Script:
     """What the body raised, or why there is no cluster."""
     skipped: str = ""
     """Why the test cannot run here."""
+    token: trio.lowlevel.TrioToken | None = None
+    """Of the body's loop, where it is trio's own."""
     body_task: trio.lowlevel.Task | None = None
     steps: dict[int, Step] = field(default_factory=dict)
     """The body's steps by number, concrete."""

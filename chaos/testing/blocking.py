@@ -1,0 +1,316 @@
+"""The same cluster for tests that are plain functions: it runs in a thread, calls wait.
+
+For clients that are not ours: `cluster.nameserver_address` is what a program in Java, Go or Node is
+given. Each method is that of `Cluster`, `TopicProducer` and so on, without `await`.
+"""
+
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+import trio
+
+from chaos.scenario.step import Step
+from chaos.testing.clients import TIMEOUT_S, TopicConsumer, TopicProducer
+from chaos.testing.cluster import SETTLE_S, Cluster
+from chaos.testing.envelope import Value
+from chaos.testing.errors import ClusterFailed, NotReady
+from chaos.testing.faults import Chaos, Fault, place_of
+from chaos.testing.order import Order, Told
+from chaos.testing.perform import perform
+from chaos.testing.script import Script
+from chaos.testing.stage import Stage
+from rocketbed.client.messages import Received
+from rocketbed.client.outcome import Outcome
+
+P = ParamSpec("P")
+T = TypeVar("T")
+START_S: Final = 90.0
+
+
+class StageThread:
+    """A thread with a cluster in it; it has gone through everything when `finish` returns."""
+
+    def __init__(self, order: Order, directory: Path, *, keep_record: bool = False) -> None:
+        self.script = Script(
+            body=self._wait_for_end,
+            choice=order.choice,
+            failover_s=order.wishes.failover_s,
+            keep_record=keep_record,
+        )
+        self.cluster = Cluster()
+        self._order = order
+        self._directory = directory
+        self._ready = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._over: trio.Event | None = None
+        self._ended: tuple[Told, BaseException | None] | None = None
+        self._broken: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="rocketbed cluster", daemon=True)
+
+    def start(self) -> bool:
+        """Start the cluster; False when the run has ended already: see `finish`."""
+        self._thread.start()
+        if not self._ready.wait(START_S):
+            raise ClusterFailed(f"the cluster did not come up in {START_S:g} s")
+        return self._token is not None
+
+    def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an async function where the cluster is."""
+        if self._token is None:
+            raise NotReady("the cluster runs only while the test does")
+        try:
+            return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
+        except (trio.RunFinishedError, trio.Cancelled) as error:
+            raise ClusterFailed(
+                f"the cluster has ended: {self._broken or 'it was over'}"
+            ) from error
+
+    def finish(self, failure: BaseException | None = None) -> tuple[Told, BaseException | None]:
+        """End it, with the judgement if one was asked for; `failure` is what the test raised."""
+        if failure is not None:
+            self.script.failure = failure
+        if self._token is not None and self._over is not None:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._over.set)
+        self._thread.join()
+        self._token = None
+        if self._broken is not None:
+            raise self._broken
+        assert self._ended is not None
+        return self._ended
+
+    async def _wait_for_end(self, stage: Stage) -> None:
+        self.cluster.bind(stage)
+        self._over = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self._ready.set()
+        await self._over.wait()
+
+    def _run(self) -> None:
+        try:
+            self._ended = perform(self._order, self.script, self._directory)
+        except BaseException as error:
+            self._broken = error
+        finally:
+            self._ready.set()
+
+
+class BlockingProducer:
+    """`TopicProducer` without `await`."""
+
+    def __init__(self, thread: StageThread, inner: TopicProducer) -> None:
+        self._thread = thread
+        self._inner = inner
+        self.topic = inner.topic
+
+    def send(self, value: Value, **options: Any) -> Outcome:
+        """See `TopicProducer.send`."""
+        return self._thread.call(self._inner.send, value, **options)
+
+    def send_all(self, values: Iterable[Value], **options: Any) -> list[Outcome]:
+        """See `TopicProducer.send_all`."""
+        return self._thread.call(self._inner.send_all, values, **options)
+
+
+class BlockingConsumer:
+    """`TopicConsumer` without `await`."""
+
+    def __init__(self, thread: StageThread, inner: TopicConsumer) -> None:
+        self._thread = thread
+        self._inner = inner
+        self.topic = inner.topic
+
+    @property
+    def messages(self) -> list[Received]:
+        """All that was read, in the order it came."""
+        return self._inner.messages
+
+    @property
+    def values(self) -> list[Value]:
+        """The values of all that was read."""
+        return self._inner.values
+
+    def read(self, timeout_s: float = 1.0) -> list[Value]:
+        """See `TopicConsumer.read`."""
+        return self._thread.call(self._inner.read, timeout_s)
+
+    def read_all(self, *, timeout_s: float = TIMEOUT_S) -> set[Value]:
+        """See `TopicConsumer.read_all`."""
+        return self._thread.call(self._inner.read_all, timeout_s=timeout_s)
+
+    def commit(self) -> None:
+        """See `TopicConsumer.commit`."""
+        self._thread.call(self._inner.commit)
+
+
+class BlockingCluster:
+    """`Cluster` without `await`; the fixture `cluster` of plain functions, and `cluster_module`."""
+
+    def __init__(self) -> None:
+        self._thread: StageThread | None = None
+
+    def bind(self, thread: StageThread | None) -> None:
+        """The cluster of this thread from now on."""
+        self._thread = thread
+
+    @property
+    def thread(self) -> StageThread:
+        """Raises `NotReady` outside the test."""
+        if self._thread is None:
+            raise NotReady("the cluster runs only while the body of the test does: use it there")
+        return self._thread
+
+    @property
+    def inner(self) -> Cluster:
+        """The async one, of the cluster's own thread."""
+        return self.thread.cluster
+
+    @property
+    def nameserver_address(self) -> str:
+        """What clients are given: `host:port`, several joined by `;`."""
+        return self.inner.nameserver_address
+
+    @property
+    def nodes(self) -> list[str]:
+        """Masters and slaves."""
+        return self.inner.nodes
+
+    @property
+    def nameservers(self) -> list[str]:
+        """`ns1`, ..."""
+        return self.inner.nameservers
+
+    @property
+    def leaders(self) -> Mapping[str, str]:
+        """Group -> its master now."""
+        return self.inner.leaders
+
+    @property
+    def leader(self) -> str:
+        """The master of the only group."""
+        return self.inner.leader
+
+    def address(self, name: str) -> str:
+        """Where clients find a node or nameserver, `host:port`."""
+        return self.inner.address(name)
+
+    def state(self, name: str) -> str:
+        """`running`, `paused` or `down`."""
+        return self.inner.state(name)
+
+    def producer(self, topic: str, *, group: str = "test-producer") -> BlockingProducer:
+        """A producer whose sends go into the history."""
+        made = self.thread.call(self.inner.producer, topic, group=group)
+        return BlockingProducer(self.thread, made)
+
+    def consumer(self, topic: str, *, group: str = "test-group") -> BlockingConsumer:
+        """A member of a group whose reading goes into the history."""
+        made = self.thread.call(self.inner.consumer, topic, group=group)
+        return BlockingConsumer(self.thread, made)
+
+    def create_topic(self, topic: str, *, queues: int | None = None) -> None:
+        """Make a topic at every master."""
+        self.thread.call(self.inner.create_topic, topic, queues=queues)
+
+    def settled(self, *, timeout_s: float = SETTLE_S) -> None:
+        """See `Cluster.settled`."""
+        self.thread.call(self.inner.settled, timeout_s=timeout_s)
+
+    def kill(self, target: str) -> list[str]:
+        """SIGKILL; names of those it hit. They stay down until `restart`."""
+        return self.thread.call(self.inner.kill, target)
+
+    def stop(self, target: str) -> list[str]:
+        """SIGTERM, and wait."""
+        return self.thread.call(self.inner.stop, target)
+
+    def restart(self, target: str = "all") -> list[str]:
+        """Start what is down; a node that is named and runs is stopped first."""
+        return self.thread.call(self.inner.restart, target)
+
+    def pause(self, target: str) -> list[str]:
+        """SIGSTOP, until `resume`."""
+        return self.thread.call(self.inner.pause, target)
+
+    def resume(self, target: str = "all") -> list[str]:
+        """SIGCONT."""
+        return self.thread.call(self.inner.resume, target)
+
+    def promote(self, target: str = "follower:longest") -> list[str]:
+        """Make a slave the master."""
+        return self.thread.call(self.inner.promote, target)
+
+    def mend(self) -> None:
+        """End every fault and start everything that is down."""
+        self.thread.call(self.inner.mend)
+
+
+class BlockingFault:
+    """A step that was not taken yet."""
+
+    def __init__(self, chaos: "BlockingChaos", step: Step) -> None:
+        self.step = step
+        self._chaos = chaos
+
+    def __str__(self) -> str:
+        return self.step.action()
+
+    def now(self) -> list[str]:
+        """Take the step; names of those it hit."""
+        return self._chaos.take(self.step)
+
+
+class BlockingChaos:
+    """`Chaos` without `await`: `with chaos.during(chaos.kill("leader")): ...`"""
+
+    def __init__(self, cluster: BlockingCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def _inner(self) -> Chaos:
+        return Chaos(self._cluster.inner)
+
+    def __getattr__(self, name: str) -> Callable[..., BlockingFault]:
+        make = getattr(Chaos(Cluster()), name)
+
+        def fault(*args: Any, **words: Any) -> BlockingFault:
+            return BlockingFault(self, make(*args, **words).step)
+
+        return fault
+
+    def step(self, text: str) -> BlockingFault:
+        """A step as scenarios have it, without its time."""
+        return BlockingFault(self, Chaos(Cluster()).step(text).step)
+
+    def take(self, step: Step) -> list[str]:
+        """Take a step now; names of those it hit."""
+        return self._cluster.thread.call(Fault(self._inner, step).now)
+
+    @contextmanager
+    def during(self, *faults: BlockingFault | str) -> Iterator[list[str]]:
+        """Faults for as long as the block runs; see `Chaos.during`."""
+        inner, thread = self._inner, self._cluster.thread
+        given = [one if isinstance(one, str) else Fault(inner, one.step) for one in faults]
+        block = inner.during(*given)
+        names = thread.call(block.__aenter__)
+        try:
+            yield names
+        finally:
+            thread.call(block.__aexit__, None, None, None)
+
+    def storm(self, seconds: float, *, only: tuple[str, ...] | None = None) -> None:
+        """Faults drawn from the seed for so long; then all is mended."""
+        self._cluster.thread.call(self._inner.storm, seconds, only=only)
+
+    def mend(self) -> None:
+        """End every fault and start everything that is down."""
+        self._cluster.mend()
+
+    def check(self, *ids: str) -> None:
+        """Have the history judged once the body has ended."""
+        self._cluster.thread.script.ask(ids, place_of(inspect.currentframe()))

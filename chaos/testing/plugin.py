@@ -1,0 +1,320 @@
+"""What the plugin does for tests of ours: `rocketbed.testing` hands its hooks over to this.
+
+A test is there once for each backend and seed. Its fixtures are set up by pytest as always; its
+body is run by `chaos.testing.trial` in a forked process, and its failure is rendered there.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from _pytest._code.code import (
+    ReprEntryNative,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.units import parse_duration
+from chaos.testing.blocking import BlockingCluster, StageThread
+from chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
+from chaos.testing.fixtures import Deferred, is_deferred
+from chaos.testing.order import Order, Told
+from chaos.testing.trial import Trial
+from chaos.testing.wishes import Wishes, check_count, read_backends, read_needs, read_wishes
+from rocketbed.names import HiddenName, refuse_hidden
+
+TRIAL: Final = "_rb_trial"
+KEEPS: Final = ("failed", "all", "none")
+TOLD: Final = pytest.StashKey[Told]()
+PLAIN: Final = (ChecksFailed, ClusterFailed, BudgetSpent)
+"""Errors that tell all in their text: a traceback would only show our own code."""
+
+
+class RunFailed(Exception):
+    """Stands for an error that cannot leave the process of its run; the real one is shown."""
+
+
+# --- options
+
+
+def check_options(config: pytest.Config) -> None:
+    """Raises `pytest.UsageError` for an option that cannot be used."""
+    try:
+        if (text := config.getoption("rb_backend")) is not None:
+            read_backends(text)
+        for name in ("rb_seeds", "rb_seed"):
+            _number(config, name)
+        budget_s(config)
+    except ScenarioError as error:
+        raise pytest.UsageError(str(error)) from None
+    keep = config.getoption("rb_keep")
+    if keep not in KEEPS:
+        raise pytest.UsageError(f"--rb-keep {keep}: it is one of {', '.join(KEEPS)}")
+
+
+def budget_s(config: pytest.Config) -> float:
+    """Real seconds of one run. Raises `ScenarioError`."""
+    text = str(config.getoption("rb_budget"))
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise ScenarioError(f"--rb-budget: {error}") from None
+    if seconds <= 0:
+        raise ScenarioError(f"--rb-budget {text}: it has to be above 0")
+    return seconds
+
+
+def _number(config: pytest.Config, name: str) -> int | None:
+    text = config.getoption(name)
+    if text is None:
+        return None
+    option = f"--{name.replace('_', '-')}"
+    try:
+        number = int(text)
+    except ValueError:
+        raise ScenarioError(f"{option} {text}: it is a whole number") from None
+    if name == "rb_seeds":
+        check_count(f"{option} {text}", number)
+    return number
+
+
+# --- collection
+
+
+def generate(metafunc: pytest.Metafunc) -> None:
+    """Backends and seeds of one test function."""
+    try:
+        pairs = _pairs(metafunc.definition, metafunc.config)
+    except ScenarioError as error:
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
+    ids = [f"{backend}-{seed}" for backend, seed in pairs]
+    metafunc.parametrize(("rb_backend", "rb_seed"), pairs, indirect=True, ids=ids)
+
+
+def _pairs(item: pytest.Item, config: pytest.Config) -> list[tuple[str, int]]:
+    wishes = wishes_of(item)
+    needs_of(item)
+    backends = _backends(item, config)
+    counts = {backend: wishes.seed_count(backend) for backend in backends}
+    for mark in item.iter_markers("rb_seeds"):
+        if len(mark.args) != 1 or mark.kwargs:
+            raise ScenarioError("the mark rb_seeds takes one number: rb_seeds(20)")
+        check_count(f"rb_seeds({mark.args[0]!r})", mark.args[0])
+        counts = dict.fromkeys(backends, mark.args[0])
+        break
+    count, first = _number(config, "rb_seeds"), _number(config, "rb_seed")
+    if count is None and first is not None:
+        count = 1
+    if count is not None:
+        counts = dict.fromkeys(backends, count)
+    begin = 1 if first is None else first
+    return [(backend, begin + number) for backend in backends for number in range(counts[backend])]
+
+
+def _backends(item: pytest.Item, config: pytest.Config) -> list[str]:
+    """Those of the mark, as far as the option wants them; the option's without a mark."""
+    option = config.getoption("rb_backend")
+    wanted = None if option is None else read_backends(option)
+    marked: list[str] | None = None
+    for mark in item.iter_markers("rb_backend"):
+        marked = read_backends(",".join(map(str, mark.args)))
+        break
+    if marked is not None and wanted is not None:
+        return [name for name in marked if name in wanted] or marked
+    if marked is None and wanted is None:
+        return ["sim"] if _is_async(item) else ["process"]
+    return wanted or marked or []
+
+
+def wishes_of(item: pytest.Item) -> Wishes:
+    """What its marks ask for. Raises `ScenarioError`."""
+    marks = list(item.iter_markers("rocketbed"))
+    return read_wishes((mark.args, mark.kwargs) for mark in reversed(marks))
+
+
+def needs_of(item: pytest.Item) -> tuple[str, ...]:
+    """Capabilities of its marks. Raises `ScenarioError`."""
+    return read_needs(name for mark in item.iter_markers("rb_needs") for name in mark.args)
+
+
+def _is_async(item: Any) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(item.obj))
+
+
+def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nobody else is to run what is ours."""
+    try:
+        refuse_hidden()
+    except HiddenName as error:
+        raise pytest.UsageError(str(error)) from None
+    for item in items:
+        if TRIAL in getattr(item, "fixturenames", ()):
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]
+
+
+# --- fixtures
+
+
+def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial:
+    """The value of the fixture behind all others."""
+    item: Any = request.node
+    is_async = _is_async(item)
+    if backend == "sim" and not is_async:
+        pytest.skip(
+            "a test that is a plain function cannot run in simulation: its body would have to"
+            " stand still for the cluster to go on; make it async, or choose --rb-backend process"
+        )
+    if backend == "docker":
+        pytest.skip("there is no docker backend here")
+    wishes = wishes_of(item)
+    order = Order(
+        test=item.nodeid.partition("[")[0],
+        backend=backend,
+        seed=seed,
+        wishes=wishes,
+        plan=wishes.plan(item.originalname, seed, needs_of(item)),
+        budget_s=budget_s(request.config),
+    )
+    name = f"{item.originalname}-{backend}-{seed}"
+    directory = report_directory(request.config) / name
+    return Trial(order, item.obj, str(item.path), directory, is_async=is_async)
+
+
+def report_directory(config: pytest.Config) -> Path:
+    """Where runs and replay files go."""
+    option = config.getoption("rb_report")
+    return config.rootpath / ".rocketbed" if option is None else Path(option).absolute()
+
+
+def fixture(fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest) -> object:
+    """A stand-in for a fixture that runs where the body does; None for all others."""
+    arguments = {name: request.getfixturevalue(name) for name in fixturedef.argnames}
+    if not is_deferred(fixturedef.func, arguments):
+        return None
+    stand_in = Deferred(fixturedef.argname, fixturedef.func, arguments)
+    fixturedef.cached_result = (stand_in, fixturedef.cache_key(request), None)  # type: ignore[arg-type]
+    return stand_in
+
+
+@contextmanager
+def module_cluster(request: pytest.FixtureRequest) -> Iterator[BlockingCluster]:
+    """A cluster for a module, on real processes, in a thread of pytest's own process."""
+    import tempfile
+
+    item: Any = request.node
+    wishes = read_wishes(
+        (mark.args, mark.kwargs) for mark in reversed(list(item.iter_markers("rocketbed")))
+    )
+    plan = wishes.plan(Path(item.name).stem, 1, needs_of(item))
+    order = Order(
+        test=item.nodeid, backend="process", seed=1, wishes=wishes, plan=plan, budget_s=0.0
+    )
+    with tempfile.TemporaryDirectory(prefix="rocketbed-") as place:
+        thread = StageThread(order, Path(place))
+        cluster = BlockingCluster()
+        try:
+            if thread.start():
+                cluster.bind(thread)
+                yield cluster
+        finally:
+            cluster.bind(None)
+            told, error = thread.finish()
+        if told.kind == "skipped":
+            pytest.skip(told.reason)
+        if error is not None:
+            raise error
+
+
+# --- running
+
+
+def call(item: Any) -> None:
+    """Run the body of a test; raises what it raised."""
+    __tracebackhide__ = True
+    refuse_hidden()
+    trial: Trial = item.funcargs[TRIAL]
+    names = item._fixtureinfo.argnames
+    arguments = {name: item.funcargs[name] for name in names}
+    config = item.config
+    if config.getoption("usepdb") or config.getoption("trace"):
+        told, error = trial.run_here(arguments)
+        _raise(item, told, error)
+        return
+    keep = config.getoption("rb_keep")
+
+    def kept(told: Told) -> bool:
+        return keep == "all" or (keep == "failed" and told.kind in ("failed", "broken"))
+
+    def finish(told: Told, error: BaseException) -> None:
+        render(item, told, error)
+
+    told = trial.run_forked(arguments, finish, keep=kept)
+    _raise(item, told, told.error)
+
+
+def render(item: pytest.Item, told: Told, error: BaseException) -> None:
+    """Fill in how pytest shows an error; called where it was raised."""
+    if isinstance(error, pytest.skip.Exception):
+        told.kind, told.reason = "skipped", str(error.msg)
+    elif isinstance(error, pytest.xfail.Exception):
+        told.kind, told.reason = "xfailed", str(error.msg)
+    elif isinstance(error, PLAIN):
+        told.longrepr = _plain(item, f"{type(error).__name__}: {error}")
+    else:
+        excinfo = pytest.ExceptionInfo.from_exception(error)
+        told.longrepr = item.repr_failure(excinfo)
+    told.error = error
+
+
+def _plain(item: pytest.Item, text: str) -> ReprExceptionInfo:
+    lines = [f"E   {line}\n" for line in text.splitlines()]
+    path, line, _ = item.location
+    return ReprExceptionInfo(
+        reprtraceback=ReprTraceback([ReprEntryNative(lines)], None, style="native"),
+        reprcrash=ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0]),
+    )
+
+
+def _raise(item: pytest.Item, told: Told, error: BaseException | None) -> None:
+    __tracebackhide__ = True
+    if told.kind == "passed":
+        return
+    if told.kind == "skipped":
+        pytest.skip(told.reason)
+    if told.kind == "xfailed":
+        pytest.xfail(told.reason)
+    item.stash[TOLD] = told
+    if error is None:
+        raise RunFailed(told.reason or told.signature)
+    raise error if isinstance(error, Exception) else RunFailed(str(error))
+
+
+def tell(item: pytest.Item, call_: "pytest.CallInfo[None]", report: Any) -> None:
+    """Put what was rendered where it was raised into the report, and what repeats it."""
+    told = item.stash.get(TOLD, None)
+    if told is None or call_.excinfo is None:
+        return
+    del item.stash[TOLD]
+    if told.longrepr is None and told.kind == "broken":
+        told.longrepr = _plain(item, told.reason)
+    if told.longrepr is not None:
+        report.longrepr = told.longrepr
+    lines = story(item, told)
+    if hasattr(report.longrepr, "addsection"):
+        report.longrepr.addsection("rocketbed", "\n".join(lines))
+
+
+def story(item: Any, told: Told) -> Sequence[str]:
+    """What stands below a failure: seed, plan, what repeats it."""
+    trial: Trial = item.funcargs[TRIAL]
+    order = trial.order
+    time = f"{told.simulated_s:.1f} s simulated, " if told.simulated_s else ""
+    return [
+        f"seed {order.seed} on {order.backend}, {time}{told.wall_s:.2f} s",
+        f"steps: {'; '.join(told.done) or 'none'}",
+    ]
