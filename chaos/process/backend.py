@@ -81,7 +81,9 @@ class ProcessBackend:
         self._armed: dict[str, bool] = {}
         """Nodes that have a crash point; whether the power goes with it."""
         self._noted: dict[Launched, trio.Event] = {}
-        """Set once a process's end stands in the history."""
+        """Of each process from its start until its end stands in the history; set then."""
+        self._launched: dict[str, trio.Event] = {}
+        """Set once the latest start of a program is over: only then can it be signalled."""
         self._clients: dict[str, trio.CancelScope] = {}
 
     async def __aenter__(self) -> Self:
@@ -139,8 +141,7 @@ class ProcessBackend:
 
     def state(self, name: str) -> State:
         """Of a node or nameserver."""
-        process = self._processes.get(name)
-        if process is None or process.pid() is None:
+        if self._processes.get(name) not in self._noted:
             return "down"
         return "paused" if name in self._paused else "running"
 
@@ -210,10 +211,17 @@ class ProcessBackend:
         self._processes[name] = process
         self._reasons.pop(name, None)
         log_end = process.log_path.stat().st_size if process.log_path.exists() else 0
-        pid = await process.launch()
+        self._noted[process] = trio.Event()
+        launched = self._launched[name] = trio.Event()
+        try:
+            pid = await process.launch()
+        except BaseException:
+            self._noted.pop(process).set()
+            raise
+        finally:
+            launched.set()
         if name in self._machines:
             self._machines[name].started(pid)
-        self._noted[process] = trio.Event()
         self._nursery.start_soon(self._watch, name, process, log_end)
 
     def _process(
@@ -245,7 +253,8 @@ class ProcessBackend:
 
     async def pause(self, name: str) -> None:
         """SIGSTOP."""
-        if await self._processes[name].send(signal.SIGSTOP):
+        process = await self._running(name)
+        if process is not None and await process.send(signal.SIGSTOP):
             self._paused.add(name)
 
     async def resume(self, name: str) -> None:
@@ -293,9 +302,17 @@ class ProcessBackend:
         """Flip one bit of the commit log."""
         return self._machines[name].bit_flip()
 
-    async def _end(self, name: str, cause: str) -> None:
+    async def _running(self, name: str) -> Launched | None:
+        """The process of a program that runs; one that is just being started is waited for."""
+        if name in self._launched:
+            await self._launched[name].wait()
         process = self._processes.get(name)
-        if process is None or process.pid() is None:
+        return None if process is None or process.pid() is None else process
+
+    async def _end(self, name: str, cause: str) -> None:
+        process = await self._running(name)
+        if process is None:
+            await self.settled(name)
             return
         self._causes[process] = cause
         self._paused.discard(name)
