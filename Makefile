@@ -31,7 +31,7 @@ bench-spark: $(VENV)/.test  ## measure the pipeline on Spark
 	$(BIN)/python -m pipeline.bench
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .peer out
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .peer .docker out
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,56 @@
+"""One Docker daemon of the tests' own, with the base image made of Debian's packages.
+
+Images are kept in `.docker` between runs: the first run takes a minute longer.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.docker.client import Daemon
+from chaos.docker.daemon import PrivateDaemon
+from chaos.docker.image import BASE, ready_image
+
+ROOT = Path(__file__).parents[2]
+BUILD_S = 600
+
+
+@pytest.fixture(scope="session")
+def docker_host() -> Iterator[str]:
+    """Its address, which is also in DOCKER_HOST."""
+    with PrivateDaemon(ROOT / ".docker") as private:
+        before = os.environ.get("DOCKER_HOST")
+        os.environ["DOCKER_HOST"] = private.address
+        try:
+            subprocess.run([ROOT / "compose/take-host-settings"], check=True)
+            yield private.address
+        finally:
+            del os.environ["DOCKER_HOST"]
+            if before is not None:
+                os.environ["DOCKER_HOST"] = before
+
+
+@pytest.fixture(scope="session")
+def base_image(docker_host: str) -> str:
+    """The base of the other images."""
+    with Daemon.connect(docker_host) as daemon:
+        if not daemon.api.images(BASE):
+            subprocess.run([ROOT / "compose/base-image"], check=True, timeout=BUILD_S)
+    return BASE
+
+
+@pytest.fixture(scope="session")
+def image(docker_host: str, base_image: str) -> str:
+    """The node's image, of these very sources."""
+    with Daemon.connect(docker_host) as daemon:
+        return ready_image(daemon)
+
+
+@pytest.fixture
+def daemon(docker_host: str) -> Iterator[Daemon]:
+    """A connection."""
+    with Daemon.connect(docker_host) as connected:
+        yield connected

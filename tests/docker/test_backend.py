@@ -1,0 +1,109 @@
+"""The scenarios of the testbed in containers: unchanged, with the verdicts that processes have."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos.docker.client import LABEL, Daemon
+from chaos.process.backend import MISSING
+from chaos.runner import Options, Outcome, run_plan
+from chaos.scenario.family import shorten
+from chaos.scenario.library import load_scenario
+from chaos.scenario.plan import Expect, Plan, Producers, Shape
+from chaos.scenario.step import parse_step
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
+SHORT = (9.0, 8.0)
+IMPOSSIBLE = (MISSING["nameserver.stale"], MISSING["clock.drift"])
+TIMEOUT_S = 300.0
+
+
+def run(plan: Plan, backend: str, directory: Path, net: str = "auto") -> Outcome:
+    options = Options(backend=backend, net=net, timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
+    return run_plan(plan, options, directory=directory / backend)
+
+
+def nothing_left(daemon: Daemon) -> bool:
+    networks = daemon.api.networks(filters={"label": LABEL})
+    return not networks and not daemon.api.containers(all=True, filters={"label": LABEL})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "power-lone",  # volumes lose power beneath a container
+        "sync-failover",  # kills, promotions, links through the switch
+        "disk-sick",  # faults by the preloaded library, limits
+        "bit-rot",  # a node refuses to start, and ends by itself
+        "clock-jump",
+    ],
+)
+def test_a_scenario_passes(name: str, daemon: Daemon, tmp_path: Path) -> None:
+    storm_s, calm_s = SHORT
+    plan = load_scenario(name).plan(1, "docker", quick=True)
+    outcome = run(shorten(plan, storm_s=storm_s, calm_s=calm_s), "docker", tmp_path)
+    assert outcome.judgement is not None, outcome.error
+    findings = [result.findings for result in outcome.judgement.findings if not result.harmless]
+    assert (outcome.verdict, findings) == ("pass", [])
+    assert outcome.record is not None
+    assert outcome.record.backend == "docker"
+    assert all(text.endswith(IMPOSSIBLE) for text in outcome.record.skipped), outcome.record.skipped
+    assert outcome.record.steps
+    assert nothing_left(daemon)
+
+
+LOSING = Plan(
+    name="losing",
+    seed=1,
+    shape=Shape(brokers=1, nameservers=1, repl="async", flush="async"),
+    producers=Producers(count=1, rate=200),
+    steps=(parse_step("at 3s powercut leader for 300ms"),),
+    needs=("disk.powercut",),
+    storm_s=5.0,
+    calm_s=4.0,
+    expect=Expect(loss="none"),
+)
+"""Asynchronous flush, a power cut, and a promise that nothing is lost: it cannot be kept."""
+
+
+def test_a_promise_that_cannot_be_kept_is_found_broken_as_on_processes(tmp_path: Path) -> None:
+    contained, plain = (run(LOSING, backend, tmp_path) for backend in ("docker", "process"))
+    assert contained.judgement is not None, contained.error
+    assert plain.judgement is not None, plain.error
+    assert contained.verdict == plain.verdict == "anomaly"
+    assert contained.finding_ids == plain.finding_ids
+
+
+PLAIN = Plan(
+    name="plain",
+    seed=1,
+    shape=Shape(brokers=2, nameservers=1, repl="sync"),
+    producers=Producers(count=1, rate=50),
+    steps=(
+        parse_step("at 1s kill leader for 500ms"),
+        parse_step("at 3s pause follower:any for 500ms"),
+        parse_step("at 4s cpu leader slow 4 for 500ms"),
+        parse_step("at 5s stop leader gracefully for 200ms"),
+        parse_step("at 6s partition leader -> follower:all for 500ms"),
+    ),
+    storm_s=7.0,
+    calm_s=5.0,
+)
+
+
+def test_a_bridge_of_dockers_has_all_faults_but_the_networks(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    outcome = run(PLAIN, "docker", tmp_path, net="plain")
+    assert outcome.judgement is not None, outcome.error
+    assert outcome.verdict == "pass", outcome.judgement.findings
+    assert outcome.record is not None
+    assert [step.split()[2] for step in map(str, outcome.record.steps)] == [
+        "kill",
+        "pause",
+        "cpu",
+        "stop",
+    ]
+    assert len(outcome.record.skipped) == 1
+    assert "choose --net switch" in outcome.record.skipped[0]
+    assert nothing_left(daemon)
