@@ -122,6 +122,9 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 
         with host_of(options) as host:
             record = run_in_processes(plan, directory, net=options.net, say=say, host=host)
+        if options.target:
+            record.facts |= {"target": options.target, "mode": options.mode}
+            record.save(directory)
     outcome.facts["run_cpu_s"] = time.process_time() - began_cpu
     outcome.record = record
     outcome.judgement = judge_run(directory)

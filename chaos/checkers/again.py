@@ -28,6 +28,9 @@ def recovery_idempotent(evidence: Evidence, count: int) -> CheckResult:
     """S14 on at most `count` images, chosen by the run's seed."""
     if not count:
         return not_applicable(TITLE, "images", "not asked for")
+    if evidence.foreign:
+        reason = f"our own store would boot what {evidence.foreign} left, which shows nothing of it"
+        return not_applicable(TITLE, "images", reason)
     images = [image for image in evidence.images if image.messages.values]
     if not images:
         return not_applicable(TITLE, "images", "no image with messages was taken in the run")

@@ -21,6 +21,8 @@ READS = (Function.GOT, Function.DELIVER)
 
 
 SECOND_NS = 1_000_000_000
+OWN = "rocketbed"
+"""Our own node, as `Software.name` has it."""
 LYING = ("lost-fsync", "bit-flip", "truncate", "delete")
 """Faults of a disk that no store can see in time."""
 SPLIT_AFTER_NS = 10 * SECOND_NS
@@ -168,6 +170,17 @@ class Evidence:
                 end = self._end_of(number, event)
                 found += [(event.time_ns - SECOND_NS, end, node) for node in targets_of(event)]
         return found
+
+    @property
+    def foreign(self) -> str:
+        """The software under test where it is not our own node; empty where it is."""
+        name = str(self.record.facts.get("software", OWN))
+        return "" if name == OWN else name
+
+    @property
+    def elects(self) -> bool:
+        """Whether a controller chose the masters; else the operator did."""
+        return bool(self.record.facts.get("elects"))
 
     @cached_property
     def clock_stepped(self) -> bool:

@@ -188,6 +188,8 @@ class Losses:
             return promise.flush == "async" or change.node in self._evidence.damaged
         if promise.replication == "async" or promise.copies <= 1:
             return True
+        if self._evidence.elects:
+            return self._lost_its_copy(loss, message)  # it has to choose one that holds them all
         if self._holders(loss.lineage, message, without=change.node) >= promise.copies:
             return True
         return self._lost_its_copy(loss, message)

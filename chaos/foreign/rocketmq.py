@@ -49,6 +49,7 @@ MISSING: Final = {
 """What a Java broker cannot be given, and why."""
 _RECOVERED: Final = re.compile(rb"message store recover end, and the max phy offset = (\d+)")
 _CUT: Final = re.compile(rb"Truncate slave log to (\d+) success")
+_BEGUN: Final = re.compile(rb"/abort (?:create OK|already exists)")
 _STOP: Final = re.compile(rb"last shutdown (\w+), store path")
 _ERROR: Final = re.compile(r"^(?:Caused by: )?(?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error)\b.*$", re.M)
 
@@ -97,9 +98,13 @@ class RocketMQSoftware:
         return self._java(main, directory, "broker.conf", settings, BROKER_MIB)
 
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
-        """Where the log ends, and whether the broker took the stop before for a clean one."""
+        """Where the log ends, and whether the broker took the stop before for a clean one.
+
+        Told when the abort file is there, too: until then a start changes nothing that it could not
+        do again.
+        """
         found = _RECOVERED.search(log)
-        if found is None:
+        if found is None or _BEGUN.search(log) is None:
             return None
         stop = _STOP.search(log)
         fields: dict[str, Any] = {"end": int(found[1])}

@@ -14,7 +14,7 @@ from chaos.record import HISTORY_FILE, RunRecord
 from chaos.report import charts
 from chaos.report.junit import write_junit
 from chaos.report.story import Story, tell
-from chaos.report.text import faults_text, loss_text, promise_text
+from chaos.report.text import faults_text, loss_text, promise_text, run_command
 from rocketbed import __version__
 
 PAGE = "index.html"
@@ -82,8 +82,7 @@ def _view(judgement: Judgement, record: RunRecord, story: Story, again: str) -> 
         },
         "longest_outage": max((end - begin for _, begin, end in story.outages), default=0.0),
         "checks": sorted(judgement.results, key=_rank),
-        "again": again
-        or f"rocketbed chaos run {record.scenario} --backend {record.backend} --seed {record.seed}",
+        "again": again or run_command(record),
         "version": __version__,
         "python": platform.python_version(),
         "seconds": story.end_s,

@@ -33,12 +33,30 @@ def faults_text(record: RunRecord) -> str:
     return ", ".join(f"{verb} {count}" for verb, count in counts.most_common()) or "nothing"
 
 
+def software_text(record: RunRecord) -> str:
+    """What ran, where that is not our own node: `, rocketmq-5.3.3 in controller mode`."""
+    facts = record.facts
+    if "target" not in facts:
+        return ""
+    return f", {facts.get('software', facts['target'])} in {facts.get('mode', 'classic')} mode"
+
+
+def run_command(record: RunRecord) -> str:
+    """The command that makes the same plan and runs it."""
+    command = f"rocketbed chaos run {record.scenario} --backend {record.backend}"
+    command += f" --seed {record.seed}"
+    if "target" in record.facts:
+        command += f" --target {record.facts['target']} --mode {record.facts['mode']}"
+    return command
+
+
 def summary_text(judgement: Judgement, record: RunRecord) -> str:
     """Some lines for the end of a run."""
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
     held = sum(result.passed for result in ran)
     lines = [
-        f"{judgement.verdict.upper()}  {record.scenario}, seed {record.seed}, {record.backend}",
+        f"{judgement.verdict.upper()}  {record.scenario}, seed {record.seed}, {record.backend}"
+        + software_text(record),
         f"promised: {promise_text(record.promise)}",
         f"broken:   {faults_text(record)}",
         f"loss:     {loss_text(judgement)}",

@@ -67,6 +67,9 @@ class Replay:
     """What a replay runs."""
     taken: Taken
     backend: Literal["sim", "process"] = "sim"
+    target: str = ""
+    """Somebody else's software that it ran on (`chaos.foreign.target`), and in which mode."""
+    mode: Literal["classic", "controller"] = "classic"
     repro: Repro = "exact"
     finding: str = ""
     """What the plan was shrunk for; empty if it was not."""
@@ -80,10 +83,13 @@ class Replay:
     def of(cls, outcome: Outcome) -> "Replay":
         """Of one run, as it is."""
         repro: Repro = "exact" if outcome.backend == "sim" else "schedule"
+        facts = outcome.record.facts if outcome.record is not None else {}
         return cls(
             plan=outcome.plan,
             taken=Taken.of(outcome),
             backend="sim" if outcome.backend == "sim" else "process",
+            target=facts.get("target", ""),
+            mode=facts.get("mode", "classic"),
             repro=repro,
             versions=versions(),
         )
@@ -101,6 +107,8 @@ class Replay:
             plan=self.original,
             taken=self.original_taken,
             backend=self.backend,
+            target=self.target,
+            mode=self.mode,
             repro=self.repro,
             versions=self.versions,
         )
@@ -127,6 +135,7 @@ def save_replay(replay: Replay, path: Path) -> None:
         "scenario": replay.plan.name,
         "seed": replay.plan.seed,
         "backend": replay.backend,
+        **({"target": replay.target, "mode": replay.mode} if replay.target else {}),
         "repro": replay.repro,
         "finding": replay.finding,
         "versions": replay.versions or versions(),
@@ -165,6 +174,8 @@ def load_replay(path: Path) -> Replay:
             plan=plan_from_row(row["plan"]),
             taken=_taken(row["taken"]),
             backend=row["backend"],
+            target=row.get("target", ""),
+            mode=row.get("mode", "classic"),
             repro=row["repro"],
             finding=row["finding"],
             original=None if row["original"] is None else plan_from_row(row["original"]),
@@ -179,7 +190,7 @@ def run_replay(
     replay: Replay, options: Options | None = None, *, directory: Path | None = None
 ) -> Replayed:
     """Run it again, here, and compare. Another backend than the file's may be asked for."""
-    options = options or Options(backend=replay.backend)
+    options = options or Options(backend=replay.backend, target=replay.target, mode=replay.mode)
     outcome = run_plan(replay.plan, options, directory=directory)
     wanted = {replay.finding} if replay.finding else set(replay.taken.findings)
     same_finding = wanted.issubset(outcome.finding_ids)

@@ -65,7 +65,9 @@ def replay(
         clear_place(directory)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
-    options = Options(backend=backend or held.backend, net=net, say=say)
+    place = backend or held.backend
+    target = held.target if place == "process" else ""
+    options = Options(backend=place, net=net, target=target, mode=held.mode, say=say)
     try:
         with Interruptible():
             replayed = run_replay(held, options, directory=directory)
