@@ -70,6 +70,7 @@ class RunAttendant:
         finally:
             self._nursery = None
             conductor.backend.history.listener = None
+            self._look(conductor, self._console)
 
     async def press(self, action: str, name: str) -> str:
         """A button. Raises `Refused`; where the backend fails, the run ends as failed."""

@@ -5,6 +5,7 @@ down, paused, cut off) is ended by its counterpart, and then stands in the plan 
 it lasted: `pause b1 for 3.2s`. So what was done by hand can be run again.
 """
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from typing import Final
@@ -14,7 +15,7 @@ import trio
 from chaos.history import Event, Function
 from chaos.live.server import Refused
 from chaos.scenario.plan import Plan
-from chaos.scenario.step import At, parse_step
+from chaos.scenario.step import At, Step, parse_step
 from chaos.trial.conductor import Conductor
 from chaos.trial.schedule import Held
 
@@ -154,9 +155,16 @@ class Console:
 
 def session_plan(plan: Plan, conductor: Conductor) -> Plan:
     """The plan that does again, at the same times, what was done in a run, by hand or not."""
-    steps = sorted(conductor.schedule.done, key=lambda step: _time(step.trigger))
-    return replace(plan, steps=tuple(steps), storm_s=conductor.storm_s or plan.storm_s)
+    steps = sorted(map(_to_the_millisecond, conductor.schedule.done), key=_time)
+    storm_s = math.ceil(1000 * conductor.storm_s) / 1000
+    return replace(plan, steps=tuple(steps), storm_s=storm_s or plan.storm_s)
 
 
-def _time(trigger: object) -> float:
-    return trigger.seconds if isinstance(trigger, At) else 0.0
+def _to_the_millisecond(step: Step) -> Step:
+    """What a hand did is not more exact, and reads better so."""
+    for_s = None if step.for_s is None else max(round(step.for_s, 3), 0.001)
+    return replace(step, trigger=At(round(_time(step), 3)), for_s=for_s)
+
+
+def _time(step: Step) -> float:
+    return step.trigger.seconds if isinstance(step.trigger, At) else 0.0

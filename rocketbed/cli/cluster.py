@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from rocketbed.cli.client import json_option, run, show, show_json, table
+from rocketbed.cli.cluster_watch import watch
 
 if TYPE_CHECKING:
     from chaos.process.cluster import LocalCluster, MemberStatus
@@ -34,6 +35,9 @@ _directory_option = click.option(
 @click.group("cluster")
 def cluster() -> None:
     """Run a local cluster: nameserver, master, slaves."""
+
+
+cluster.add_command(watch)
 
 
 @cluster.command("up")

@@ -7,7 +7,7 @@ const BUTTONS = [["k", "kill", "Kill", "start", "Start"], ["p", "pause", "Pause"
   ["c", "cut", "Cut", "heal", "Heal"], ["w", "powercut", "Power", "", ""], ["m", "promote", "Lead", "", ""]];
 const LABELS = { kill: "kill", start: "start", pause: "pause", resume: "resume", cut: "cut off", heal: "heal the links of",
   powercut: "cut the power of", promote: "make the master" };
-const WINDOW_MIN = 1 << 16;
+const WINDOW_MIN = 1 << 16, WINDOW_S = 8, STRIPES = 8;
 const cards = new Map();
 
 export function drawCards(place, state, choose, press) {
@@ -21,20 +21,27 @@ export function drawCards(place, state, choose, press) {
     if (!card) {
       card = make(name, number, machine.kind === "node", choose, press);
       cards.set(name, card);
-      place.append(card.root);
+      place.children[machine.kind === "node" ? 0 : 1].append(card.root);
     }
     update(card, name, machine, state, scale);
   });
 }
 
-// What the bars show: the last stretch of the longest log, long enough for the one furthest behind.
-let shown = WINDOW_MIN;
+// What the bars show: the last stretch of the longest log, as much as some seconds add to it, or as
+// the one furthest behind lacks. Stripes on the bars stand still in the log, so they move with it.
+let shown = WINDOW_MIN, speed = 0, before = { end: 0, time: 0 };
 function windowOf(state, nodes) {
   const known = nodes.map(node => state.values.get(`at:${node}`)).filter(Boolean);
   const end = Math.max(0, ...known.map(at => at.written));
   const behind = Math.max(0, ...known.map(at => end - Math.min(at.written, at.flushed, at.confirmed, at.dispatched)));
-  while (shown < behind * 1.2) shown *= 2;
-  while (shown > WINDOW_MIN && shown > behind * 6) shown /= 2;
+  const time = performance.now() / 1000, passed = time - before.time;
+  if (passed > 1) {
+    if (before.end && end >= before.end) speed = 0.7 * speed + 0.3 * (end - before.end) / passed;
+    before = { end, time };
+  }
+  const wanted = Math.max(WINDOW_MIN, behind * 1.2, speed * WINDOW_S);
+  while (shown < wanted) shown *= 2;
+  while (shown > wanted * 3) shown /= 2;
   return { begin: end - shown, length: shown };
 }
 
@@ -58,7 +65,7 @@ function make(name, number, isNode, choose, press) {
     rows.append(element("dt", "", label), bar, value);
     offsets[key] = { fill, value };
   }
-  const row = element("div", isNode ? "buttons" : "buttons few");
+  const row = element("div", "buttons");
   const buttons = [];
   for (const [key, action, label, opposite, other] of BUTTONS) {
     if (!isNode && (action === "powercut" || action === "promote")) continue;
@@ -83,10 +90,14 @@ function update(card, name, machine, state, scale) {
   const word = machine.cut && machine.state === "running" ? "cut" : silent ? "silent" : kind === "recovering" ? kind : machine.state;
   badge(card.state, word, word === "cut" ? "cut off" : word);
   card.state.title = stateOf(machine, kind);
+  const width = at ? card.offsets.written?.fill.parentElement.clientWidth ?? 0 : 0;
   for (const [key, { fill, value }] of Object.entries(card.offsets)) {
     if (!at) continue;
     const share = Math.max(0, Math.min(1, (at[key] - scale.begin) / scale.length));
+    const stripe = width / STRIPES, moved = scale.begin / scale.length * STRIPES % 1;
     fill.style.width = `${(share * 100).toFixed(1)}%`;
+    fill.style.backgroundSize = `${stripe.toFixed(1)}px 100%`;
+    fill.style.backgroundPositionX = `${(-moved * stripe).toFixed(1)}px`;
     const behind = at.written - at[key];
     const words = key === "written" ? at.written.toLocaleString("en") : behind ? `−${bytes(behind)}` : "all";
     if (value.textContent !== words) value.textContent = words;

@@ -1,14 +1,15 @@
 // Three drawings over the same last minutes: rates, latency, and what was done to whom.
 import { canvas, put, sweep } from "./svg.js";
 
-const LEFT = 46, RIGHT = 8, SHOWN_S = 180, KINDS = ["ok", "weak", "fail", "info"];
+const LEFT = 46, RIGHT = 8, SHOWN_S = 180, SHORTEST_S = 30, KINDS = ["ok", "weak", "fail", "info"];
 
 function frame(state, place, height, label) {
   const { svg, width } = canvas(place, height, label);
   const zero = state.values.get("phase")?.zero ?? 0;
   const now = Math.max(state.values.get("clock") ?? 0, [...state.point.values()].at(-1)?.t ?? 0);
-  const length = Math.min(SHOWN_S, Math.max(30, now - zero));
-  const begin = now - length;
+  const first = Math.min(zero, ...[...state.span.values()].map(span => span.begin));
+  const length = Math.min(SHOWN_S, Math.max(SHORTEST_S, now - first));
+  const begin = Math.max(first, now - length);
   const x = time => LEFT + (width - LEFT - RIGHT) * (time - begin) / length;
   return { svg, width, zero, now, begin, length, x };
 }
@@ -16,7 +17,7 @@ function frame(state, place, height, label) {
 function timeAxis(f, top, bottom) {
   const step = [5, 10, 20, 30, 60].find(s => (f.width - LEFT) * s / f.length > 56) ?? 60;
   const first = Math.ceil((f.begin - f.zero) / step) * step;
-  for (let time = first; time <= f.now - f.zero; time += step) {
+  for (let time = first; time <= f.begin + f.length - f.zero; time += step) {
     const x = f.x(time + f.zero);
     put(f.svg, `grid ${time}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: "grid" });
     if (x < f.width - 14) put(f.svg, `time ${time}`, "text", { x, y: bottom + 14, class: "tick small" }, `${time}s`);
@@ -111,7 +112,7 @@ function label(f, state, name, y) {
   let free = f.width;
   for (const [key, span] of [...state.span].reverse()) {
     if (span.kind !== "fault" || !span.rows.includes(name) || span.begin < f.begin) continue;
-    const x = f.x(span.begin) + 3, words = `${span.verb}${span.hand ? " ✋" : ""}`, length = words.length * 6.4;
+    const x = f.x(span.begin) + 3, words = span.verb + (span.hand ? " *" : ""), length = words.length * 6.4;
     if (x + length > free) continue;
     put(f.svg, `name ${key} ${name}`, "text", { x, y: y + 19, class: "fault-name" }, words);
     free = x - 4;

@@ -1,7 +1,7 @@
 // The cluster as boxes and wires: who is who, in what state, who copies from whom, what is cut.
 import { bytes, canvas, put, set, sweep } from "./svg.js";
 
-const BOX = 74, GAP = 14, SMALL = 46;
+const BOX = 78, GAP = 14, SMALL = 46;
 
 // What a machine is now, as a class of styles.
 export function kindOf(machine, at) {
@@ -18,13 +18,14 @@ export function drawCluster(place, state, choose) {
   const places = new Map();
   let y = 4;
   row(["load", ...run.nameservers], y, SMALL, width, places);
-  y += SMALL + 42;
+  const air = width > 560 ? 52 : 40;
+  y += SMALL + air;
   for (const [, nodes] of groups) {
     const master = nodes.find(node => state.values.get(`machine:${node}`)?.role === "master") ?? nodes[0];
     const slaves = nodes.filter(node => node !== master);
     row([master], y, BOX, width, places, 240);
     const perRow = Math.max(1, Math.floor((width + GAP) / (130 + GAP)));
-    y += BOX + (slaves.length ? 46 : 12);
+    y += BOX + (slaves.length ? air : 12);
     for (let first = 0; first < slaves.length; first += perRow) {
       row(slaves.slice(first, first + perRow), y, BOX, width, places);
       y += BOX + GAP;
@@ -93,7 +94,7 @@ function drawBox(svg, name, box, state, choose, rate) {
   if (at && box.height >= BOX) {
     const unflushed = at.written - at.flushed;
     put(group, "log", "text", { class: "small", x: 16, y: middle + 35 },
-      bytes(at.written) + (unflushed > 0 && box.width > 150 ? `, ${bytes(unflushed)} unflushed` : ""));
+      bytes(at.written) + (unflushed > 0 && box.width > 190 ? `, ${bytes(unflushed)} unflushed` : ""));
   }
   sweep(group);
 }

@@ -103,7 +103,10 @@ function drawEvents() {
     const words = document.createElement("span");
     words.textContent = event.text + (event.hand ? "  (by hand)" : "");
     item.append(time, words);
-    list.prepend(item);
+    item.at = event.t;
+    const later = [...list.children].findLast(other => other.at > event.t);
+    if (later) later.after(item);
+    else list.prepend(item);
   }
   while (list.children.length > KEPT.event) list.lastElementChild.remove();
 }

@@ -1,0 +1,81 @@
+"""What was done by hand to a cluster that no plan runs, kept as a scenario.
+
+The cluster of `rocketbed cluster` has names of its own; in the scenario its master is `b1`, its
+slaves `b2` and so on, as the testbed calls them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from chaos.process.plan import ClusterPlan
+from chaos.scenario.dump import plan_to_toml
+from chaos.scenario.plan import Plan, Shape
+from chaos.scenario.step import At, Step
+
+FILE: Final = "watch.toml"
+AFTER_S: Final = 10.0
+"""Of the storm behind the last step."""
+CALM_S: Final = 20.0
+
+
+class Notebook:
+    """Steps with their times, in seconds since the watch began."""
+
+    def __init__(self, cluster: ClusterPlan) -> None:
+        nodes = [member.name for member in cluster.members if member.is_node]
+        servers = [member.name for member in cluster.members if not member.is_node]
+        self.names = {name: f"b{number + 1}" for number, name in enumerate(nodes)}
+        """A member's name in the scenario."""
+        self.names |= {name: f"ns{number + 1}" for number, name in enumerate(servers)}
+        self._shape = Shape(
+            brokers=len(nodes),
+            nameservers=len(servers),
+            flush=cluster.flush,
+            repl="sync" if cluster.sync else "async",
+            min_isr=cluster.in_sync_replicas,
+        )
+        self.steps: list[Step] = []
+
+    def begin(self, verb: str, name: str, time_s: float) -> None:
+        """A step was carried out."""
+        target = self.names[name]
+        self.steps.append(Step(trigger=At(round(time_s, 3)), verb=verb, target=target))
+
+    def end(self, verbs: Sequence[str], name: str, time_s: float) -> None:
+        """The last of these verbs on a member is over; if there is none, this is a start."""
+        for place in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[place]
+            if step.verb in verbs and step.target == self.names[name] and step.for_s is None:
+                assert isinstance(step.trigger, At)
+                lasted_s = max(round(time_s - step.trigger.seconds, 3), 0.001)
+                self.steps[place] = replace(step, for_s=lasted_s)
+                return
+        if "kill" in verbs:
+            words = {"down": True}
+            target = self.names[name]
+            trigger = At(round(time_s, 3))
+            self.steps.append(Step(trigger=trigger, verb="restart", target=target, words=words))
+
+    def plan(self) -> Plan:
+        """All of it, to be run by the testbed."""
+        ends = [step.trigger.seconds for step in self.steps if isinstance(step.trigger, At)]
+        ends += [end + (step.for_s or 0) for end, step in zip(ends, self.steps, strict=True)]
+        return Plan(
+            name="watch",
+            seed=0,
+            shape=self._shape,
+            steps=tuple(self.steps),
+            storm_s=round(max(ends, default=0.0) + AFTER_S, 3),
+            calm_s=CALM_S,
+        )
+
+    def save(self, directory: Path) -> Path:
+        """Write the scenario into the cluster's directory. Raises `OSError`."""
+        path = directory / FILE
+        text = plan_to_toml(self.plan(), description="What was done by hand to a local cluster")
+        temporary = path.with_suffix(".new")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+        return path

@@ -1,0 +1,279 @@
+"""Shows a cluster of `rocketbed cluster` that runs by itself, and lends buttons to the page.
+
+The cluster goes on when the watch ends, and others may change it meanwhile: roles are read again
+from its file, states from its processes. What a single machine's processes share (disk, network)
+cannot be broken for one of them.
+"""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from chaos.live.feed import Feed
+from chaos.live.notebook import Notebook
+from chaos.live.picture import Picture
+from chaos.live.sender import Sender
+from chaos.live.server import LiveServer, Refused
+from chaos.process.asking import Asker
+from chaos.process.cluster import ClusterError, LocalCluster
+from chaos.process.member import ProcessError
+from chaos.process.plan import BROKER_NAME, FILE
+from rocketbed.client.errors import ClientError
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.world.api import World
+from rocketbed.world.real import real_world
+
+LOOK_S: Final = 0.2
+POINT_S: Final = 0.5
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHARED: Final = (
+    "the members of a local cluster share this system's {}: rocketbed chaos run --live breaks it"
+)
+ACTIONS: Final = ("kill", "start", "pause", "resume", "promote")
+
+
+class Watch:
+    """One cluster. Is `Desk` to the page."""
+
+    def __init__(self, cluster: LocalCluster, feed: Feed, world: World) -> None:
+        self.feed = feed
+        self.picture = Picture(feed)
+        self.notebook = Notebook(cluster.plan)
+        self._cluster = cluster
+        self._world = world
+        self._asker = Asker(world)
+        self._began = trio.current_time()
+        self._locks = {name: trio.Lock() for name in cluster.names}
+        self._promoting = trio.Lock()
+        self._answering: set[str] = set()
+        self._kinds: dict[str, str] = {}
+        self._plan_time_ns = 0
+        self._plan_time_ns = self._plan_changed()
+        plan = cluster.plan
+        feed.put(
+            "run",
+            {
+                "mode": "watch",
+                "title": cluster.directory.name,
+                "promise": f"{plan.flush} flush, {'sync' if plan.sync else 'async'} replication,"
+                f" nameserver {cluster.nameserver_address}",
+                "nodes": cluster.nodes,
+                "nameservers": [name for name in cluster.names if name not in cluster.nodes],
+                "groups": {BROKER_NAME: cluster.nodes},
+            },
+        )
+        feed.put("phase", {"name": "watching", "zero": 0})
+
+    async def run(self, rate: float | None) -> None:
+        """Look, until cancelled; with `rate` send so many messages a second."""
+        sender = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._asker.run)
+            if rate is not None:
+                sender = Sender(self._world, self._cluster.nameserver_address, rate)
+                nursery.start_soon(sender.run)
+            for name in self._cluster.nodes:
+                nursery.start_soon(self._ask, name)
+            nursery.start_soon(self._count, sender)
+            while True:
+                self._look()
+                await trio.sleep(LOOK_S)
+
+    async def press(self, action: str, name: str) -> str:
+        """A button. Raises `Refused`."""
+        if name not in self._locks:
+            raise Refused(f"there is no member {name!r}")
+        async with self._locks[name]:
+            reason = self._reasons(name).get(action, f"there is no button {action!r} here")
+            if reason:
+                raise Refused(f"{action} {name}: {reason}")
+            try:
+                act: Callable[[str], Any] = getattr(self, f"_{action}")
+                await act(name)
+                self.notebook.save(self._cluster.directory)
+            except (ClusterError, ProcessError, OSError) as error:
+                raise Refused(f"{action} {name}: {error}") from error
+        return f"{action} {name}"
+
+    # --- buttons
+
+    async def _kill(self, name: str) -> None:
+        self._begin("kill", name)
+        self._cluster.kill(name)
+        await self._cluster.wait_ended(name)
+
+    async def _pause(self, name: str) -> None:
+        self._begin("pause", name)
+        self._cluster.pause(name)
+
+    async def _resume(self, name: str) -> None:
+        self._cluster.resume(name)
+        self._end(("pause",), name)
+
+    async def _start(self, name: str) -> None:
+        self._cluster.launch(name)
+        self._end(("kill", "pause"), name)
+
+    async def _promote(self, name: str) -> None:
+        async with self._promoting:
+            self.notebook.begin("promote", name, self._now_s())
+            self.picture.begin_fault(
+                f"promote {name}", "promote", [name], self._now_s(), lasts=False, by_hand=True
+            )
+            self.picture.tell(self._now_s(), f"promote {name}", "promote", by_hand=True)
+            try:
+                await self._cluster.promote(name)
+            except ClusterError:
+                self.notebook.steps.pop()
+                raise
+
+    def _begin(self, verb: str, name: str) -> None:
+        step, now_s = f"{verb} {name}", self._now_s()
+        self.notebook.begin(verb, name, now_s)
+        self.picture.begin_fault(step, verb, [name], now_s, lasts=True, by_hand=True)
+        self.picture.tell(now_s, step, verb, by_hand=True)
+
+    def _end(self, verbs: tuple[str, ...], name: str) -> None:
+        now_s = self._now_s()
+        self.notebook.end(verbs, name, now_s)
+        for verb in verbs:
+            self.picture.end_faults(now_s, step=f"{verb} {name}")
+        self.picture.tell(now_s, f"over: {verbs[0]} {name}", "heal", by_hand=True)
+
+    def _reasons(self, name: str) -> dict[str, str]:
+        """Why a button cannot be pressed; empty for one that can."""
+        state, member = self._state(name), self._cluster.plan.member(name)
+        runs = "" if state == "running" else f"it is {state}"
+        promote = runs or ("it is the master" if member.broker_id == 0 else "")
+        return {
+            "kill": "it is down" if state == "down" else "",
+            "start": "" if state == "down" else "it runs",
+            "pause": runs,
+            "resume": "" if state == "paused" else "it is not paused",
+            "promote": promote if member.is_node else "a nameserver has no master",
+            "cut": SHARED.format("network"),
+            "heal": SHARED.format("network"),
+            "powercut": SHARED.format("disk"),
+        }
+
+    # --- looking
+
+    def _look(self) -> None:
+        changed = self._plan_changed()
+        if changed != self._plan_time_ns and not self._promoting.locked():
+            self._plan_time_ns = changed
+            self._cluster = LocalCluster.load(self._cluster.directory)
+        now_s = self._now_s()
+        self.feed.put("clock", round(now_s, 1))
+        for name in self._cluster.names:
+            member, state = self._cluster.plan.member(name), self._state(name)
+            role = "slave" if member.broker_id else "master"
+            value = {
+                "kind": "node" if member.is_node else "nameserver",
+                "group": BROKER_NAME if member.is_node else "",
+                "role": role if member.is_node else "nameserver",
+                "state": state,
+                "cut": False,
+                "buttons": self._reasons(name),
+            }
+            self.feed.put(f"machine:{name}", value)
+            kind = state
+            if state == "running":
+                here = name in self._answering
+                kind = "serving" if not member.is_node else role if here else "recovering"
+            self.picture.enter(name, kind, now_s)
+            if self._kinds.get(name) not in (None, kind):
+                self.picture.tell(now_s, f"{name} is {kind}", "")
+            self._kinds[name] = kind
+
+    async def _ask(self, name: str) -> None:
+        while True:
+            sample = None
+            if self._state(name) == "running":
+                host, _, port = self._cluster.address(name).rpartition(":")
+                sample = await self._asker.sample((host, int(port)))
+            change = self._answering.discard if sample is None else self._answering.add
+            change(name)
+            self.picture.stand(name, sample)
+            await trio.sleep(LOOK_S)
+
+    async def _count(self, sender: Sender | None) -> None:
+        """Points of the load: ours, or how the master's count of messages grows."""
+        meter = None if sender is None else sender.meter()
+        total: int | None = None
+        async with self._cluster.admin() as admin:
+            while True:
+                await trio.sleep(POINT_S)
+                if meter is not None:
+                    self.picture.add("point", meter.point(self._now_s()))
+                    continue
+                new = None
+                try:
+                    address = self._cluster.plan.master.address
+                    text = (await admin.runtime_info(address)).get("putMessageTimesTotal", "")
+                    new = int(text) if text.isdigit() else None
+                except (ClientError, RemotingError):
+                    new = None
+                grown = 0 if new is None or total is None else max(new - total, 0)
+                total = new
+                point = dict.fromkeys(("weak", "fail", "info"), 0)
+                rates = {"t": round(self._now_s(), 3), "ok": round(grown / POINT_S, 1)}
+                self.picture.add("point", {**rates, **point, "p50": None, "p99": None})
+
+    def _state(self, name: str) -> str:
+        pid = self._cluster.pid(name)
+        if pid is None:
+            return "down"
+        return "paused" if _is_stopped(pid) else "running"
+
+    def _plan_changed(self) -> int:
+        try:
+            return (self._cluster.directory / FILE).stat().st_mtime_ns
+        except OSError:
+            return self._plan_time_ns
+
+    def _now_s(self) -> float:
+        return trio.current_time() - self._began
+
+
+def watch(
+    directory: Path, say: Callable[[str], None], *, port: int = 0, rate: float | None = None
+) -> Path | None:
+    """Serve the page of a cluster until Ctrl-C; where what was done is kept, if anything was.
+
+    Raises `ClusterError` where there is no cluster, `LiveError` when the page cannot be served.
+    """
+    found: list[Path | None] = []
+
+    async def main() -> None:
+        world = real_world("live")
+        feed = Feed()
+        cluster = LocalCluster.load(directory)
+        desk = Watch(cluster, feed, world)
+        server = LiveServer(world, feed, desk)
+        address = await server.listen(port)
+        with trio.open_signal_receiver(*STOPPING) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.serve)
+                nursery.start_soon(desk.run, rate)
+                say(f"live page: {address}")
+                async for _number in signals:
+                    break
+                nursery.cancel_scope.cancel()
+        steps = desk.notebook.steps
+        found.append(desk.notebook.save(cluster.directory) if steps else None)
+
+    trio.run(main)
+    return found[0]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[:1] == ["T"]
