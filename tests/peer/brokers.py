@@ -4,9 +4,7 @@ A `Broker` is a place, not a process: ports, a store directory, settings. Either
 be started in it, one after the other, which is what these tests are about.
 """
 
-import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Final, Literal
 
 import trio
 
+from chaos.foreign.program import tied_program
 from chaos.process.member import ManagedProcess
 from chaos.process.ports import HOST, free_node_port, free_port, node_ports
 from chaos.process.tied import tied_command
@@ -23,7 +22,7 @@ from rocketbed.inspect import open_directory
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.real import real_world
-from tests.peer.installation import HERE, Installation
+from tests.peer.installation import Installation
 
 Kind = Literal["rocketmq", "rocketbed"]
 Looking = Callable[[Admin], Awaitable[bool]]
@@ -265,17 +264,12 @@ class Site:
 
     def _java(self, main: str, *arguments: str, home: Path) -> list[str]:
         command = self.installation.command(main, *arguments, home=home, memory_mib=MEMORY_MIB)
-        return tied(command)
+        return tied_program(command)
 
     def _managed(self, name: str, command: Sequence[str], directory: Path) -> ManagedProcess:
         process = ManagedProcess(name, command, directory)
         self._processes.append(process)
         return process
-
-
-def tied(command: Sequence[str]) -> list[str]:
-    """A command line whose process dies with ours."""
-    return [sys.executable, "-P", str(HERE / "tied_program.py"), str(os.getpid()), *command]
 
 
 def _tail(process: ManagedProcess) -> str:

@@ -11,8 +11,9 @@ from typing import IO, Any, Final, Self
 
 import trio
 
+from chaos.foreign.program import tied_program
 from rocketbed.client.messages import Message
-from tests.peer.brokers import Broker, tied
+from tests.peer.brokers import Broker
 from tests.peer.installation import Installation
 from tests.peer.rows import Row, Written
 
@@ -32,7 +33,7 @@ class JavaClient:
 
     def __init__(self, installation: Installation, nameserver: str, directory: Path) -> None:
         self._directory = directory
-        self._command = tied(
+        self._command = tied_program(
             installation.command("Peer", nameserver, home=directory, memory_mib=MEMORY_MIB)
         )
         self._process: subprocess.Popen[bytes] | None = None
