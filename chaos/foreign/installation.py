@@ -177,6 +177,8 @@ def _fetch(pom: str, place: Path, digest: str) -> None:
             "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
         ]  # fmt: skip
         run_tool(command, FETCH_S, "Maven could not fetch RocketMQ's jars; it needs Maven Central")
+        if not jars.is_dir():
+            raise InstallationError(f"{maven} ended without an error and fetched nothing")
         (place / "lib.stamp").unlink(missing_ok=True)
         shutil.rmtree(place / "lib", ignore_errors=True)
         jars.rename(place / "lib")

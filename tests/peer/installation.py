@@ -43,6 +43,8 @@ class Installation:
 
 def install() -> Installation:
     """The installation, made if it has to be. Raises `PeerMissing`."""
+    for tool in ("java", "javac"):
+        need(tool)
     installed = Installation(foreign.install(VERSION, DIRECTORY), DIRECTORY / "classes")
     sources = sorted((HERE / "java").glob("*.java"))
     built_from = _digest(VERSION, *sources)
