@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from chaos.campaign import clear_place, run_key
 from chaos.live.server import LiveError
@@ -15,16 +16,17 @@ from chaos.live.session import Place, run_live
 from chaos.process.run import run
 from chaos.record import RunRecord
 from chaos.report.text import summary_text
-from chaos.runner import Options, host_of
+from chaos.runner import Options, Outcome, host_of
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.library import load_scenario
 from chaos.scenario.plan import Plan
 from chaos.trial.conductor import Attendant
+from rocketbed.cli.chaos_run import tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 NOT_IN_SIMULATION: Final = (
-    "--live needs a cluster that runs in real time: a simulation has spent a minute of its own"
-    " before anybody sees it; add --backend process"
+    "--live needs a cluster that runs in real time, and a simulation has no time but its own:"
+    " --backend process"
 )
 
 
@@ -32,7 +34,6 @@ NOT_IN_SIMULATION: Final = (
 class LiveOptions:
     """What is asked for."""
 
-    scenario: str
     options: Options
     seed: int | None
     quick: bool
@@ -41,21 +42,19 @@ class LiveOptions:
     as_json: bool
 
 
-def live(asked: LiveOptions, say: Callable[[str], None]) -> int:
-    """Run it; the exit code. Raises `click.UsageError`, `click.Abort`, `OSError`."""
-    options = asked.options
-    if options.backend == "sim":
-        raise click.UsageError(NOT_IN_SIMULATION)
+def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
+    """Run a scenario; the exit code. Raises `click.UsageError`, `click.Abort`."""
+    options = _in_real_time(asked.options)
     seed = SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
     try:
-        family = load_scenario(asked.scenario)
+        family = load_scenario(scenario)
         plan = family.plan(seed, options.backend, quick=asked.quick)
-        place = _place(asked.report, plan, options.backend)
+        place = _place(asked.report.absolute(), plan, options.backend)
         clear_place(place.directory)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
-    place.directory.mkdir(parents=True)
     try:
+        place.directory.mkdir(parents=True)
         with Interruptible(), host_of(options) as host:
 
             async def run_it(
@@ -68,8 +67,15 @@ def live(asked: LiveOptions, say: Callable[[str], None]) -> int:
             )
     except LiveError as exc:
         raise click.UsageError(str(exc)) from exc
+    except OSError as exc:
+        return tell_failure(exc, say, as_json=asked.as_json)
     except KeyboardInterrupt:
         raise click.Abort from None
+    return _tell(outcome, place, asked, say)
+
+
+def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str], None]) -> int:
+    """What came of it; the exit code."""
     if outcome.judgement is None or outcome.record is None:
         say(f"the run failed: {outcome.error}")
         if asked.as_json:
@@ -79,13 +85,23 @@ def live(asked: LiveOptions, say: Callable[[str], None]) -> int:
     say(summary_text(outcome.judgement, outcome.record))
     say(f"report: {place.directory / 'index.html'}")
     say(f"again: rocketbed chaos replay {place.replay}")
-    again = f"rocketbed chaos run {place.scenario} --backend {options.backend} --seed {seed}"
-    say(f"   or: {again}")
+    backend, seed = outcome.backend, outcome.plan.seed
+    say(f"   or: rocketbed chaos run {place.scenario} --backend {backend} --seed {seed}")
     if asked.as_json:
         files = {"replay": str(place.replay), "scenario": str(place.scenario)}
         row = {**outcome.judgement.as_row(), "directory": str(place.directory), **files}
         click.echo(json.dumps({**row, "exit_code": outcome.exit_code}, indent=1))
     return outcome.exit_code
+
+
+def _in_real_time(options: Options) -> Options:
+    """Processes, where no backend was asked for. Raises `click.UsageError` for a simulation."""
+    if options.backend != "sim":
+        return options
+    source = click.get_current_context().get_parameter_source("backend")
+    if source is not ParameterSource.DEFAULT:
+        raise click.UsageError(NOT_IN_SIMULATION)
+    return replace(options, backend="process")
 
 
 def _place(report: Path, plan: Plan, backend: str) -> Place:

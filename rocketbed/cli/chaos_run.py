@@ -135,21 +135,15 @@ def run(
     if is_live:
         from rocketbed.cli.chaos_live import LiveOptions, live
 
-        if seeds or corpus or crash_points or verify:
-            raise click.UsageError("--live is one run: no --seeds, --corpus, --crash-points")
+        if seeds or corpus or crash_points or verify or strict:
+            raise click.UsageError(
+                "--live is one run that you end: no --seeds, --corpus, --crash-points, --verify,"
+                " --strict"
+            )
         asked = LiveOptions(
-            scenario=scenario,
-            options=options,
-            seed=seed,
-            quick=quick,
-            report=report.absolute(),
-            port=live_port,
-            as_json=as_json,
+            options=options, seed=seed, quick=quick, report=report, port=live_port, as_json=as_json
         )
-        try:
-            return live(asked, say)
-        except OSError as exc:
-            return tell_failure(exc, say, as_json=as_json)
+        return live(scenario, asked, say)
     points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
         family = load_scenario(scenario)

@@ -4,7 +4,7 @@ import { bytes } from "./svg.js";
 
 const OFFSETS = [["written", "written"], ["flushed", "flushed"], ["confirmed", "acknowledged"], ["dispatched", "dispatched"]];
 const BUTTONS = [["k", "kill", "Kill", "start", "Start"], ["p", "pause", "Pause", "resume", "Resume"],
-  ["c", "cut", "Cut", "heal", "Heal"], ["w", "powercut", "Power", "", ""], ["m", "promote", "Lead", "", ""]];
+  ["c", "cut", "Cut", "heal", "Heal"], ["w", "powercut", "Power", "", ""], ["m", "promote", "Promote", "", ""]];
 const LABELS = { kill: "kill", start: "start", pause: "pause", resume: "resume", cut: "cut off", heal: "heal the links of",
   powercut: "cut the power of", promote: "make the master" };
 const WINDOW_MIN = 1 << 16, WINDOW_S = 8, STRIPES = 8;

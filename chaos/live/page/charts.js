@@ -1,21 +1,24 @@
 // Three drawings over the same last minutes: rates, latency, and what was done to whom.
 import { canvas, put, sweep } from "./svg.js";
 
-const LEFT = 46, RIGHT = 8, SHOWN_S = 180, SHORTEST_S = 30, KINDS = ["ok", "weak", "fail", "info"];
+const RIGHT = 8, SHOWN_S = 180, SHORTEST_S = 30, KINDS = ["ok", "weak", "fail", "info"];
 
 function frame(state, place, height, label) {
   const { svg, width } = canvas(place, height, label);
+  const run = state.values.get("run");
+  const longest = Math.max(...[...run.nodes, ...run.nameservers].map(name => name.length));
+  const left = Math.min(92, Math.max(46, 7 * longest + 16));
   const zero = state.values.get("phase")?.zero ?? 0;
   const now = Math.max(state.values.get("clock") ?? 0, [...state.point.values()].at(-1)?.t ?? 0);
   const first = Math.min(zero, ...[...state.span.values()].map(span => span.begin));
   const length = Math.min(SHOWN_S, Math.max(SHORTEST_S, now - first));
   const begin = Math.max(first, now - length);
-  const x = time => LEFT + (width - LEFT - RIGHT) * (time - begin) / length;
-  return { svg, width, zero, now, begin, length, x };
+  const x = time => left + (width - left - RIGHT) * (time - begin) / length;
+  return { svg, width, left, zero, now, begin, length, x };
 }
 
 function timeAxis(f, top, bottom) {
-  const step = [5, 10, 20, 30, 60].find(s => (f.width - LEFT) * s / f.length > 56) ?? 60;
+  const step = [5, 10, 20, 30, 60].find(s => (f.width - f.left) * s / f.length > 56) ?? 60;
   const first = Math.ceil((f.begin - f.zero) / step) * step;
   for (let time = first; time <= f.begin + f.length - f.zero; time += step) {
     const x = f.x(time + f.zero);
@@ -29,7 +32,7 @@ function bands(f, state, top, bottom) {
     if (span.kind !== "fault") continue;
     const end = span.end ?? f.now;
     if (end < f.begin) continue;
-    const x = Math.max(f.x(span.begin), LEFT), hand = span.hand ? "hand" : "";
+    const x = Math.max(f.x(span.begin), f.left), hand = span.hand ? "hand" : "";
     if (end - span.begin < 0.05) {
       if (span.begin >= f.begin) put(f.svg, `band ${number}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: `flag ${hand}` }, null, span.label);
     } else {
@@ -90,11 +93,11 @@ export function drawTimeline(place, state) {
   timeAxis(f, top, bottom);
   names.forEach((name, number) => {
     const y = top + each * number;
-    put(f.svg, `row ${name}`, "text", { x: LEFT - 8, y: y + 19, class: "axis" }, name);
+    put(f.svg, `row ${name}`, "text", { x: f.left - 8, y: y + 19, class: "axis" }, name);
     for (const [key, span] of state.span) {
       const end = span.end ?? f.now;
       if (!span.rows.includes(name) || end < f.begin) continue;
-      const x = Math.max(f.x(span.begin), LEFT), width = Math.max(f.x(end) - x, 2);
+      const x = Math.max(f.x(span.begin), f.left), width = Math.max(f.x(end) - x, 2);
       if (span.kind === "fault") {
         const shape = { x, y: y + 3, width, height: 23, rx: 3, class: `over ${span.hand ? "hand" : ""}` };
         put(f.svg, `z over ${key} ${name}`, "rect", shape, null, span.label);
@@ -120,8 +123,8 @@ function label(f, state, name, y) {
 }
 
 function axis(f, value, y, words) {
-  put(f.svg, `line ${value}`, "line", { x1: LEFT, x2: f.width - RIGHT, y1: y, y2: y, class: "grid" });
-  put(f.svg, `axis ${value}`, "text", { x: LEFT - 6, y: y + 4, class: "axis small" }, words);
+  put(f.svg, `line ${value}`, "line", { x1: f.left, x2: f.width - RIGHT, y1: y, y2: y, class: "grid" });
+  put(f.svg, `axis ${value}`, "text", { x: f.left - 6, y: y + 4, class: "axis small" }, words);
 }
 
 function nice(value) {
