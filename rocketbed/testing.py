@@ -155,6 +155,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
     return report
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """How a replay compares with what it replays."""
+    if _IMPLEMENTATION in sys.modules:
+        _plugin().summarize(terminalreporter, config)
+
+
 def _is_ours(item: object) -> bool:
     return OURS in getattr(item, "fixturenames", ())
 

@@ -26,7 +26,11 @@ GRACE_S: Final = 20.0
 """What a run that is over its budget, or interrupted, may take to clean up before it is killed."""
 
 
-def run_forked(work: Callable[[], Told], *, budget_s: float, simulated: bool) -> Told:
+Work = Callable[[Callable[[Told], NoReturn]], Told]
+"""Is given what ends the process at once, with what it has to tell."""
+
+
+def run_forked(work: Work, *, budget_s: float, simulated: bool) -> Told:
     """Do the work in a fork of this process; what it tells, or why it told nothing.
 
     Interrupted, it ends the child first. `work` minds the budget itself; this only makes sure.
@@ -45,7 +49,7 @@ def run_forked(work: Callable[[], Told], *, budget_s: float, simulated: bool) ->
 class _Child:
     def __init__(
         self,
-        work: Callable[[], Told],
+        work: Work,
         stacks: IO[bytes],
         budget_s: float,
         mask: set[signal.Signals],
@@ -88,6 +92,8 @@ class _Child:
             code = os.waitstatus_to_exitcode(status)
             if code == EXIT_INTERRUPTED:
                 raise KeyboardInterrupt from None
+            if code < 0 and time.monotonic() > deadline - GRACE_S:
+                return self._overdue()
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
             told = Told(kind="broken", reason=f"the process of the test ended {how}")
         return told
@@ -120,7 +126,7 @@ class _Child:
 def _child_main(
     parent: int,
     pipe: int,
-    work: Callable[[], Told],
+    work: Work,
     stacks: IO[bytes],
     budget_s: float,
     mask: set[signal.Signals],
@@ -134,12 +140,20 @@ def _child_main(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         faulthandler.dump_traceback_later(budget_s + GRACE_S / 2, file=stacks)
         try:
-            told = work()
+            told = work(lambda told: _leave(told, pipe))
         except KeyboardInterrupt:
             os._exit(EXIT_INTERRUPTED)
         except BaseException as error:
             told = Told(kind="broken", reason=explain(error))
-        send(told, pipe)
+        _leave(told, pipe)
+    finally:
+        os._exit(code)
+
+
+def _leave(told: Told, pipe: int) -> NoReturn:
+    code = 1
+    try:
+        _send(told, pipe)
         sys.stdout.flush()
         sys.stderr.flush()
         code = 0
@@ -147,7 +161,7 @@ def _child_main(
         os._exit(code)
 
 
-def send(told: Told, pipe: int) -> None:
+def _send(told: Told, pipe: int) -> None:
     """Write it to a pipe and close that; an error that cannot be pickled stays behind."""
     try:
         data = pickle.dumps(told)

@@ -45,6 +45,13 @@ def spent(budget_s: float, where: str) -> BudgetSpent:
     )
 
 
+def is_running(frame: FrameType | None, home: str) -> bool:
+    """Whether a function of the test's own file is on the stack: it does not await anything."""
+    return frame is not None and any(
+        _same(entry.filename, home) for entry in traceback.extract_stack(frame)
+    )
+
+
 def where_is(script: Script, frame: FrameType | None, home: str) -> str:
     """Where the body is: in which line of its own file, and what it waits for there."""
     if frame is not None:

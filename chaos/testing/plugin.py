@@ -5,7 +5,10 @@ body is run by `chaos.testing.trial` in a forked process, and its failure is ren
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+import os
+import re
+import shlex
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +27,10 @@ from chaos.testing.blocking import BlockingCluster, StageThread
 from chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
 from chaos.testing.fixtures import Deferred, is_deferred
 from chaos.testing.order import Order, Told
+from chaos.testing.performance import BUDGET
+from chaos.testing.replay import TestReplay, load_test_replay, make_replay, save_test_replay
+from chaos.testing.shrinking import shrink_order
+from chaos.testing.story import ignore_all, tell_story
 from chaos.testing.trial import Trial
 from chaos.testing.wishes import Wishes, check_count, read_backends, read_needs, read_wishes
 from rocketbed.names import HiddenName, refuse_hidden
@@ -31,6 +38,11 @@ from rocketbed.names import HiddenName, refuse_hidden
 TRIAL: Final = "_rb_trial"
 KEEPS: Final = ("failed", "all", "none")
 TOLD: Final = pytest.StashKey[Told]()
+STORY: Final = pytest.StashKey[list[str]]()
+REPLAY: Final = pytest.StashKey[TestReplay]()
+NOTES: Final = pytest.StashKey[list[str]]()
+SHRUNK: Final = pytest.StashKey[set[str]]()
+"""Tests of which a failure was shrunk already: one of each is enough."""
 PLAIN: Final = (ChecksFailed, ClusterFailed, BudgetSpent)
 """Errors that tell all in their text: a traceback would only show our own code."""
 
@@ -50,6 +62,7 @@ def check_options(config: pytest.Config) -> None:
         for name in ("rb_seeds", "rb_seed"):
             _number(config, name)
         budget_s(config)
+        _replay(config)
     except ScenarioError as error:
         raise pytest.UsageError(str(error)) from None
     keep = config.getoption("rb_keep")
@@ -83,6 +96,16 @@ def _number(config: pytest.Config, name: str) -> int | None:
     return number
 
 
+def _replay(config: pytest.Config) -> TestReplay | None:
+    """The file of `--rb-replay`. Raises `ScenarioError`."""
+    text = config.getoption("rb_replay")
+    if text is None:
+        return None
+    if REPLAY not in config.stash:
+        config.stash[REPLAY] = load_test_replay(Path(text))
+    return config.stash[REPLAY]
+
+
 # --- collection
 
 
@@ -99,6 +122,9 @@ def generate(metafunc: pytest.Metafunc) -> None:
 def _pairs(item: pytest.Item, config: pytest.Config) -> list[tuple[str, int]]:
     wishes = wishes_of(item)
     needs_of(item)
+    replay = _replay(config)
+    if replay is not None:
+        return [(replay.backend, replay.seed)]
     backends = _backends(item, config)
     counts = {backend: wishes.seed_count(backend) for backend in backends}
     for mark in item.iter_markers("rb_seeds"):
@@ -155,6 +181,16 @@ def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if TRIAL in getattr(item, "fixturenames", ()):
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]
+    replay = _replay(config)
+    if replay is not None:
+        chosen = [item for item in items if item.nodeid == replay.node]
+        if not chosen:
+            raise pytest.UsageError(
+                f"--rb-replay {config.getoption('rb_replay')}: it is of {replay.node}, which is"
+                " not among the tests that were collected"
+            )
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
 
 
 # --- fixtures
@@ -180,9 +216,17 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
         plan=wishes.plan(item.originalname, seed, needs_of(item)),
         budget_s=budget_s(request.config),
     )
-    name = f"{item.originalname}-{backend}-{seed}"
+    replay = _replay(request.config)
+    if replay is not None:
+        order = replay.order(order)
+    name = _file_name(item)
     directory = report_directory(request.config) / name
     return Trial(order, item.obj, str(item.path), directory, is_async=is_async)
+
+
+def _file_name(item: pytest.Item) -> str:
+    """Of what a run of a test leaves behind: the part of its id behind the file, in plain signs."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", item.nodeid.partition("::")[2]).strip("-")
 
 
 def report_directory(config: pytest.Config) -> Path:
@@ -254,7 +298,48 @@ def call(item: Any) -> None:
         render(item, told, error)
 
     told = trial.run_forked(arguments, finish, keep=kept)
+    if told.kind == "failed":
+        item.stash[STORY] = _look_into(item, trial, arguments, told)
+    elif (replay := _replay(config)) is not None:
+        config.stash.setdefault(NOTES, []).append(f"{replay.node}: {replay.compared(told)}")
     _raise(item, told, told.error)
+
+
+def _look_into(item: pytest.Item, trial: Trial, arguments: dict[str, Any], told: Told) -> list[str]:
+    """Shrink a failure and write its replay file; what is to be said about it."""
+    config, order = item.config, trial.order
+    replay = _replay(config)
+    if replay is not None:
+        return tell_story(order, told, [replay.compared(told)])
+    wanted = config.getoption("rb_shrink")
+    done = config.stash.setdefault(SHRUNK, set())
+    is_first = order.test not in done
+    may = wanted if wanted is not None else order.backend == "sim" and is_first
+    notes: list[str] = []
+    if may and told.signature != BUDGET:
+        done.add(order.test)
+
+        def run(tried: Order) -> Told:
+            return trial.run_forked(arguments, lambda told, error: None, order=tried)
+
+        shrunk = shrink_order(order, told, run)
+        if shrunk.reproduced:
+            order, told = shrunk.order, shrunk.told
+            notes.append(
+                f"shrunk from {shrunk.steps_before} to {shrunk.steps_after} steps in"
+                f" {shrunk.runs} runs"
+            )
+        else:
+            notes.append("it did not come again when it was tried once more")
+    path = report_directory(config) / f"FAIL-{_file_name(item)}.rbx"
+    try:
+        save_test_replay(make_replay(item.nodeid, order, told), path)
+        ignore_all(path.parent)
+    except OSError as error:
+        return tell_story(order, told, [*notes, f"no replay file could be written: {error}"])
+    test = shlex.quote(item.nodeid.partition("[")[0])
+    shown = os.path.relpath(path)
+    return tell_story(order, told, [*notes, f"replay: pytest {test} --rb-replay {shown}"])
 
 
 def render(item: pytest.Item, told: Told, error: BaseException) -> None:
@@ -285,7 +370,7 @@ def _raise(item: pytest.Item, told: Told, error: BaseException | None) -> None:
     if told.kind == "passed":
         return
     if told.kind == "skipped":
-        pytest.skip(told.reason)
+        raise pytest.skip.Exception(told.reason, _use_item_location=True)
     if told.kind == "xfailed":
         pytest.xfail(told.reason)
     item.stash[TOLD] = told
@@ -304,17 +389,14 @@ def tell(item: pytest.Item, call_: "pytest.CallInfo[None]", report: Any) -> None
         told.longrepr = _plain(item, told.reason)
     if told.longrepr is not None:
         report.longrepr = told.longrepr
-    lines = story(item, told)
+    lines = item.stash.get(STORY, None)
+    if lines is None:
+        lines = tell_story(item.funcargs[TRIAL].order, told, [])  # type: ignore[attr-defined]
     if hasattr(report.longrepr, "addsection"):
         report.longrepr.addsection("rocketbed", "\n".join(lines))
 
 
-def story(item: Any, told: Told) -> Sequence[str]:
-    """What stands below a failure: seed, plan, what repeats it."""
-    trial: Trial = item.funcargs[TRIAL]
-    order = trial.order
-    time = f"{told.simulated_s:.1f} s simulated, " if told.simulated_s else ""
-    return [
-        f"seed {order.seed} on {order.backend}, {time}{told.wall_s:.2f} s",
-        f"steps: {'; '.join(told.done) or 'none'}",
-    ]
+def summarize(reporter: Any, config: pytest.Config) -> None:
+    """Lines at the end of the session: how a replay that passed compares."""
+    for line in config.stash.get(NOTES, []):
+        reporter.write_line(f"rocketbed: {line}")

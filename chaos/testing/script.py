@@ -31,7 +31,9 @@ class Script:
     skipped: str = ""
     """Why the test cannot run here."""
     token: trio.lowlevel.TrioToken | None = None
-    """Of the body's loop, where it is trio's own."""
+    """Of the loop that the body runs in."""
+    scope: trio.CancelScope | None = None
+    """Cancelling it ends the whole run in order."""
     body_task: trio.lowlevel.Task | None = None
     steps: dict[int, Step] = field(default_factory=dict)
     """The body's steps by number, concrete."""

@@ -120,6 +120,7 @@ class Stage(Conductor):
                 return self.record
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
+            script.token, script.scope = trio.lowlevel.current_trio_token(), nursery.cancel_scope
             if not await self._set_up():
                 script.failure = ClusterFailed(self.record.stalls[-1].reason)
             else:

@@ -8,23 +8,16 @@ import gc
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any
-
-import trio
+from typing import Any, NoReturn
 
 from chaos.scratch import Scratch
-from chaos.testing.blocking import BlockingChaos, BlockingCluster, StageThread
+from chaos.testing.blocking import BlockingChaos, BlockingCluster
 from chaos.testing.child import run_forked
 from chaos.testing.cluster import Cluster
-from chaos.testing.errors import BudgetSpent, TestingError
+from chaos.testing.errors import BudgetSpent
 from chaos.testing.faults import Chaos
-from chaos.testing.fixtures import Deferred, Fixtures
-from chaos.testing.hang import alarm, spent, where_is
 from chaos.testing.order import Order, Told
-from chaos.testing.perform import perform, signature
-from chaos.testing.script import Script
-from chaos.testing.stage import Stage
+from chaos.testing.performance import BUDGET, AsyncPerformance, BlockingPerformance
 
 Finish = Callable[[Told, BaseException], None]
 """Called where the error was raised, to render it."""
@@ -80,11 +73,17 @@ class Trial:
         place = Scratch()
         try:
 
-            def work() -> Told:
+            def work(leave: Callable[[Told], NoReturn]) -> Told:
                 if wanted.backend == "sim":
                     gc.freeze()
                     gc.disable()
-                told, error = self._run(arguments, wanted, place.path)
+
+                def overdue(error: BudgetSpent) -> NoReturn:
+                    told = Told(kind="failed", signature=BUDGET, wall_s=wanted.budget_s)
+                    finish(told, error)
+                    leave(told)
+
+                told, error = self._performance(wanted, place.path).run(arguments, overdue)
                 if error is not None:
                     finish(told, error)
                 return told
@@ -101,110 +100,11 @@ class Trial:
         """Run the body in this very process, without a budget: for a debugger."""
         place = Scratch()
         try:
-            perform_ = self._perform_async if self.is_async else self._perform_blocking
-            return perform_(arguments, self.order, place.path, None)
+            return self._performance(self.order, place.path).run(arguments, None)
         finally:
             place.remove()
 
-    # --- inside, in the process of the run
-
-    def _run(
-        self,
-        arguments: Mapping[str, Any],
-        order: Order,
-        directory: Path,
-    ) -> tuple[Told, BaseException | None]:
-        perform_ = self._perform_async if self.is_async else self._perform_blocking
-        return perform_(arguments, order, directory, order.budget_s)
-
-    def _perform_async(
-        self,
-        arguments: Mapping[str, Any],
-        order: Order,
-        directory: Path,
-        budget_s: float | None,
-    ) -> tuple[Told, BaseException | None]:
-        cluster = self.cluster
-        assert isinstance(cluster, Cluster)
-
-        async def body(stage: Stage) -> None:
-            cluster.bind(stage)
-            fixtures = Fixtures()
-            try:
-                await self.function(**await fixtures.open(arguments))
-            finally:
-                with trio.CancelScope() as scope:
-                    scope.shield = True
-                    await fixtures.close()
-                cluster.bind(None)
-
-        script = _script(order, body)
-        if budget_s is None:
-            return perform(order, script, directory, home=self.home)
-        overdue: list[BudgetSpent] = []
-        scope = trio.CancelScope()
-
-        async def cancellable(stage: Stage) -> None:
-            script.token = trio.lowlevel.current_trio_token()
-            with scope:
-                await body(stage)
-            if overdue:
-                raise overdue[0]
-
-        def ring(frame: FrameType | None) -> None:
-            overdue.append(spent(budget_s, where_is(script, frame, self.home)))
-            if order.backend == "sim" or script.token is None:
-                raise overdue[0]
-            script.token.run_sync_soon(scope.cancel)
-
-        script.body = cancellable
-        try:
-            with alarm(budget_s, ring):
-                return perform(order, script, directory, home=self.home)
-        except BaseException as error:
-            if not overdue or isinstance(error, KeyboardInterrupt):
-                raise
-            return _told_of(overdue[0], self.home), overdue[0]
-
-    def _perform_blocking(
-        self,
-        arguments: Mapping[str, Any],
-        order: Order,
-        directory: Path,
-        budget_s: float | None,
-    ) -> tuple[Told, BaseException | None]:
-        for name, value in arguments.items():
-            if isinstance(value, Deferred):
-                raise TestingError(f"fixture {name!r} is async: a test that uses it has to be too")
-        cluster = self.cluster
-        assert isinstance(cluster, BlockingCluster)
-        thread = StageThread(order, directory)
-        failure: BaseException | None = None
-
-        def ring(frame: FrameType | None) -> None:
-            assert budget_s is not None
-            raise spent(budget_s, where_is(thread.script, frame, self.home))
-
-        try:
-            with alarm(budget_s or 0.0, ring):
-                if thread.start():
-                    cluster.bind(thread)
-                    self.function(**arguments)
-        except BaseException as error:
-            failure = error
-        finally:
-            cluster.bind(None)
-        told, found = thread.finish(failure)
-        if isinstance(failure, KeyboardInterrupt):
-            raise failure
-        if failure is not None:
-            told.kind, told.signature = "failed", signature(failure, self.home)
-        return told, failure or found
-
-
-def _script(order: Order, body: Callable[[Stage], Any]) -> Script:
-    return Script(body=body, choice=order.choice, failover_s=order.wishes.failover_s)
-
-
-def _told_of(error: BaseException, home: str) -> Told:
-    return Told(kind="failed", signature=signature(error, home))
+    def _performance(self, order: Order, directory: Path) -> AsyncPerformance | BlockingPerformance:
+        if isinstance(self.cluster, Cluster):
+            return AsyncPerformance(order, self.function, self.home, directory, self.cluster)
+        return BlockingPerformance(order, self.function, self.home, directory, self.cluster)
