@@ -21,6 +21,7 @@ from chaos.foreign.settings import (
     broker_lines,
     controller_lines,
     elected_lines,
+    topics_file,
 )
 from chaos.process.asking import Asker, sample_of
 from chaos.process.fabric import Fabric
@@ -63,8 +64,15 @@ class RocketMQSoftware:
         mode: Mode,
         fabric: Fabric,
         nameservers: Sequence[str],
+        topics: Sequence[str] = (),
+        queues: int = 4,
     ) -> None:
-        """`nameservers` by name, in the order of the plan; `fabric` knows their addresses."""
+        """`nameservers` by name, in the order of the plan; `fabric` knows their addresses.
+
+        `topics` are those of the load, each with so many queues. A slave asks for its master's
+        table only after a minute, and promoted before that it would have none of their queues; so
+        it begins with them, as it would have them in a cluster that has been up for a minute.
+        """
         self.name = f"rocketmq-{installation.version}"
         self.elects = mode == "controller"
         self.stop_s = STOP_S
@@ -74,6 +82,7 @@ class RocketMQSoftware:
         self._hosts = names if len(names) >= CONTROLLERS_MIN else names[:1]
         """Nameservers with a controller."""
         self._ports: dict[str, int] = {}
+        self._topics = topics_file(topics, queues)
 
     def lacks(self, capability: str) -> str | None:
         """Faults that stand on our own node's calls."""
@@ -94,6 +103,10 @@ class RocketMQSoftware:
         """`BrokerStartup`."""
         controllers = self._controllers() if self.elects else []
         settings = elected_lines(lines, controllers) if self.elects else broker_lines(lines)
+        config = Path(lines["storePathRootDir"]) / "config"
+        if settings["brokerRole"] == "SLAVE" and not config.exists():
+            config.mkdir(parents=True)
+            (config / "topics.json").write_text(self._topics, encoding="utf-8")
         main = "org.apache.rocketmq.broker.BrokerStartup"
         return self._java(main, directory, "broker.conf", settings, BROKER_MIB)
 

@@ -4,6 +4,7 @@ Only what does not change a promise is set: sizes of files, periods, what a brok
 reserves by itself. How it flushes, replicates and elects comes from the scenario.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -44,11 +45,6 @@ LOGBACK: Final = """<configuration>
 </configuration>
 """
 """All to the standard output and written at once: RocketMQ's own files lose lines at a kill."""
-
-
-def nameserver_lines(lines: Mapping[str, str]) -> dict[str, str]:
-    """Of a nameserver without a controller."""
-    return dict(lines)
 
 
 def controller_lines(
@@ -92,3 +88,22 @@ def elected_lines(lines: Mapping[str, str], controllers: Sequence[Address]) -> d
         "minInSyncReplicas": copies,
         "allAckInSyncStateSet": "true" if int(copies) > 1 else "false",
     }
+
+
+def topics_file(topics: Sequence[str], queues: int) -> str:
+    """`config/topics.json` with these topics, to be read and written by all, and no others."""
+    table = {
+        topic: {
+            "topicName": topic,
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+            "attributes": {},
+        }
+        for topic in topics
+    }
+    version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+    return json.dumps({"dataVersion": version, "topicConfigTable": table})

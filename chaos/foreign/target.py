@@ -19,6 +19,7 @@ from chaos.process.switch_fabric import missing_for_switch
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.plan import Plan
 from chaos.trial.api import BackendError
+from chaos.trial.load import topic_names
 
 KIND: Final = "rocketmq"
 
@@ -44,7 +45,14 @@ class ForeignHost:
     def backend(self, setup: SetUp) -> ProcessBackend:
         """Brokers and nameservers of the installation as processes."""
         names = setup.plan.shape.nameserver_names
-        software = RocketMQSoftware(self.installation, self.mode, setup.fabric, names)
+        software = RocketMQSoftware(
+            self.installation,
+            self.mode,
+            setup.fabric,
+            names,
+            topic_names(setup.plan),
+            setup.plan.producers.queues,
+        )
         return ProcessBackend(
             setup.fabric,
             setup.machines,

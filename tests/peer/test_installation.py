@@ -25,9 +25,10 @@ def test_a_failed_download_is_told_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tests.peer.installation.DIRECTORY", tmp_path)
-    (tmp_path / "java").write_text("#!/bin/sh\n")
+    for tool in ("java", "javac"):
+        (tmp_path / tool).write_text("#!/bin/sh\n")
     (tmp_path / "mvn").write_text("#!/bin/sh\necho no network\nexit 1\n")
-    for tool in ("java", "mvn"):
+    for tool in ("java", "javac", "mvn"):
         (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     for _ in range(2):
