@@ -1,6 +1,7 @@
 """One Docker daemon of the tests' own, with the base image made of Debian's packages.
 
-Images are kept in `.docker` between runs: the first run takes a minute longer.
+Images are kept in `.docker` between runs: the first run takes a minute longer. This folder has no
+`__init__.py`: as a package it would be called `docker` and hide the SDK.
 """
 
 import os
