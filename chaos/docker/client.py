@@ -7,7 +7,8 @@ ever touched. The SDK blocks, so callers in a trio program use `call`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
@@ -80,17 +81,28 @@ class Daemon:
         return rows
 
 
-async def call(function: Callable[[], T], what: str) -> T:
-    """Ask the daemon in a thread. Raises `DockerError` that begins with `what`."""
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Errors of the SDK become a `DockerError` that begins with `what`."""
     import docker.errors
     import requests
 
     try:
-        return await trio.to_thread.run_sync(function)
+        yield
     except docker.errors.APIError as exc:
         raise DockerError(f"{what}: {exc.explanation or exc}") from exc
     except (docker.errors.DockerException, requests.RequestException, OSError) as exc:
         raise DockerError(f"{what}: the Docker daemon does not answer: {exc}") from exc
+
+
+async def call(function: Callable[[], T], what: str) -> T:
+    """Ask the daemon in a thread. Raises `DockerError` that begins with `what`."""
+
+    def ask() -> T:
+        with asking(what):
+            return function()
+
+    return await trio.to_thread.run_sync(ask)
 
 
 def _unreachable(address: str, error: Exception) -> DockerError:

@@ -51,6 +51,8 @@ class Spec:
     """Bytes it may use."""
     address: str | None = None
     """Its address in the network."""
+    ports: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """Port inside -> address and port of this system that lead to it."""
 
 
 class Container:
@@ -177,6 +179,7 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
         init=True,
         binds=binds if own != os.sep else None,
         mem_limit=spec.memory,
+        port_bindings=dict(spec.ports),
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
     )
@@ -191,6 +194,7 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
         user=spec.user or None,
         environment=dict(spec.environment),
         working_dir=own,
+        ports=list(spec.ports),
         host_config=host,
         networking_config=networking,
         labels={LABEL: run_id},

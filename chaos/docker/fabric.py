@@ -7,14 +7,14 @@ power cut takes it away. Docker's bridge needs no root and has no faults.
 
 import os
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from chaos.docker.client import LABEL, Daemon, call
+from chaos.docker.client import Daemon, call
 from chaos.docker.container import Spec, create, remove
+from chaos.docker.network import make_network
 from chaos.process import netns
 from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
 from chaos.process.janitor import Run
@@ -25,8 +25,6 @@ from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
 
 HOLD: Final = ["sleep", "infinity"]
-FIRST_HOST: Final = 10
-"""Of the bridge's addresses: the first ones are the bridge's own."""
 
 
 class ContainerSwitchFabric(SwitchFabric):
@@ -135,28 +133,17 @@ class BridgeFabric:
         self._record = self._run.note(
             "docker-network", docker_record(self._daemon.address, self._name)
         )
-        subnet = await call(self._make, "no network for the containers")
-        hosts = list(subnet.hosts())[FIRST_HOST:]
-        self._addresses = {name: str(host) for name, host in zip(self._ports, hosts, strict=False)}
+        network = await call(
+            lambda: make_network(self._daemon, self._name, self._run.id),
+            "no network for the containers",
+        )
+        self._addresses = dict(zip(self._ports, network.hosts, strict=False))
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         with trio.CancelScope(shield=True):
             await call(lambda: self._daemon.api.remove_network(self._name), f"network {self._name}")
             self._run.forget(self._record)
-
-    def _make(self) -> IPv4Network:
-        """Docker chooses a free range, and takes addresses only from one that is given to it."""
-        import docker.types
-
-        api = self._daemon.api
-        api.create_network(self._name, driver="bridge", labels={LABEL: self._run.id})
-        chosen = api.inspect_network(self._name)["IPAM"]["Config"][0]["Subnet"]
-        api.remove_network(self._name)
-        pool = docker.types.IPAMPool(subnet=chosen)
-        ipam = docker.types.IPAMConfig(pool_configs=[pool])
-        api.create_network(self._name, driver="bridge", labels={LABEL: self._run.id}, ipam=ipam)
-        return IPv4Network(chosen)
 
     def network(self, machine: str) -> str:
         """The bridge."""

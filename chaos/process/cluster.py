@@ -19,7 +19,7 @@ from typing import Final, Literal, Self
 
 import trio
 
-from chaos.process.member import ManagedProcess, rocketbed_command
+from chaos.process.member import ManagedProcess, MemberProcess, rocketbed_command
 from chaos.process.plan import (
     BROKER_NAME,
     FILE,
@@ -99,12 +99,11 @@ class LocalCluster:
         self.plan = plan
         self._command_line = tied_command if tied else rocketbed_command
         self._world = real_world("cluster") if world is None else world
-        self._processes = {
-            member.name: ManagedProcess(
-                member.name, self._command(member), self.member_directory(member.name)
-            )
-            for member in plan.members
-        }
+        self._processes = {member.name: self._make_process(member) for member in plan.members}
+
+    def _make_process(self, member: Member) -> MemberProcess:
+        own = self.member_directory(member.name)
+        return ManagedProcess(member.name, self._command(member), own)
 
     @classmethod
     def create(
@@ -141,9 +140,17 @@ class LocalCluster:
 
     @classmethod
     def load(cls, directory: Path) -> "LocalCluster":
-        """The cluster of a directory, running or not. Raises `ClusterError`."""
+        """The cluster of a directory, running or not. Raises `ClusterError`.
+
+        One in containers is a `chaos.docker.cluster.DockerCluster`.
+        """
         directory = directory.absolute()
-        return cls(directory, read_plan(directory))
+        plan = read_plan(directory)
+        if plan.subnet:
+            from chaos.docker.cluster import DockerCluster
+
+            return DockerCluster(directory, plan)
+        return LocalCluster(directory, plan)
 
     # --- names and places
 
@@ -187,6 +194,9 @@ class LocalCluster:
         return self._process(name).pid()
 
     # --- starting and ending
+
+    def prepare(self) -> None:
+        """Let there be what members stand on; processes need nothing. May take a while."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -378,7 +388,7 @@ class LocalCluster:
 
     # --- inside
 
-    def _process(self, name: str) -> ManagedProcess:
+    def _process(self, name: str) -> MemberProcess:
         self.plan.member(name)
         return self._processes[name]
 

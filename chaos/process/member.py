@@ -64,6 +64,35 @@ class Launched(Protocol):
         ...
 
 
+class MemberProcess(Protocol):
+    """A member of a cluster that outlives who started it: a process, or a container."""
+
+    @property
+    def log_path(self) -> Path:
+        """What it printed, all its starts one after the other."""
+        ...
+
+    def start(self) -> int:
+        """Start it; its pid. Raises `RocketbedError`."""
+        ...
+
+    def pid(self) -> int | None:
+        """While it runs."""
+        ...
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal; False when it does not run."""
+        ...
+
+    async def wait_ended(self) -> int | None:
+        """Wait for its end; its exit code, if that is known."""
+        ...
+
+    def log_tail(self) -> str:
+        """The end of the log."""
+        ...
+
+
 class ManagedProcess:
     """A name, a command, a directory; and the process while it runs."""
 

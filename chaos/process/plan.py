@@ -47,6 +47,8 @@ class Member:
     """`listenPort`."""
     broker_id: int = -1
     """0 for the master, which changes with a promotion; -1 for a nameserver."""
+    host: str = HOST
+    """Where it listens: loopback, or a container's own address."""
 
     @property
     def is_node(self) -> bool:
@@ -56,7 +58,7 @@ class Member:
     @property
     def address(self) -> str:
         """Where it listens, `host:port`."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,10 @@ class ClusterPlan:
     """Whether a message is acknowledged only once it is on disk."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of every node, by RocketMQ's names."""
+    subnet: str = ""
+    """Of a cluster in containers: the addresses of its network. Empty: they are processes."""
+    published: int = 0
+    """Of a cluster in containers: the port of this system that leads to the nameserver, 0: none."""
     promotions: int = 0
     """How often another node was made the master. From the first on, slaves cut what the master
     does not have (`rbDiverged=cut`)."""
@@ -111,8 +117,8 @@ class ClusterPlan:
             "brokerClusterName": CLUSTER_NAME,
             "brokerName": BROKER_NAME,
             **self.role_settings(member),
-            "brokerIP1": HOST,
-            "bindAddress": HOST,
+            "brokerIP1": member.host,
+            "bindAddress": member.host,
             "listenPort": str(member.port),
             "haListenPort": str(member.port + 1),
             "namesrvAddr": self.member(NAMESERVER).address,
@@ -167,9 +173,7 @@ def make_plan(
 
     Raises `ClusterError` when a port is taken.
     """
-    if slaves < 0 or slaves > 16:
-        raise ClusterError(f"0 to 16 slaves, not {slaves}")
-    names = [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
+    names = node_names(slaves)
     ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
     members = [Member(name=NAMESERVER, port=ports[0])]
     for number, name in enumerate(names):
@@ -181,6 +185,13 @@ def make_plan(
         flush=flush,
         settings=dict(settings or {}),
     )
+
+
+def node_names(slaves: int) -> list[str]:
+    """`master`, `slave-1`, ... Raises `ClusterError`."""
+    if slaves < 0 or slaves > 16:
+        raise ClusterError(f"0 to 16 slaves, not {slaves}")
+    return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
 
 
 def _free_ports(nodes: int) -> list[int]:

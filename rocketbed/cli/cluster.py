@@ -57,6 +57,7 @@ cluster.add_command(watch)
     show_default=True,
     help="The nameserver's port, the nodes' follow from it; 0 takes free ones.",
 )
+@click.option("--docker", is_flag=True, help="In containers; builds their image if need be.")
 @click.option(
     "--set",
     "overrides",
@@ -70,9 +71,14 @@ def up(
     sync: bool,
     flush: Literal["sync", "async"],
     port: int,
+    docker: bool,
     overrides: tuple[str, ...],
 ) -> int:
-    """Start a cluster and wait until it serves."""
+    """Start a cluster and wait until it serves.
+
+    With --docker its members are containers on a network of their own, its directory is bound into
+    them, and --port leads to the nameserver.
+    """
     from chaos.process.cluster import LocalCluster
     from chaos.process.plan import FILE
 
@@ -81,12 +87,19 @@ def up(
         found = LocalCluster.load(directory)
     else:
         settings = dict(_setting(item) for item in overrides)
-        found = LocalCluster.create(
-            directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
-        )
+        if docker:
+            from chaos.docker.cluster import DockerCluster
 
+            found = DockerCluster.create_in_docker(
+                directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
+            )
+        else:
+            found = LocalCluster.create(
+                directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
+            )
     if all(found.pid(name) is not None for name in found.names):
         click.echo("every member runs already", err=True)
+    found.prepare()
     show(_status_lines(run(lambda: _start(found))))
     click.echo(f"clients: -n {found.nameserver_address}")
     return 0

@@ -1,0 +1,58 @@
+"""Bridges of Docker's with addresses that we give.
+
+Docker takes wishes for addresses only on a network whose range was given to it. So it chooses a
+free range first, and then gets that one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from typing import Final
+
+from chaos.docker.client import LABEL, Daemon, asking
+from chaos.docker.container import remove
+
+FIRST_HOST: Final = 10
+"""Of the range: the first addresses are Docker's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A range of addresses."""
+
+    subnet: str
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Addresses for containers."""
+        return [str(host) for host in list(IPv4Network(self.subnet).hosts())[FIRST_HOST:]]
+
+
+def make_network(daemon: Daemon, name: str, run_id: str) -> Network:
+    """A new bridge on a free range; one of this name that is left from before goes. Blocks.
+
+    Raises `DockerError`.
+    """
+    with asking("no network for the containers"):
+        if daemon.api.networks(names=[name]):
+            for row in daemon.containers(run_id):
+                remove(daemon, row["Id"])
+            daemon.api.remove_network(name)
+        daemon.api.create_network(name, driver="bridge", labels={LABEL: run_id})
+        subnet = str(daemon.api.inspect_network(name)["IPAM"]["Config"][0]["Subnet"])
+        daemon.api.remove_network(name)
+    return take_network(daemon, name, run_id, subnet)
+
+
+def take_network(daemon: Daemon, name: str, run_id: str, subnet: str) -> Network:
+    """The bridge of this name, made on this range if it is not there. Blocks.
+
+    Raises `DockerError`.
+    """
+    import docker.types
+
+    with asking(f"no network for the containers on {subnet}"):
+        if not daemon.api.networks(names=[name]):
+            ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)])
+            daemon.api.create_network(name, driver="bridge", labels={LABEL: run_id}, ipam=ipam)
+    return Network(subnet)
