@@ -18,6 +18,8 @@ READ_S: Final = 10.0
 IDLE_S: Final = 120.0
 """A kept connection without a request."""
 WRITE_S: Final = 20.0
+LINGER_S: Final = 1.0
+"""After an answer to what was not read to its end."""
 HEAD_MAX: Final = 16 << 10
 BODY_MAX: Final = 4 << 10
 _CHUNK: Final = 16 << 10
@@ -108,6 +110,13 @@ class HttpConnection:
             await self._stream.receive_some(1)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
+
+    async def finish(self) -> None:
+        """Take in for a moment what still comes: to close before that could lose the answer."""
+        with trio.move_on_after(LINGER_S):
+            await self._stream.send_eof()
+            while await self._stream.receive_some(_CHUNK):
+                pass
 
     def _head(self, status: int, kind: str, headers: list[tuple[str, str]]) -> bytes:
         always = [

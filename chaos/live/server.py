@@ -109,6 +109,7 @@ class LiveServer:
                         await self._respond(connection, request)
                 except BadRequest as error:
                     await _say(connection, error.status, str(error))
+                    await connection.finish()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
         finally:

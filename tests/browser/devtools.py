@@ -152,7 +152,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     process = subprocess.Popen(
         command,
         close_fds=False,
-        preexec_fn=move,  # noqa: PLW1509
+        preexec_fn=move,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
