@@ -46,6 +46,7 @@ class StageThread:
         self._order = order
         self._directory = directory
         self._ready = threading.Event()
+        self._is_over = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._over: trio.Event | None = None
         self._ended: tuple[Told, BaseException | None] | None = None
@@ -74,6 +75,7 @@ class StageThread:
         """End it, with the judgement if one was asked for; `failure` is what the test raised."""
         if failure is not None:
             self.script.failure = failure
+        self._is_over = True
         if self._token is not None and self._over is not None:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._over.set)
@@ -89,7 +91,8 @@ class StageThread:
         self._over = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         self._ready.set()
-        await self._over.wait()
+        if not self._is_over:
+            await self._over.wait()
 
     def _run(self) -> None:
         try:

@@ -55,6 +55,7 @@ class _Child:
         mask: set[signal.Signals],
     ) -> None:
         self._stacks = stacks
+        self._is_gone = False
         self._budget_s = budget_s
         self._pipe, theirs = os.pipe()
         parent = os.getpid()
@@ -85,6 +86,7 @@ class _Child:
                 break
             data += part
         _, status = os.waitpid(self._pid, 0)
+        self._is_gone = True
         os.close(self._pipe)
         try:
             told: Told = pickle.loads(data)
@@ -100,6 +102,8 @@ class _Child:
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal, and wait until it is gone; SIGKILL when that takes too long."""
+        if self._is_gone:
+            return
         os.kill(self._pid, number)
         until = time.monotonic() + GRACE_S
         ended = 0
@@ -109,6 +113,7 @@ class _Child:
         if not ended:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+        self._is_gone = True
         os.close(self._pipe)
 
     def _overdue(self) -> Told:

@@ -135,7 +135,7 @@ class Stage(Conductor):
                 crash = self.record.crashes[0]
                 script.failure = ClusterFailed(f"{crash.node} ended by itself: {crash.reason}")
             nursery.cancel_scope.cancel()
-        script.done = [str(step) for step in self.schedule.done]
+        script.done = [str(_shown(step)) for step in self.schedule.done]
         if script.wants_record:
             await self._collect(directory)
         return self.record
@@ -328,6 +328,13 @@ async def _keep(client: AbstractAsyncContextManager[Any], task_status: Any) -> N
     async with client as entered:
         task_status.started(entered)
         await trio.sleep_forever()
+
+
+def _shown(step: Step) -> Step:
+    """For a reader: times in milliseconds."""
+    assert isinstance(step.trigger, At)
+    for_s = None if step.for_s is None else round(step.for_s, 3)
+    return replace(step, trigger=At(round(step.trigger.seconds, 3)), for_s=for_s)
 
 
 def _later(step: Step, seconds: float) -> Step:
