@@ -108,7 +108,7 @@ def catch_up(evidence: Evidence, losses: Losses) -> CheckResult:
         for event in evidence.events(Function.NODE, "sample", "start", "exit")
         if event.time_ns >= begin
     ]
-    if not evidence.record.calm_ns or not samples:
+    if not evidence.record.calm_ns or all(event.what != "sample" for event in samples):
         reason = "no samples of a calm phase longer than the time-outs"
         return not_applicable(title, unit, reason, severity=Severity.LIVENESS)
     masters: dict[int, int] = {}
