@@ -1,0 +1,294 @@
+"""Buttons of a run, pressed in a simulation: each is a step, and all of them can be run again."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from chaos.history import Function, read_history
+from chaos.live.attendant import RunAttendant
+from chaos.live.console import ACTIONS, Console
+from chaos.live.feed import Feed
+from chaos.live.picture import action_of
+from chaos.live.server import Refused
+from chaos.record import HISTORY_FILE, RunRecord, read_record
+from chaos.report.story import tell
+from chaos.runner import Outcome
+from chaos.scenario.dump import plan_to_toml
+from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from chaos.scenario.replay import Replay, load_replay, save_replay
+from chaos.scenario.step import At, parse_step
+from chaos.scenario.toml import read_file
+from chaos.sim.run import run_in_simulation
+from chaos.trial.conductor import Conductor
+
+pytestmark = pytest.mark.slow
+Script = Callable[["Hands"], Awaitable[None]]
+QUIET = Plan(
+    name="by-hand",
+    seed=5,
+    shape=Shape(nameservers=1),
+    producers=Producers(count=1, rate=20),
+    consumers=Consumers(count=1),
+    storm_s=2.0,
+    calm_s=2.0,
+)
+
+
+class Hands(RunAttendant):
+    """Somebody who follows a script, then ends the storm."""
+
+    def __init__(self, plan: Plan, script: Script) -> None:
+        super().__init__(plan, Feed(), "sim")
+        self._script = script
+
+    async def attend(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().attend, conductor)
+            await until(conductor, lambda phase: phase == "storm")
+            await self._script(self)
+            self.end_storm()
+
+    async def refusal(self, action: str, name: str) -> str:
+        """Why a button does nothing."""
+        with pytest.raises(Refused) as caught:
+            await self.press(action, name)
+        return str(caught.value)
+
+    def values(self, kind: str) -> list[dict[str, object]]:
+        """Numbered values of the feed."""
+        values = self.feed.since(0).items()
+        return [value for key, value in values if key.startswith(f"{kind}:")]
+
+
+async def until(conductor: Conductor, is_there: Callable[[str], bool]) -> None:
+    """Wait for a phase, in simulated time."""
+    while True:
+        if is_there(conductor.phase):
+            return
+        await trio.sleep(0.05)
+
+
+def run(directory: Path, script: Script, plan: Plan = QUIET) -> tuple[RunRecord, Hands]:
+    directory.mkdir()
+    hands = Hands(plan, script)
+    record, _ = run_in_simulation(plan, directory, conductor=partial(Conductor, attendant=hands))
+    return record, hands
+
+
+def faults(directory: Path) -> dict[tuple[str, str], float]:
+    """What was done to whom, and what of it was undone: seconds since the load began."""
+    history = read_history(directory / HISTORY_FILE)
+    zero_ns = read_record(directory).facts["zero_ns"]
+    return {
+        (event.what, action_of(event.fields["step"]).split(" for ")[0]): (event.time_ns - zero_ns)
+        / 1e9
+        for event in history.events
+        if event.function == Function.NEMESIS and "targets" in event.fields
+    }
+
+
+async def break_a_lot(hands: Hands) -> None:
+    await trio.sleep(1)
+    await hands.press("kill", "b3")
+    await trio.sleep(1.5)
+    await hands.press("start", "b3")
+    await hands.press("pause", "b2")
+    await trio.sleep(0.5)
+    await hands.press("resume", "b2")
+    await trio.sleep(4)
+    await hands.press("cut", "b1")
+    await trio.sleep(0.25)
+    await hands.press("heal", "b1")
+    await trio.sleep(3)
+    await hands.press("powercut", "b3")
+    await hands.press("kill", "ns1")
+    await trio.sleep(1)
+    await hands.press("promote", "b2")
+    await trio.sleep(1)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord, Hands]:
+    """A run in which much was broken by hand."""
+    directory = tmp_path_factory.mktemp("live") / "run"
+    record, hands = run(directory, break_a_lot)
+    return directory, record, hands
+
+
+def test_what_was_pressed_stands_in_the_plan(broken: tuple[Path, RunRecord, Hands]) -> None:
+    _, record, hands = broken
+    session = hands.session()
+    done = [step.action() for step in session.steps]
+    assert [words.split(" for ")[0] for words in done] == [
+        "kill b3",
+        "pause b2",
+        "isolate b1",
+        "powercut b3",
+        "kill ns1",
+        "promote b2",
+    ]
+    lasted = {step.verb: step.for_s for step in session.steps[:3]}
+    assert lasted == {
+        "kill": pytest.approx(1.5, abs=0.1),
+        "pause": pytest.approx(0.5, abs=0.01),
+        "isolate": pytest.approx(0.25, abs=0.01),
+    }
+    assert [step.for_s for step in session.steps[3:]] == [None, None, None]
+    assert session.storm_s == pytest.approx(
+        record.calm_ns / 1e9 - record.facts["zero_ns"] / 1e9, 0.1
+    )
+    assert not record.stalls
+
+
+def test_the_plan_does_the_same_at_the_same_times(
+    broken: tuple[Path, RunRecord, Hands], tmp_path: Path
+) -> None:
+    directory, _, hands = broken
+    again = tmp_path / "again"
+    again.mkdir()
+    run_in_simulation(hands.session(), again)
+    first, second = faults(directory), faults(again)
+    assert len(second) == 9
+    assert set(second) <= set(first)
+    for key, time_s in second.items():
+        assert time_s == pytest.approx(first[key], abs=0.1), key
+
+
+def test_it_is_kept_as_a_scenario_and_as_a_replay(
+    broken: tuple[Path, RunRecord, Hands], tmp_path: Path
+) -> None:
+    plan = broken[2].session()
+    scenario = tmp_path / "by-hand.toml"
+    scenario.write_text(plan_to_toml(plan, description="by hand"))
+    read = read_file(scenario).plan(plan.seed, "process")
+    assert (read.steps, read.storm_s, read.shape) == (plan.steps, plan.storm_s, plan.shape)
+    outcome = Outcome(plan=plan, backend="process", record=broken[1])
+    save_replay(Replay.of(outcome), tmp_path / "by-hand.rbx")
+    assert load_replay(tmp_path / "by-hand.rbx").plan == plan
+
+
+def test_bands_last_as_long_as_the_faults(broken: tuple[Path, RunRecord, Hands]) -> None:
+    directory, record, hands = broken
+    spans = [span for span in hands.values("span") if span["kind"] == "fault"]
+    assert all(span["hand"] for span in spans)
+    assert all(span["end"] is not None for span in spans)
+    story = tell(record, read_history(directory / HISTORY_FILE))
+    bars = {bar.kind: bar.end_s - bar.begin_s for bar in story.faults if bar.kind != "kill"}
+    assert bars["pause"] == pytest.approx(0.5, abs=0.05)
+    assert bars["isolate"] == pytest.approx(0.25, abs=0.05)
+    assert bars["powercut"] > 1.5
+    assert bars["promote"] == 0
+
+
+def test_the_feed_tells_what_happened(broken: tuple[Path, RunRecord, Hands]) -> None:
+    hands = broken[2]
+    texts = [str(event["text"]) for event in hands.values("event")]
+    for expected in (
+        "kill b3", "b3 ended: kill", "over: kill b3", "b3 starts as slave", "b3 has recovered",
+        "over: pause b2", "over: isolate b1", "b3 ended: powercut",
+        "b2 becomes the master in place of b1", "all faults are mended", "storm", "calm",
+    ):  # fmt: skip
+        assert expected in texts
+    states = {span["kind"] for span in hands.values("span")}
+    assert states >= {"master", "slave", "recovering", "paused", "down", "serving", "fault"}
+    points = hands.values("point")
+    assert sum(float(str(point["ok"])) for point in points) > 50
+    assert hands.feed.get("at:b2")["written"] > 0
+    assert hands.feed.get("machine:b2")["role"] == "master"
+
+
+def test_a_button_that_makes_no_sense_says_why(tmp_path: Path) -> None:
+    async def script(hands: Hands) -> None:
+        assert await hands.refusal("start", "b1") == "start b1: it runs"
+        assert await hands.refusal("resume", "b1") == "resume b1: it is not paused"
+        assert await hands.refusal("heal", "b1") == "heal b1: no link of it has a fault"
+        assert await hands.refusal("promote", "b1") == "promote b1: it is the master"
+        assert "nothing on a disk" in await hands.refusal("powercut", "ns1")
+        assert "no master" in await hands.refusal("promote", "ns1")
+        assert "no machine" in await hands.refusal("kill", "producer-1")
+        assert "no button" in await hands.refusal("explode", "b1")
+        assert await hands.refusal("heal-all", "") == "no link or disk has a fault"
+        await hands.press("kill", "b3")
+        assert await hands.refusal("kill", "b3") == "kill b3: it is down"
+        assert await hands.refusal("pause", "b3") == "pause b3: it is down"
+        await hands.press("cut", "b2")
+        assert await hands.refusal("cut", "b2") == "cut b2: it is cut off"
+        await hands.press("end", "")
+        await until(hands.conductor, lambda phase: phase != "storm")
+        assert "the storm is over" in await hands.refusal("kill", "b2")
+        assert "the storm is over" in await hands.refusal("end", "")
+
+    record, hands = run(tmp_path / "run", script)
+    assert len(hands.session().steps) == 2
+    assert not record.crashes
+
+
+def test_what_the_backend_lacks_is_told_as_the_reason(tmp_path: Path) -> None:
+    async def script(hands: Hands) -> None:
+        lacks = hands.conductor.backend.lacks
+        hands.conductor.backend.lacks = (  # type: ignore[method-assign]
+            lambda capability: "no root" if capability == "disk.powercut" else lacks(capability)
+        )
+        reasons = Console(hands.conductor).reasons("b2")
+        assert {action for action in ACTIONS if not reasons[action]} == {
+            "kill", "pause", "cut", "promote",
+        }  # fmt: skip
+        assert await hands.refusal("powercut", "b2") == "powercut b2: no root"
+
+    run(tmp_path / "run", script)
+
+
+def test_steps_of_the_scenario_can_be_ended_by_hand(tmp_path: Path) -> None:
+    texts = ("at 500ms partition b3 -> b1,b2 for 60s", "at 500ms kill b2 for 60s")
+    plan = Plan(
+        **{name: getattr(QUIET, name) for name in ("name", "seed", "shape", "producers")},
+        steps=tuple(map(parse_step, texts)),
+        storm_s=2.0,
+        calm_s=2.0,
+    )
+
+    async def script(hands: Hands) -> None:
+        await trio.sleep(1.5)
+        await hands.press("heal", "b3")
+        await hands.press("start", "b2")
+        await trio.sleep(1)
+
+    record, hands = run(tmp_path / "run", script, plan)
+    steps = hands.session().steps
+    assert sorted(step.verb for step in steps) == ["kill", "partition"]
+    for step in steps:
+        assert step.for_s == pytest.approx(1.0, abs=0.1)
+        assert isinstance(step.trigger, At)
+    assert not record.stalls
+
+
+def test_the_storm_outlasts_its_steps_until_it_is_ended(tmp_path: Path) -> None:
+    async def script(hands: Hands) -> None:
+        await trio.sleep(10 * QUIET.storm_s)
+
+    record, hands = run(tmp_path / "run", script)
+    lasted_s = (record.calm_ns - record.facts["zero_ns"]) / 1e9
+    assert lasted_s == pytest.approx(10 * QUIET.storm_s, abs=0.2)
+    assert hands.session().storm_s == pytest.approx(lasted_s, abs=0.01)
+
+
+def test_a_start_by_others_ends_what_was_killed_by_hand(tmp_path: Path) -> None:
+    async def script(hands: Hands) -> None:
+        await trio.sleep(0.5)
+        await hands.press("kill", "b3")
+        await trio.sleep(0.5)
+        await hands.conductor.members.start("b3")
+        await trio.sleep(1)
+        held = hands.conductor.schedule.held
+        assert held == []
+        await hands.press("kill", "b3")
+        assert [one.step.action() for one in held] == ["kill b3"]
+
+    _, hands = run(tmp_path / "run", script)
+    spans = [span for span in hands.values("span") if span["kind"] == "fault"]
+    assert [span["label"] for span in spans] == ["kill b3", "kill b3"]
+    assert all(span["end"] is not None for span in spans)
