@@ -20,7 +20,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 """Of the checkout."""
 DOCKERFILE: Final = "compose/Dockerfile"
 BUILT_OF: Final = ("rocketbed", "node", "replication", "routing", "chaos", "pipeline", "bench")
-FILES: Final = ("pyproject.toml", "requirements.lock", "pyspark_rocketbed.py", DOCKERFILE)
+FILES: Final = (
+    *("pyproject.toml", "requirements.lock", "README.md", "pyspark_rocketbed.py"),
+    *(DOCKERFILE, "compose/pip-install"),
+)
 BUILD_S: Final = 900
 TAIL: Final = 12
 """Lines of a failed build that an error shows."""
@@ -67,6 +70,7 @@ def build(daemon: Daemon, digest: str) -> None:
     import docker.errors
 
     arguments = ["docker", "--host", daemon.address, "build", "--network", "host"]
+    arguments += ["--target", "node"]
     arguments += ["-f", str(ROOT / DOCKERFILE), "-t", IMAGE, "--label", f"{SOURCE_LABEL}={digest}"]
     try:
         daemon.api.inspect_image(BASE)
