@@ -262,6 +262,19 @@ def test_promoting_the_shorter_slave_is_unclean_and_allowed(bound: Bound) -> Non
     assert (judgement.bounds[0]["lost"], judgement.bounds[0]["unclean_loss"]) == (4, 4)
 
 
+def test_a_controller_must_not_choose_the_shorter_slave(bound: Bound) -> None:
+    bound.run.record.facts["elects"] = True
+    bound.promise(replication="sync", copies=2)
+    bound.writes("b1")
+    bound.writes("b2", lag=4)
+    bound.writes("b3")
+    promote(bound, "b2", messages=COUNT - 4)
+    bound.holds("b3", BACK_NS + 1, messages=COUNT - 4)
+    judgement = bound.judge()
+    assert {"A1", "2.3"} <= found(judgement)
+    assert results(judgement)["A1"].found == 4
+
+
 def test_a_bound_that_was_not_observed_is_not_guessed(bound: Bound) -> None:
     bound.run.trace = None
     bound.run.strike(CUT_NS, "b1", "powercut")

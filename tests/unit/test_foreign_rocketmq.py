@@ -1,0 +1,193 @@
+"""How a RocketMQ is set up, and what its log and its answers say."""
+
+import json
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from chaos.foreign.installation import Installation
+from chaos.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
+from chaos.foreign.settings import CONTROLLER_PORT, SMALL
+from chaos.foreign.target import ForeignHost
+from chaos.process.asking import Asker, size_at_most
+from chaos.process.fabric import Fabric
+from chaos.process.janitor import Run
+from chaos.scenario.library import load_scenario
+from chaos.trial.api import BackendError
+from rocketbed.wire.bodies import HaClientRuntimeInfo, HaRuntimeInfo
+from rocketbed.wire.command import Command, answer, request
+from rocketbed.wire.properties_text import parse_properties
+from rocketbed.world.api import Address
+
+INSTALLATION = Installation("5.3.3", Path("/jars"))
+BOOT = b"""12:00:00.1 INFO RocketmqStore - last shutdown abnormally, store path root dir: /s
+12:00:00.2 INFO RocketmqStore - message store recover end, and the max phy offset = 4711
+"""
+BEGUN = b"12:00:00.3 INFO RocketmqStore - /s/abort already exists\n"
+
+
+class Switched:
+    """As much of a fabric as commands need."""
+
+    name = "switch"
+
+    def address(self, machine: str) -> Address:
+        port = 9876 if machine.startswith("ns") else 10911
+        return f"10.98.0.{machine[-1]}", port
+
+
+class Told:
+    """An asker whose answers are known."""
+
+    def __init__(self, **answers: object) -> None:
+        self.answers = answers
+
+    async def look(self, address: Address) -> tuple[dict[str, str], HaRuntimeInfo] | None:
+        table = cast("dict[str, str]", self.answers["table"])
+        return table, cast(HaRuntimeInfo, self.answers["ha"])
+
+    async def ask(
+        self, address: Address, code: int, fields: dict[str, str] | None = None
+    ) -> Command | None:
+        if code == GET_BROKER_EPOCH_CACHE:
+            rows = [{"epoch": 1, "startOffset": 0}, {"epoch": 2, "startOffset": 700}]
+            return answer(request(code), body=json.dumps({"epochList": rows}).encode())
+        fields = cast("dict[str, str] | None", self.answers["replicas"])
+        return None if fields is None else answer(request(code), fields=fields)
+
+
+def software(mode: Mode = "classic", nameservers: int = 1) -> RocketMQSoftware:
+    names = [f"ns{number + 1}" for number in range(nameservers)]
+    return RocketMQSoftware(
+        INSTALLATION, mode, cast(Fabric, Switched()), names, ["load-1"], queues=8
+    )
+
+
+def lines(store: Path, **more: str) -> dict[str, str]:
+    return {
+        "brokerId": "0",
+        "brokerRole": "SYNC_MASTER",
+        "inSyncReplicas": "2",
+        "listenPort": "10911",
+        "storePathRootDir": str(store),
+        "rbDiverged": "cut",
+        **more,
+    }
+
+
+def written(path: Path) -> dict[str, str]:
+    return {key: value for _, key, value in parse_properties(path.read_text())}
+
+
+def test_a_classic_broker_is_what_the_operator_says(tmp_path: Path) -> None:
+    command = software().node_command("b1", tmp_path, lines(tmp_path / "store"))
+    assert "org.apache.rocketmq.broker.BrokerStartup" in command
+    found = written(tmp_path / "broker.conf")
+    assert (found["brokerId"], found["brokerRole"]) == ("0", "SYNC_MASTER")
+    assert found["haListenPort"] == "10912"
+    assert found["storePathCommitLog"] == f"{tmp_path}/store/commitlog"
+    assert SMALL.items() <= found.items()
+    assert not [key for key in found if key.startswith("rb") or "ontroller" in key]
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_slave_begins_with_the_topics(tmp_path: Path) -> None:
+    slave = lines(tmp_path / "store", brokerRole="SLAVE", brokerId="1")
+    software().node_command("b2", tmp_path, slave)
+    path = tmp_path / "store" / "config" / "topics.json"
+    topic = json.loads(path.read_text())["topicConfigTable"]["load-1"]
+    assert (topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) == (8, 8, 6)
+    path.write_text("its own by now")
+    software().node_command("b2", tmp_path, slave)
+    assert path.read_text() == "its own by now"
+
+
+def test_an_elected_broker_has_no_role_of_its_own(tmp_path: Path) -> None:
+    software("controller").node_command("b1", tmp_path, lines(tmp_path / "store"))
+    found = written(tmp_path / "broker.conf")
+    assert (found["brokerId"], found["brokerRole"]) == ("-1", "SLAVE")
+    assert found["enableControllerMode"] == "true"
+    assert found["controllerAddr"] == f"10.98.0.1:{CONTROLLER_PORT}"
+    assert (found["minInSyncReplicas"], found["allAckInSyncStateSet"]) == ("2", "true")
+
+
+@pytest.mark.parametrize(("nameservers", "hosts"), [(1, 1), (2, 1), (3, 3)])
+def test_controllers_are_one_or_can_lose_one(tmp_path: Path, nameservers: int, hosts: int) -> None:
+    made = software("controller", nameservers)
+    own = {"listenPort": "9876", "bindAddress": "10.98.0.1"}
+    for number in range(nameservers):
+        made.nameserver_command(f"ns{number + 1}", tmp_path, own)
+        found = written(tmp_path / "namesrv.conf")
+        assert found["listenPort"] == "9876"
+        if number < hosts:
+            assert found["controllerDLegerSelfId"] == f"n{number}"
+            assert len(found["controllerDLegerPeers"].split(";")) == hosts
+        else:
+            assert "controllerDLegerPeers" not in found
+
+
+def test_a_recovery_is_told_when_the_store_has_begun() -> None:
+    made = software()
+    assert made.recovered(BOOT) is None
+    assert made.recovered(BOOT + BEGUN) == {"end": 4711, "clean": False}
+    begun = (
+        (BOOT + BEGUN).replace(b"abnormally", b"normally").replace(b"already exists", b"create OK")
+    )
+    assert made.recovered(begun) == {"end": 4711, "clean": True}
+    assert made.recovered(b"") is None
+    log = b"10:0 INFO RocketmqStore - Truncate slave log to 100 success, change to transfer state\n"
+    assert [dict(cut) for cut in made.cuts(log * 2)] == [{"to": 100}, {"to": 100}]
+
+
+def test_why_it_ended() -> None:
+    made = software()
+    log = "x\njava.lang.RuntimeException: Lock failed,MQ already started\n\tat org.apache.A.b\n"
+    assert made.reason(log, 253).startswith("java.lang.RuntimeException: Lock failed")
+    assert made.reason("bad luck\n", 1) == "bad luck (exit code 1)"
+    assert made.reason("", None) == " (exit code None)"
+    assert [code for code in (0, 1, 137, 143, -9, None) if made.is_clean(code)] == [0, 143]
+
+
+def test_faults_that_would_show_nothing_are_named() -> None:
+    assert "mappings" in str(software().lacks("disk.faults"))
+    assert software().lacks("disk.powercut") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0 B", 0), ("512 B", 512), ("1.2 KiB", 1280), ("2.0 MiB", 2149581), ("", 0), ("77", 77)],
+)
+def test_a_size_for_people_is_rounded_up(text: str, size: int) -> None:
+    assert size_at_most(text) == size
+
+
+async def test_a_slave_follows_while_it_hears_of_its_master() -> None:
+    table = {"commitLogMaxOffset": "5000", "remainHowManyDataToFlush": "1.0 KiB"}
+    for heard, is_following in ((0, False), (1795190000000, True)):
+        slave = HaClientRuntimeInfo(last_read_timestamp=heard)
+        ha = HaRuntimeInfo(master=False, ha_client_runtime_info=slave)
+        sample = await software().observe(cast(Asker, Told(table=table, ha=ha)), ("h", 1))
+        assert sample is not None
+        assert (sample.written, sample.is_master) == (5000, False)
+        assert sample.flushed == 5000 - 1076
+        assert sample.is_following == is_following
+
+
+async def test_an_election_is_the_controllers_word_and_the_masters_begin() -> None:
+    fields = {"masterAddress": "10.98.0.5:10911", "masterEpoch": "2", "masterBrokerId": "2"}
+    asker = cast(Asker, Told(replicas=fields))
+    made = software("controller")
+    assert await made.elected(asker, "b") == (("10.98.0.5", 10911), 2, 700)
+    assert await made.elected(cast(Asker, Told(replicas={"masterEpoch": "3"})), "b") is None
+    assert await made.elected(cast(Asker, Told(replicas=None)), "b") is None
+    assert await software().elected(asker, "b") is None
+
+
+def test_a_proxy_has_no_place_for_rocketmq() -> None:
+    host = ForeignHost(INSTALLATION)
+    plan = load_scenario("sync-failover").plan(1, "process")
+    with Run.begin(guard=False) as run:
+        assert host.fabric("plain", plan, run).name == "plain"
+        with pytest.raises(BackendError, match="choose --net switch"):
+            host.fabric("proxy", plan, run)
