@@ -7,6 +7,7 @@ ever touched. The SDK blocks, so callers in a trio program use `call`.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -51,11 +52,10 @@ class Daemon:
                 f"the Docker daemon at {address} is on another machine: disks and networks of its "
                 "containers cannot be reached from here; use one of this machine (unix://...)"
             )
-        try:
+        _knock(address.removeprefix(LOCAL))
+        with asking(f"the Docker daemon at {address}"):
             client = docker.APIClient(base_url=address, version="auto", timeout=TIMEOUT_S)
             version = client.version()
-        except (docker.errors.DockerException, OSError) as exc:
-            raise _unreachable(address, exc) from exc
         if _numbers(version["ApiVersion"]) < API_MIN:
             client.close()
             raise DockerError(
@@ -105,17 +105,18 @@ async def call(function: Callable[[], T], what: str) -> T:
     return await trio.to_thread.run_sync(ask)
 
 
-def _unreachable(address: str, error: Exception) -> DockerError:
-    text = str(error)
-    path = address.removeprefix(LOCAL)
-    if "Permission denied" in text:
-        return DockerError(
+def _knock(path: str) -> None:
+    """Raises `DockerError` when nobody listens, or not for us."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(path)
+    except PermissionError as exc:
+        raise DockerError(
             f"no permission to use the Docker daemon at {path}: run as root, or join the group "
             "that owns the socket (docker)"
-        )
-    if "No such file" in text or "Connection refused" in text:
-        return DockerError(f"no Docker daemon runs at {path}: {HOW_TO_GET_ONE}")
-    return DockerError(f"the Docker daemon at {path} does not answer: {text}")
+        ) from exc
+    except OSError as exc:
+        raise DockerError(f"no Docker daemon runs at {path}: {HOW_TO_GET_ONE}") from exc
 
 
 def _numbers(version: str) -> tuple[int, ...]:
