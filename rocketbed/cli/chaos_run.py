@@ -129,8 +129,7 @@ def run(
 
     first = SystemRandom().randrange(1_000_000) if seed is None else seed
     numbers = range(first, first + (seeds or 1))
-    if target and backend != "process":
-        raise click.UsageError("--target needs real processes: add --backend process")
+    check_target(target, mode, backend)
     options = Options(backend=backend, net=net, target=target, mode=mode, say=say)
     if is_live:
         from rocketbed.cli.chaos_live import LiveOptions, live
@@ -172,6 +171,29 @@ def run(
     if as_json:
         click.echo(json.dumps(as_row(result), indent=1))
     return result.exit_code
+
+
+def check_target(target: str, mode: Literal["classic", "controller"], backend: str) -> None:
+    """Have the software that is to be run, or end with what to do."""
+    if not target:
+        return
+    if backend != "process":
+        raise click.UsageError("--target needs real processes: add --backend process")
+    from chaos.foreign.installation import InstallationError
+    from chaos.foreign.target import foreign_host
+
+    try:
+        foreign_host(target, mode)
+    except ScenarioError as exc:
+        raise click.UsageError(str(exc)) from exc
+    except InstallationError as exc:
+        raise Unavailable(str(exc)) from exc
+
+
+class Unavailable(click.ClickException):
+    """What was asked for cannot be had here."""
+
+    exit_code = EXIT_HARNESS
 
 
 def tell(result: Campaign, say: Callable[[str], None]) -> None:
