@@ -9,6 +9,7 @@ from chaos.foreign.installation import InstallationError, cache, install, pom_te
 from chaos.foreign.program import PRELOAD, without_shim
 from chaos.foreign.target import foreign_host
 from chaos.scenario.errors import ScenarioError
+from rocketbed.cli.main import main
 
 FETCHED = """#!/bin/sh
 for option; do case $option in -DoutputDirectory=*) jars=${option#*=};; esac; done
@@ -114,3 +115,16 @@ def test_only_the_clock_is_preloaded() -> None:
     assert without_shim(both) == {PRELOAD: "/lib/libfaketimeMT.so.1", "A": "1"}
     assert without_shim({PRELOAD: "/x/shim.so"}) == {}
     assert without_shim({"A": "1"}) == {"A": "1"}
+
+
+def test_the_command_line_says_what_is_missing_before_it_begins(
+    tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["chaos", "run", "power-roll", "--target", "rocketmq:5.3.3"]
+    (tools / "mvn").unlink()
+    assert main([*run, "--backend", "process"]) == 4
+    assert "mvn is missing" in capsys.readouterr().err
+    assert main(run) == 64
+    assert "add --backend process" in capsys.readouterr().err
+    assert main([*run[:-1], "kafka", "--backend", "process"]) == 64
+    assert "'kafka' is no target" in capsys.readouterr().err
