@@ -1,0 +1,151 @@
+"""The compose files as a new user has them: up, send and pull from this system, verify, down."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.docker.client import Daemon
+from chaos.process.ports import free_port
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+UP_S = 120.0
+JOB_S = 600.0
+
+
+class Project:
+    """One compose project of the tests' own."""
+
+    def __init__(self, base: str, name: str) -> None:
+        self.name = name
+        self.port = free_port()
+        self._environment = {
+            **os.environ,
+            "BASE": base,
+            "COMPOSE_PROJECT_NAME": name,
+            "NAMESERVER_PORT": str(self.port),
+            "SPARK_UI_PORT": str(free_port({self.port})),
+            "SUBNET": "10.99.255",
+            "SEGMENT_BYTES": str(1 << 20),
+        }
+
+    def run(self, file: str, *arguments: str, **environment: str) -> str:
+        """A command of docker-compose; what it printed."""
+        assert shutil.which("docker-compose"), "apt-get install docker-compose"
+        done = subprocess.run(
+            ["docker-compose", "-f", str(ROOT / "compose" / file), *arguments],
+            env={**self._environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=JOB_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def container(self, service: str) -> str:
+        return f"{self.name}_{service}_1"
+
+
+@pytest.fixture(scope="module")
+def project(base_image: str, docker_host: str) -> Iterator[Project]:
+    made = Project(base_image, "rocketbedtest")
+    yield made
+    for file in ("spark.yaml", "classic.yaml"):
+        made.run(file, "down", "--volumes", "--remove-orphans")
+
+
+def rocketbed(*arguments: str, text: str | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rocketbed", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def state(daemon: Daemon, container: str) -> dict[str, Any]:
+    found: dict[str, Any] = daemon.api.inspect_container(container)["State"]
+    return found
+
+
+def wait_health(daemon: Daemon, container: str, wanted: str) -> None:
+    until = time.monotonic() + UP_S
+    while state(daemon, container)["Health"]["Status"] != wanted:
+        assert time.monotonic() < until, state(daemon, container)["Health"]
+        time.sleep(0.1)
+
+
+SERVICES = ("nameserver-1", "nameserver-2", "master", "slave-1", "slave-2")
+
+
+def test_a_cluster_is_used_from_this_system(project: Project, daemon: Daemon) -> None:
+    project.run("classic.yaml", "up", "-d", "--build")
+    for service in SERVICES:
+        wait_health(daemon, project.container(service), "healthy")
+        config = daemon.api.inspect_container(project.container(service))
+        assert config["Config"]["User"] == "rocketbed"
+        assert config["HostConfig"]["Memory"] > 0
+    nameserver = f"127.0.0.1:{project.port}"
+    rocketbed("send", "-t", "Greetings", "--key", "k1", "-n", nameserver, text="hello\n")
+    assert "hello" in rocketbed("pull", "-t", "Greetings", "--from", "first", "-n", nameserver)
+    assert "Greetings" in project.run("classic.yaml", "run", "--rm", "client", "topic", "list")
+
+
+def test_health_means_that_it_serves(project: Project, daemon: Daemon) -> None:
+    """A node that answers, but to which no nameserver leads, does not serve."""
+    slave = project.container("slave-2")
+    daemon.api.pause(slave)
+    try:
+        health = ["rocketbed", "health", "10.99.255.23:10911", "-n", "10.99.255.11:9876"]
+        made = daemon.api.exec_create(project.container("master"), health)
+        said = daemon.api.exec_start(made["Id"]).decode()
+        assert daemon.api.exec_inspect(made["Id"])["ExitCode"] == 1, said
+        assert "10.99.255.23:10911 does not serve" in said
+    finally:
+        daemon.api.unpause(slave)
+    wait_health(daemon, slave, "healthy")
+
+
+def test_spark_verifies_the_volumes_of_a_running_cluster(project: Project, daemon: Daemon) -> None:
+    project.run("spark.yaml", "up", "-d", "--build", "spark-master", "spark-worker")
+    mounts = daemon.api.inspect_container(project.container("spark-worker"))["Mounts"]
+    assert all(not mount["RW"] for mount in mounts if mount["Destination"].startswith("/stores"))
+    report = project.run("spark.yaml", "run", "--rm", "verify")
+    assert "0 findings" in report or "PASS" in report, report
+
+
+def test_a_stop_is_clean(project: Project, daemon: Daemon) -> None:
+    project.run("classic.yaml", "stop")
+    for service in SERVICES:
+        ended = state(daemon, project.container(service))
+        assert (ended["Running"], ended["ExitCode"], ended["OOMKilled"]) == (False, 0, False)
+    for service in ("master", "slave-1", "slave-2"):
+        volume = daemon.api.inspect_volume(f"{project.name}_{service}")
+        store = Path(volume["Mountpoint"]) / "store"
+        assert (store / "commitlog").is_dir()
+        assert not (store / "abort").exists()
+
+
+def test_the_testbed_runs_in_a_container(project: Project, tmp_path: Path) -> None:
+    project.run("chaos.yaml", "build", REPORT=str(tmp_path))
+    arguments = ("chaos", "run", "power-lone", "--backend", "process", "--quick", "--json")
+    said = project.run(
+        "chaos.yaml",
+        *("run", "--rm", "chaos", *arguments, "--seed", "1", "--report", "/report"),
+        REPORT=str(tmp_path),
+    )
+    row = json.loads(said[said.index("{") :])
+    assert (row["verdict"], row["exit_code"]) == ("pass", 0)
+    assert (tmp_path / "power-lone-1-process" / "index.html").exists()

@@ -1,0 +1,227 @@
+"""Bad luck and bad input: what is said; nothing of ours stays, nothing else is touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chaos.docker import image as images
+from chaos.docker.client import LABEL, Daemon
+from chaos.docker.daemon import PrivateDaemon
+from chaos.docker.errors import DockerError
+from chaos.process.janitor import Run
+from chaos.process.ports import HOST, free_port
+from chaos.process.volume import Volume
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
+WAIT_S = 120.0
+ENDLESS = """
+name = "endless"
+steps = ["at 300s kill leader"]
+[cluster]
+brokers = 1
+nameservers = 1
+[load.producer]
+count = 1
+rate = 20.0
+[calm]
+at = "400s"
+drain = "5s"
+"""
+
+
+def wait_for(holds: Callable[[], object], what: str) -> None:
+    until = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < until, f"{what} did not come about"
+        time.sleep(0.05)
+
+
+def ours(daemon: Daemon) -> list[str]:
+    rows = daemon.api.containers(all=True, filters={"label": LABEL})
+    networks = daemon.api.networks(filters={"label": LABEL})
+    return [row["Names"][0] for row in rows] + [row["Name"] for row in networks]
+
+
+@contextmanager
+def a_strangers_container(daemon: Daemon) -> Iterator[str]:
+    """Somebody else's, with our image and no label of ours."""
+    made = daemon.api.create_container(images.IMAGE, ["sleep", "infinity"], entrypoint=[])["Id"]
+    daemon.api.start(made)
+    try:
+        yield made
+        assert daemon.api.inspect_container(made)["State"]["Running"]
+    finally:
+        daemon.api.remove_container(made, force=True)
+
+
+@contextmanager
+def harness(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A run that goes on until it is ended."""
+    scenario = directory / "endless.toml"
+    scenario.write_text(ENDLESS)
+    command = [sys.executable, "-P", "-m", "rocketbed", "chaos", "run", str(scenario)]
+    command += ["--backend", "docker", "--report", str(directory / "out"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.rstrip().endswith("storm"):
+                    break
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("net", ["switch", "plain"])
+def test_a_harness_that_is_ended_leaves_nothing(
+    number: signal.Signals, net: str, daemon: Daemon, tmp_path: Path
+) -> None:
+    with a_strangers_container(daemon):
+        with harness(tmp_path, "--net", net) as process:
+            assert ours(daemon)
+            process.send_signal(number)
+            process.wait(WAIT_S)
+        wait_for(lambda: not ours(daemon), "an empty daemon")
+
+
+def test_two_harnesses_at_once_do_not_meet(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with harness(tmp_path / "one") as one:
+        alone = set(ours(daemon))
+        with harness(tmp_path / "two") as two:
+            assert alone < set(ours(daemon))
+            two.send_signal(signal.SIGINT)
+            two.wait(WAIT_S)
+        assert set(ours(daemon)) == alone
+        assert one.poll() is None
+        one.send_signal(signal.SIGINT)
+        one.wait(WAIT_S)
+    assert not ours(daemon)
+
+
+def test_a_container_that_dies_by_itself_is_a_finding(daemon: Daemon, tmp_path: Path) -> None:
+    text = ENDLESS.replace("400s", "4s").replace("300s", "200s")
+    scenario = tmp_path / "short.toml"
+    scenario.write_text(text)
+    command = [sys.executable, "-P", "-m", "rocketbed", "chaos", "run", str(scenario)]
+    command += ["--backend", "docker", "--report", str(tmp_path / "out"), "--no-shrink"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.rstrip().endswith("storm"):
+                node = next(
+                    name for name in ours(daemon) if "-b1-" in name and "machine" not in name
+                )
+                daemon.api.kill(node.removeprefix("/"))
+        process.wait(WAIT_S)
+    said = "".join(lines)
+    assert process.returncode == 3, said
+    assert "b1 ended by itself" in said
+    assert not ours(daemon)
+
+
+def rocketbed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "rocketbed", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def test_a_cluster_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
+    port, directory = free_port(), str(tmp_path / "bed")
+    up = rocketbed("cluster", "up", "--docker", "--dir", directory, "--port", str(port))
+    assert up.returncode == 0, up.stderr
+    sent = rocketbed("topic", "create", "Greetings", "-n", f"{HOST}:{port}")
+    assert sent.returncode == 0, sent.stderr
+    promoted = rocketbed("cluster", "promote", "slave-1", "--dir", directory)
+    assert "slave-1 is the master now" in promoted.stdout, promoted.stderr
+    status = rocketbed("cluster", "status", "--dir", directory)
+    assert status.stdout.count("serving") == 4, status.stdout
+    down = rocketbed("cluster", "down", "--dir", directory)
+    assert "stopped" in down.stdout, down.stderr
+    assert "had to be killed" not in down.stdout
+    assert not ours(daemon)
+    again = rocketbed("cluster", "up", "--dir", directory)
+    assert again.returncode == 0, again.stderr
+    assert rocketbed("cluster", "down", "--remove", "--dir", directory).returncode == 0
+    assert not ours(daemon)
+    assert not (tmp_path / "bed").exists()
+
+
+def test_what_a_deleted_cluster_left_is_in_nobodys_way(daemon: Daemon, tmp_path: Path) -> None:
+    directory = tmp_path / "bed"
+    options = ("--docker", "--slaves", "0", "--port", "0", "--dir", str(directory))
+    assert rocketbed("cluster", "up", *options).returncode == 0
+    left = ours(daemon)
+    assert left
+    subprocess.run(["rm", "-rf", str(directory)], check=True)
+    again = rocketbed("cluster", "up", *options)
+    assert again.returncode == 0, again.stderr
+    assert len(ours(daemon)) == len(left)
+    assert rocketbed("cluster", "down", "--dir", str(directory)).returncode == 0
+    assert not ours(daemon)
+
+
+def test_a_port_that_is_taken_is_named(daemon: Daemon, tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        options = ("--docker", "--dir", str(tmp_path / "bed"), "--port", port)
+        up = rocketbed("cluster", "up", *options)
+    assert up.returncode == 1
+    assert f"port {port} is in use" in up.stderr
+    assert not ours(daemon)
+    assert not (tmp_path / "bed").exists()
+
+
+def test_an_image_that_does_not_build_says_why(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compose").mkdir()
+    (tmp_path / "compose/Dockerfile").write_text(
+        f"FROM {images.BASE} AS node\nRUN echo this is wrong >&2; exit 7\n"
+    )
+    monkeypatch.setattr(images, "ROOT", tmp_path)
+    with pytest.raises(DockerError, match=r"cannot be built(.|\n)*this is wrong(.|\n)*code: 7"):
+        images.build(daemon, "none")
+
+
+def test_a_full_disk_of_the_daemon_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "source"
+    (root / "compose").mkdir(parents=True)
+    (root / "compose/Dockerfile").write_text("FROM scratch AS node\nCOPY big /big\n")
+    (root / "big").write_bytes(os.urandom(48 << 20))
+    monkeypatch.setattr(images, "ROOT", root)
+    with Run.begin() as run:
+        volume = Volume.create(tmp_path, run=run, size=40 << 20)
+        try:
+            with (
+                PrivateDaemon(volume.path / "docker") as private,
+                Daemon.connect(private.address) as small,
+                pytest.raises(DockerError, match="no space left on device"),
+            ):
+                images.build(small, "none")
+        finally:
+            volume.destroy()
+
+
+def test_one_directory_has_one_daemon(docker_host: str) -> None:
+    directory = Path(__file__).parents[2] / ".docker"
+    with (
+        pytest.raises(DockerError, match=f"another program has .*{docker_host}"),
+        PrivateDaemon(directory),
+    ):
+        pass
