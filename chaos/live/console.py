@@ -19,6 +19,9 @@ from chaos.scenario.step import At, Step, parse_step
 from chaos.trial.conductor import Conductor
 from chaos.trial.schedule import Held
 
+CATCH_UP_S: Final = 2.0
+"""What a slave may take to have all that another one has, before it is made the master."""
+LOOK_S: Final = 0.02
 ACTIONS: Final = ("kill", "start", "pause", "resume", "cut", "heal", "powercut", "promote")
 END: Final = "end"
 HEAL_ALL: Final = "heal-all"
@@ -91,6 +94,8 @@ class Console:
                 raise Refused(f"{action} {name}: {reason}")
             if action in ENDED_BY:
                 return await self._end_fault(action, name)
+            if action == "promote":
+                await self._may_lead(name)
             return await self._do(f"{VERBS.get(action, action)} {name}")
 
     def note(self, event: Event) -> None:
@@ -102,6 +107,29 @@ class Console:
                     self._conductor.schedule.overtaken(held)
 
     # --- inside
+
+    async def _may_lead(self, name: str) -> None:
+        """Wait until no other slave has more of the log, as `cluster promote` does.
+
+        What a slave lacks may have been acknowledged: to lose that is an error of the operator's,
+        not of the cluster. Raises `Refused`.
+        """
+        backend, members = self._conductor.backend, self._conductor.members
+        group = members.members[name].group
+        reason = "it does not say where its log ends"
+        until = trio.current_time() + CATCH_UP_S
+        while trio.current_time() < until:
+            own, others = await backend.observe(name), {}
+            for other in members.followers(group):
+                if other != name and (sample := await backend.observe(other)) is not None:
+                    others[other] = sample.written
+            longest = max(others, key=others.__getitem__, default=name)
+            if own is not None and own.written >= others.get(longest, 0):
+                return
+            if own is not None:
+                reason = f"{longest} has {others[longest]} bytes of log, it has {own.written}"
+            await trio.sleep(LOOK_S)
+        raise Refused(f"promote {name}: {reason}")
 
     def _end(self) -> str:
         if self._conductor.phase != "storm":

@@ -98,7 +98,7 @@ class Picture:
         if sample is None:
             known = self.feed.get(key)
             if known is not None:
-                self.feed.put(key, {**known, "answers": False})
+                self.feed.put(key, {**known, "following": False, "answers": False})
             return
         value = {
             "written": sample.written,

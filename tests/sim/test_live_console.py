@@ -227,6 +227,21 @@ def test_a_button_that_makes_no_sense_says_why(tmp_path: Path) -> None:
     assert not record.crashes
 
 
+def test_a_slave_that_lacks_what_another_one_has_is_not_made_the_master(tmp_path: Path) -> None:
+    async def script(hands: Hands) -> None:
+        await hands.press("kill", "b3")
+        await trio.sleep(2)
+        await hands.press("kill", "b1")
+        await hands.press("start", "b3")
+        assert "b2 has" in await hands.refusal("promote", "b3")
+        await hands.press("promote", "b2")
+        await trio.sleep(1)
+
+    record, hands = run(tmp_path / "run", script)
+    assert "promote b2" in [step.action() for step in hands.session().steps]
+    assert not record.stalls
+
+
 def test_what_the_backend_lacks_is_told_as_the_reason(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
         lacks = hands.conductor.backend.lacks
