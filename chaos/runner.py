@@ -46,6 +46,8 @@ EXIT_INTERRUPTED: Final = 130
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Say = Callable[[str], None]
+BackendName = Literal["sim", "process", "docker"]
+"""Where clusters run."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Outcome:
     """How one run ended."""
 
     plan: Plan
-    backend: str
+    backend: BackendName
     judgement: Judgement | None = None
     """None: the run itself failed (`error`)."""
     record: RunRecord | None = None
@@ -93,7 +95,7 @@ class Outcome:
 class Options:
     """How plans are run."""
 
-    backend: Literal["sim", "process", "docker"] = "sim"
+    backend: BackendName = "sim"
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
     """What lies between the machines of a process cluster."""
     target: str = ""
@@ -169,9 +171,11 @@ def run_many(
     """Run plans side by side; outcomes as they come, in no particular order.
 
     `keep` says where a run's files go (None: nowhere). Closing the generator ends what still runs.
-    Raises `OSError` when a place for a run cannot be made.
+    Raises `OSError` when a place for a run cannot be made, `BackendError` when containers cannot.
     """
     options = options or Options()
+    if options.backend == "docker":
+        _prepare_image(options.say or _say_nothing)
     with held():  # finalizers of what is collected here would swallow an interrupt
         _prepare_to_fork()
     waiting = iter(plans)
@@ -379,6 +383,15 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+def _prepare_image(say: Say) -> None:
+    """Build the image of containers, which may take longer than a run. Raises `BackendError`."""
+    from chaos.docker.client import Daemon
+    from chaos.docker.image import ready_image
+
+    with Daemon.connect() as daemon:
+        ready_image(daemon, say)
 
 
 def _prepare_to_fork() -> None:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from chaos.trial.api import BackendError
+from rocketbed.wire.errors import RocketbedError
 
 HOW_TO_GET_ONE: Final = (
     "start one (Debian: apt-get install docker.io), set DOCKER_HOST to one that runs, or start a "
@@ -10,5 +11,5 @@ HOW_TO_GET_ONE: Final = (
 )
 
 
-class DockerError(BackendError):
+class DockerError(BackendError, RocketbedError):
     """No daemon, no image, a container that does not start; the message says what to do."""

@@ -19,7 +19,7 @@ from chaos.live.feed import Feed
 from chaos.live.server import LiveServer
 from chaos.record import RunRecord
 from chaos.report.page import WORDS, write_report
-from chaos.runner import VERDICT_FILE, Outcome, Say, explain
+from chaos.runner import VERDICT_FILE, BackendName, Outcome, Say, explain
 from chaos.scenario.dump import plan_to_toml
 from chaos.scenario.plan import Plan
 from chaos.scenario.replay import Replay, save_replay
@@ -56,7 +56,7 @@ class _Session:
 
 
 def run_live(
-    plan: Plan, place: Place, run: Run, *, backend: str, say: Say, port: int = 0
+    plan: Plan, place: Place, run: Run, *, backend: BackendName, say: Say, port: int = 0
 ) -> Outcome:
     """Run and judge a plan whose storm ends when somebody says so.
 

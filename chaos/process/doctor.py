@@ -57,6 +57,7 @@ PROBES: Final = (
     Probe("net.loss.packet", partial(elsewhere, "chaos.process.network_probes", "probe_loss")),
     Probe("net.reset", partial(elsewhere, "chaos.process.network_probes", "probe_reset")),
     Probe("net.proxy", partial(elsewhere, "chaos.process.network_probes", "probe_proxy")),
+    Probe("docker", partial(elsewhere, "chaos.docker.probe", "probe_docker")),
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import trio
 
-from chaos.runner import Options, Outcome, run_plan
+from chaos.runner import BackendName, Options, Outcome, run_plan
 from chaos.scenario.determinism import shared_events, window
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.form import plan_from_row, plan_to_row
@@ -66,7 +66,7 @@ class Replay:
     plan: Plan
     """What a replay runs."""
     taken: Taken
-    backend: Literal["sim", "process"] = "sim"
+    backend: BackendName = "sim"
     target: str = ""
     """Somebody else's software that it ran on (`chaos.foreign.target`), and in which mode."""
     mode: Literal["classic", "controller"] = "classic"
@@ -87,7 +87,7 @@ class Replay:
         return cls(
             plan=outcome.plan,
             taken=Taken.of(outcome),
-            backend="sim" if outcome.backend == "sim" else "process",
+            backend=outcome.backend,
             target=facts.get("target", ""),
             mode=facts.get("mode", "classic"),
             repro=repro,

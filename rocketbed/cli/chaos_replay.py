@@ -9,9 +9,10 @@ import click
 from chaos.campaign import clear_place
 from chaos.report.page import write_report
 from chaos.report.text import summary_text
-from chaos.runner import Options
+from chaos.runner import BackendName, Options
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.replay import load_replay, run_replay
+from chaos.trial.api import BackendError
 from rocketbed.cli.chaos_run import tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
@@ -22,7 +23,7 @@ EXIT_NOT_REPEATABLE = 7
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--backend",
-    type=click.Choice(["sim", "process"]),
+    type=click.Choice(["sim", "process", "docker"]),
     help="Another place than where it failed.",
 )
 @click.option(
@@ -43,7 +44,7 @@ EXIT_NOT_REPEATABLE = 7
 )
 def replay(
     file: Path,
-    backend: Literal["sim", "process"] | None,
+    backend: BackendName | None,
     net: Literal["auto", "plain", "proxy", "switch"],
     original: bool,
     as_json: bool,
@@ -75,7 +76,7 @@ def replay(
         if outcome.judgement is not None and outcome.record is not None:
             again = f"rocketbed chaos replay {file}"
             page = write_report(directory, outcome.judgement, outcome.record, again=again)
-    except OSError as exc:
+    except (OSError, BackendError) as exc:
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
         raise click.Abort from None

@@ -20,6 +20,7 @@ from chaos.report.text import summary_text
 from chaos.runner import Options, explain, is_full
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.library import load_scenario
+from chaos.trial.api import BackendError
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.cli.pipeline_agreement import second_judge
 
@@ -163,7 +164,7 @@ def run(
             result = run_campaign(family, campaign, say)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
-    except OSError as exc:
+    except (OSError, BackendError) as exc:
         return tell_failure(exc, say, as_json=as_json)
     except KeyboardInterrupt:
         raise click.Abort from None
@@ -215,9 +216,12 @@ def tell(result: Campaign, say: Callable[[str], None]) -> None:
         say(f"again: rocketbed chaos replay {path}")
 
 
-def tell_failure(error: OSError, say: Callable[[str], None], *, as_json: bool) -> int:
-    """The harness could not write its files; the exit code."""
-    text = explain(error) if is_full(error) else f"the harness cannot go on: {error}"
+def tell_failure(
+    error: OSError | BackendError, say: Callable[[str], None], *, as_json: bool
+) -> int:
+    """The harness could not write its files, or has no place to run; the exit code."""
+    foreseen = is_full(error) or isinstance(error, BackendError)
+    text = explain(error) if foreseen else f"the harness cannot go on: {error}"
     say(f"the run failed: {text}")
     if as_json:
         click.echo(

@@ -225,3 +225,9 @@ def test_one_directory_has_one_daemon(docker_host: str) -> None:
         PrivateDaemon(directory),
     ):
         pass
+
+
+def test_the_doctor_says_what_there_is(docker_host: str) -> None:
+    found = rocketbed("chaos", "doctor", "--json")
+    assert '"docker"' in found.stdout
+    assert f"at {docker_host}; {images.IMAGE} is there" in found.stdout

@@ -1,0 +1,18 @@
+"""Whether containers can be had here, for `rocketbed chaos doctor`."""
+
+from chaos.docker.client import Daemon
+from chaos.docker.errors import DockerError
+from chaos.docker.image import IMAGE
+from chaos.process.capability import ProbeResult, absent, works
+
+
+def probe_docker() -> ProbeResult:
+    """A daemon that answers; no image is built for it."""
+    try:
+        with Daemon.connect() as daemon:
+            version = daemon.api.version()["Version"]
+            has_image = bool(daemon.api.images(IMAGE))
+    except DockerError as exc:
+        return absent(str(exc))
+    image = f"{IMAGE} is there" if has_image else f"{IMAGE} is built at the first use"
+    return works(f"Docker {version} at {daemon.address}; {image}")
