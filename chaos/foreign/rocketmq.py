@@ -129,10 +129,10 @@ class RocketMQSoftware:
         """Truncations of a slave in controller mode; a classic one never cuts."""
         return [{"to": int(found[1])} for found in _CUT.finditer(log)]
 
-    def reason(self, log_tail: str, code: int | None) -> str:
+    def reason(self, log: str, code: int | None) -> str:
         """The last exception, else the last line."""
-        errors = _ERROR.findall(log_tail)
-        lines = log_tail.splitlines()
+        errors = _ERROR.findall(log)
+        lines = log.splitlines()
         last = errors[-1] if errors else lines[-1] if lines else ""
         return f"{last} (exit code {code})"
 

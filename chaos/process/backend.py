@@ -339,7 +339,8 @@ class ProcessBackend:
             cause = "powercut" if has_power_gone else "kill"
             await self.crash(name, CrashPoint())
         elif cause == "crash" and self._processes[name] is process:
-            self._reasons[name] = self._software.reason(process.log_tail(), code)
+            log = process.log_path.read_bytes()[log_end:].decode("utf-8", "replace")
+            self._reasons[name] = self._software.reason(log.strip(), code)
         if name not in self._nameservers:
             fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}
             self.history.event(Function.NODE, name, "exit", fields)

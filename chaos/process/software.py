@@ -69,7 +69,7 @@ class Software(Protocol):
         """Each time the node cut its own log to its master's."""
         ...
 
-    def reason(self, log_tail: str, code: int | None) -> str:
+    def reason(self, log: str, code: int | None) -> str:
         """Why it ended by itself, in one line."""
         ...
 
@@ -124,9 +124,9 @@ class OwnSoftware:
         """Lines `replication.cut`."""
         return [_fields(found[1]) for found in _CUT.finditer(log)]
 
-    def reason(self, log_tail: str, code: int | None) -> str:
+    def reason(self, log: str, code: int | None) -> str:
         """The last line of the log, behind the kind of error if the node named it."""
-        lines = log_tail.splitlines()
+        lines = log.splitlines()
         last = lines[-1].removeprefix("rocketbed: ") if lines else ""
         named = _FAILED.findall("\n".join(lines[-2:]))
         kind = f"{named[-1]}: " if named else ""
