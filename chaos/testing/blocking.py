@@ -40,6 +40,7 @@ class StageThread:
             body=self._wait_for_end,
             choice=order.choice,
             failover_s=order.wishes.failover_s,
+            is_open=True,
             keep_record=keep_record,
         )
         self.cluster = Cluster()

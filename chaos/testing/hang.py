@@ -69,12 +69,10 @@ def where_is(script: Script, frame: FrameType | None, home: str) -> str:
         if not own_frames:
             continue
         code, line = own_frames[-1]
-        last, last_line = frames[-1]
         text = _line(code.co_filename, line, code.co_name)
-        if not _same(last.co_filename, home):
-            text += (
-                f", waiting in {last.co_name} ({os.path.basename(last.co_filename)}:{last_line})"
-            )
+        behind = frames[len(frames) - frames[::-1].index(own_frames[-1]) :]
+        if behind:
+            text += f", waiting in {behind[0][0].co_name}"
         places.append(text)
     return "; and ".join(places[-PLACES_MAX:]) or "no line of the test's own file"
 

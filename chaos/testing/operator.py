@@ -16,7 +16,7 @@ from chaos.scenario.step import parse_step
 if TYPE_CHECKING:
     from chaos.testing.stage import Stage
 
-LOOK_S: Final = 0.1
+LOOK_S: Final = 0.2
 
 
 class Operator:

@@ -1,5 +1,6 @@
 """One run of one test in this very process, from nothing to what came of it."""
 
+import json
 import os
 import time
 import traceback
@@ -7,7 +8,9 @@ from pathlib import Path
 
 from chaos.checkers.judgement import Judgement, RunVerdict, judge_run
 from chaos.record import RunRecord
+from chaos.report.page import write_report
 from chaos.report.text import summary_text
+from chaos.runner import VERDICT_FILE
 from chaos.testing.errors import ChecksFailed
 from chaos.testing.order import Order, Told
 from chaos.testing.places import PLACES
@@ -59,9 +62,12 @@ def signature(error: BaseException, home: str) -> str:
 
 def _judge(script: Script, record: RunRecord, directory: Path, told: Told) -> ChecksFailed | None:
     judgement = judge_run(directory, only=script.checks or None)
+    text = json.dumps(judgement.as_row(), indent=1)
+    (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
     told.finding_ids = tuple(judgement.finding_ids)
     if judgement.verdict is RunVerdict.PASS:
         return None
+    write_report(directory, judgement, record, again="pytest --rb-replay FILE")
     return ChecksFailed(_verdict_text(judgement, record, script), told.finding_ids)
 
 

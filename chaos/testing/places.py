@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -18,6 +18,10 @@ from chaos.scenario.plan import Plan
 from chaos.testing.script import Script
 from chaos.testing.stage import Stage
 from chaos.testing.wishes import Wishes
+
+if TYPE_CHECKING:
+    from chaos.process.fabrics import Net
+    from chaos.process.run import Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +53,53 @@ def in_simulation(plan: Plan, directory: Path, wishes: Wishes, script: Script) -
 
 def in_processes(plan: Plan, directory: Path, wishes: Wishes, script: Script) -> Played:
     """Real processes on loopback. Raises `BackendError`."""
+    net = wishes.net_of("process", is_open=script.is_open)
+    return _on_host(plan, directory, net, script, None)
+
+
+def in_containers(plan: Plan, directory: Path, wishes: Wishes, script: Script) -> Played:
+    """Containers of this machine's daemon. Raises `DockerError`."""
+    from chaos.docker.host import DockerHost
+
+    net = wishes.net_of("docker", is_open=script.is_open)
+    with DockerHost.open() as host:
+        return _on_host(plan, directory, net, script, host)
+
+
+def missing_for(backend: str) -> str | None:
+    """Why a backend cannot be used here at all; what takes long is prepared meanwhile."""
+    if backend != "docker":
+        return None
+    from chaos.docker.errors import DockerError
+    from chaos.docker.host import DockerHost
+
+    try:
+        with DockerHost.open():
+            return None
+    except DockerError as error:
+        return str(error)
+
+
+PLACES: Final[Mapping[str, Place]] = {
+    "sim": in_simulation,
+    "process": in_processes,
+    "docker": in_containers,
+}
+"""Backend -> what makes its cluster."""
+
+
+def _on_host(
+    plan: Plan, directory: Path, net: "Net", script: Script, host: "Host | None"
+) -> Played:
     from chaos.process.run import run, run_in_processes
 
     conductor = partial(Stage, script=script)
-    if threading.current_thread() is not threading.main_thread():
-        part = partial(run, plan, directory, wishes.net, _say_nothing, conductor=conductor)
-        return Played(record=trio.run(part))
-    record = run_in_processes(plan, directory, net=wishes.net, conductor=conductor)
+    if threading.current_thread() is threading.main_thread():
+        record = run_in_processes(plan, directory, net=net, host=host, conductor=conductor)
+    else:
+        part = partial(run, plan, directory, net, _say_nothing, host=host, conductor=conductor)
+        record = trio.run(part)
     return Played(record=record)
-
-
-PLACES: Final[Mapping[str, Place]] = {"sim": in_simulation, "process": in_processes}
-"""Backend -> what makes its cluster."""
 
 
 def _say_nothing(_line: str) -> None:

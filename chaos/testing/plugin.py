@@ -28,6 +28,7 @@ from chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
 from chaos.testing.fixtures import Deferred, is_deferred
 from chaos.testing.order import Order, Told
 from chaos.testing.performance import BUDGET
+from chaos.testing.places import missing_for
 from chaos.testing.replay import TestReplay, load_test_replay, make_replay, save_test_replay
 from chaos.testing.shrinking import shrink_order
 from chaos.testing.story import ignore_all, tell_story
@@ -41,6 +42,8 @@ TOLD: Final = pytest.StashKey[Told]()
 STORY: Final = pytest.StashKey[list[str]]()
 REPLAY: Final = pytest.StashKey[TestReplay]()
 NOTES: Final = pytest.StashKey[list[str]]()
+MISSING: Final = pytest.StashKey[dict[str, str | None]]()
+"""Backend -> why it cannot be used here."""
 SHRUNK: Final = pytest.StashKey[set[str]]()
 """Tests of which a failure was shrunk already: one of each is enough."""
 PLAIN: Final = (ChecksFailed, ClusterFailed, BudgetSpent)
@@ -205,8 +208,11 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
             "a test that is a plain function cannot run in simulation: its body would have to"
             " stand still for the cluster to go on; make it async, or choose --rb-backend process"
         )
-    if backend == "docker":
-        pytest.skip("there is no docker backend here")
+    known = request.config.stash.setdefault(MISSING, {})
+    if backend not in known:
+        known[backend] = missing_for(backend)
+    if (reason := known[backend]) is not None:
+        pytest.skip(f"no cluster on {backend}: {reason}")
     wishes = wishes_of(item)
     order = Order(
         test=item.nodeid.partition("[")[0],

@@ -20,6 +20,8 @@ class Script:
     choice: "Choice"
     failover_s: float | None = None
     """How long a master is down before a slave is promoted; None: never."""
+    is_open: bool = False
+    """Whether programs of others are to reach the cluster."""
     keep_record: bool = False
     """Whether the run's directory is to be whole even if nothing is judged."""
     checks: set[str] | None = None

@@ -46,8 +46,9 @@ class Wishes:
     """Whether an operator promotes a slave when a master stays down."""
     failover_after: float | str = 1.0
     """Seconds that a master is down before he does."""
-    net: Literal["auto", "plain", "proxy", "switch"] = "proxy"
-    """What lies between real processes; programs of others reach all but the switch."""
+    net: Literal["auto", "plain", "proxy", "switch"] = "auto"
+    """What lies between real machines: a proxy between processes, the switch between containers
+    where there is root; for tests that are plain functions what programs of others can reach."""
     seeds: int | Mapping[str, int] = 1
     """How many, or how many on each backend; a plain number counts in simulation."""
 
@@ -58,6 +59,14 @@ class Wishes:
             return None
         after = self.failover_after
         return parse_duration(after) if isinstance(after, str) else float(after)
+
+    def net_of(self, backend: str, *, is_open: bool) -> Literal["auto", "plain", "proxy", "switch"]:
+        """What lies between the machines of a backend; `is_open`: programs of others come too."""
+        if self.net != "auto":
+            return self.net
+        if backend == "process":
+            return "proxy"
+        return "plain" if is_open else "auto"
 
     def seed_count(self, backend: str) -> int:
         """How many seeds a backend is to run: one outside the simulation, unless said."""

@@ -74,7 +74,7 @@ def test_the_mark_takes_names_only() -> None:
 
 def test_capabilities_may_be_named_more_closely_than_they_are_known() -> None:
     assert read_needs(["disk.powercut.kernel", "net.cut"]) == ("disk.powercut", "net.cut")
-    with pytest.raises(ScenarioError, match="did you mean 'disk.powercut'"):
+    with pytest.raises(ScenarioError, match=r"did you mean 'disk\.powercut'"):
         read_needs(["disk.powercat"])
 
 

@@ -1,0 +1,224 @@
+"""A body on a simulated cluster: what runs, what a failure says, and that it can be had again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.suites import run_pytest, run_suite
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = """
+pytestmark = pytest.mark.rocketbed(brokers=3, flush="sync", repl="sync", seeds=20)
+
+async def test_orders_survive_failover(cluster, chaos):
+    p, c = await cluster.producer("orders"), await cluster.consumer("orders", group="billing")
+    await p.send_all(range(100))
+    async with chaos.during(chaos.kill("leader")):         # heals on exit
+        await p.send_all(range(100, 200), retry=True)
+    await cluster.settled()                                # predicate wait, not sleep
+    assert await c.read_all() >= set(range(200))
+    chaos.check()                                          # all default checkers
+"""
+FAILS = """
+pytestmark = pytest.mark.rocketbed(seeds=2)
+
+async def test_down(cluster, chaos, rb_seed):
+    note = {"seed": rb_seed}
+    print("said by the body")
+    await chaos.pause("follower:any", for_=1.0)
+    await chaos.kill("b3")
+    await trio.sleep(60)
+    assert cluster.state("b3") == "running", note
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "no:trio"), ("-o", "trio_mode=true")])
+def test_the_example_holds_next_to_pytest_trio_and_without_it(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    ran = run_suite(tmp_path, "--rb-seeds", "3", *options, test_orders=EXAMPLE)
+    assert ran.counts() == {"passed": 3}, ran.text
+    assert not (tmp_path / ".rocketbed").exists()
+
+
+def test_a_failure_is_told_as_ever_and_then_how_to_have_it_again(tmp_path: Path) -> None:
+    ran = run_suite(tmp_path, "-q", test_down=FAILS)
+    assert ran.counts() == {"failed": 2}, ran.text
+    assert 'assert cluster.state("b3") == "running", note' in ran.text
+    assert "AssertionError: {'seed': 2}" in ran.text
+    assert "assert 'down' == 'running'" in ran.text
+    assert "said by the body" in ran.text
+    assert "seed 1 on sim, 6" in ran.text
+    assert "cluster: 3 nodes, async flush, 2 copies, plain weather" in ran.text
+    assert "steps:   at 0s kill b3" in ran.text
+    assert "shrunk from 2 to 1 steps" in ran.text
+    line = next(line for line in ran.text.splitlines() if line.startswith("replay: pytest "))
+    options = line.removeprefix("replay: pytest ").split()
+    again = run_pytest(tmp_path, "-q", *options)
+    assert again.counts() == {"failed": 1}, again.text
+    assert "the replay is the same run to the last event" in again.text
+    assert "test_down[sim-1]" in again.text
+
+
+def test_a_replay_leaves_out_what_the_shrinker_left_out_and_says_when_it_passes(
+    tmp_path: Path,
+) -> None:
+    run_suite(tmp_path, "-q", test_down=FAILS)
+    file = ".rocketbed/FAIL-test_down-sim-1.rbx"
+    row = json.loads((tmp_path / file).read_text())
+    assert row["left_out"] == [1]
+    assert row["signature"].startswith("AssertionError:")
+    mended = FAILS.replace('== "running"', '== "down"')
+    ran = run_suite(tmp_path, "-q", "--rb-replay", file, test_down=mended)
+    assert ran.counts()["passed"] == 1, ran.text
+    assert "the replay passed; the file has AssertionError" in ran.text
+
+
+def test_runs_are_kept_as_asked(tmp_path: Path) -> None:
+    suite = "async def test_one(cluster, rb_report):\n    (rb_report / 'own.txt').write_text('x')\n"
+    run_suite(tmp_path, "--rb-keep", "all", "--rb-report", "kept", test_one=suite)
+    place = tmp_path / "kept" / "test_one-sim-1"
+    assert (place / "own.txt").read_text() == "x"
+    assert (place / "history.rbh").stat().st_size > 0
+    run_suite(
+        tmp_path,
+        "--rb-keep",
+        "none",
+        "--rb-report",
+        "none",
+        test_down=FAILS.replace("sleep(60)", "sleep(1)"),
+    )
+    assert not (tmp_path / "none" / "test_down-sim-1").exists()
+
+
+def test_outcomes_of_pytest_stay_what_they_are(tmp_path: Path) -> None:
+    suite = """
+async def test_skip(cluster):
+    pytest.skip("not today")
+
+async def test_xfail(cluster):
+    pytest.xfail("known")
+
+@pytest.mark.xfail(raises=ValueError, strict=True)
+async def test_marked(cluster):
+    raise ValueError
+
+async def test_group(cluster):
+    async with trio.open_nursery():
+        raise KeyError("inner")
+"""
+    ran = run_suite(tmp_path, "-rs", test_outcomes=suite)
+    assert ran.counts() == {"failed": 1, "skipped": 1, "xfailed": 2}, ran.text
+    assert "test_outcomes.py:5: not today" in ran.text
+    assert "KeyError: 'inner'" in ran.text
+
+
+def test_fixtures_of_the_user_run_where_the_body_does(tmp_path: Path) -> None:
+    suite = """
+@pytest.fixture
+def base():
+    return 10
+
+@pytest.fixture
+async def producer(cluster, base):
+    made = await cluster.producer("orders")
+    await made.send_all(range(base))
+    yield made
+    assert cluster.state("b1") == "running"
+    print("producer given back")
+
+@pytest.fixture
+def doubled(producer):
+    yield [producer, producer]
+    print("pair given back")
+
+@pytest.fixture
+def reader(cluster):
+    class Reader:
+        async def read(self):
+            return await (await cluster.consumer("orders")).read_all()
+    return Reader()
+
+async def test_all(doubled, reader, base, rb_backend):
+    assert doubled[0] is doubled[1] and rb_backend == "sim"
+    assert await reader.read() == set(range(base))
+    assert False
+"""
+    ran = run_suite(tmp_path, "-o", "trio_mode=true", test_fixtures=suite)
+    assert ran.counts() == {"failed": 1}, ran.text
+    assert ran.text.index("pair given back") < ran.text.index("producer given back")
+
+
+def test_a_hang_is_ended_with_the_place_where_it_hung(tmp_path: Path) -> None:
+    suite = """
+async def deep():
+    await trio.sleep_forever()
+
+async def test_waits(cluster):
+    await deep()
+
+async def test_spins(cluster):
+    while True:
+        pass
+
+async def test_child_waits(cluster):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deep)
+"""
+    ran = run_suite(tmp_path, "--rb-budget", "2s", test_hang=suite)
+    assert ran.counts() == {"failed": 3}, ran.text
+    place = "test_hang.py:5 in deep, waiting in sleep_forever"
+    assert ran.text.count(f"it was at {place}") == 1, ran.text
+    assert "test_hang.py:11 in test_spins, not awaiting" in ran.text
+    assert f"; and {place}" in ran.text
+
+
+def test_a_body_that_takes_its_process_with_it_is_a_failure(tmp_path: Path) -> None:
+    suite = """
+import os, signal
+
+async def test_dies(cluster):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def test_exits(cluster):
+    os._exit(7)
+
+async def test_lives(cluster):
+    assert cluster.nodes == ["b1", "b2", "b3"]
+"""
+    ran = run_suite(tmp_path, test_dies=suite)
+    assert ran.counts() == {"failed": 2, "passed": 1}, ran.text
+    assert "the process of the test ended by SIGKILL" in ran.text
+    assert "the process of the test ended with code 7" in ran.text
+
+
+def test_x_k_and_lf_are_pytests_own(tmp_path: Path) -> None:
+    suite = FAILS.replace("sleep(60)", "sleep(1)")
+    run_suite(tmp_path, "--collect-only", test_down=suite)
+    with_cache = ("-p", "cacheprovider", "-q", "--no-rb-shrink")
+    ran = run_pytest(tmp_path, *with_cache, "-x")
+    assert ran.counts() == {"failed": 1}, ran.text
+    ran = run_pytest(tmp_path, *with_cache, "--lf")
+    assert "test_down[sim-1]" in ran.text
+    assert "test_down[sim-2]" not in ran.text
+    ran = run_pytest(tmp_path, *with_cache, "-k", "sim-2")
+    assert "1 deselected" in ran.text
+
+
+def test_the_debugger_gets_the_body_in_pytests_own_process(tmp_path: Path) -> None:
+    conftest = """
+import pdb
+
+class Recorder(pdb.Pdb):
+    def interaction(self, frame, traceback):
+        while traceback.tb_next:
+            traceback = traceback.tb_next
+        print("DEBUGGER IN", traceback.tb_frame.f_code.co_name, traceback.tb_frame.f_locals["note"])
+"""
+    ran = run_suite(
+        tmp_path, "--pdb", "--pdbcls=conftest:Recorder", "-x", conftest=conftest, test_down=FAILS
+    )
+    assert "DEBUGGER IN test_down {'seed': 1}" in ran.text
+    assert ran.counts() == {"failed": 1}, ran.text
