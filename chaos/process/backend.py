@@ -84,6 +84,8 @@ class ProcessBackend:
         """Of each process from its start until its end stands in the history; set then."""
         self._launched: dict[str, trio.Event] = {}
         """Set once the latest start of a program is over: only then can it be signalled."""
+        self._power = {name: trio.Lock() for name in machines}
+        """Held while a node's power is cut and comes back: the disk is away meanwhile."""
         self._clients: dict[str, trio.CancelScope] = {}
 
     async def __aenter__(self) -> Self:
@@ -190,6 +192,9 @@ class ProcessBackend:
         earlier = self._processes.get(name)
         if earlier is not None and (noted := self._noted.get(earlier)) is not None:
             await noted.wait()
+        if name in self._power:
+            async with self._power[name]:
+                pass  # a cut that is under way ends first
         own = self._directory / name
         own.mkdir(parents=True, exist_ok=True)
         lines = dict(self.fabric.settings(name))
@@ -265,17 +270,19 @@ class ProcessBackend:
     async def power_cut(self, name: str, mode: str) -> None:
         """Silence the network, freeze the disk, kill, mount again (chaos.md 3.3)."""
         machine = self._machines[name]
-        await self.fabric.silence(name)
-        machine.power_cut()
-        await self._end(name, "powercut")
-        await machine.remount()
-        self._keep_image(name, "powercut")
+        async with self._power[name]:
+            await self.fabric.silence(name)
+            machine.power_cut()
+            await self._end(name, "powercut")
+            await machine.remount()
+            self._keep_image(name, "powercut")
 
     async def _lose_unflushed(self, name: str) -> None:
         machine = self._machines[name]
-        machine.power_cut()
-        await machine.remount()
-        self._keep_image(name, "powercut")
+        async with self._power[name]:
+            machine.power_cut()
+            await machine.remount()
+            self._keep_image(name, "powercut")
 
     async def crash(self, name: str, point: CrashPoint) -> None:
         """Arm a crash point: of the disk layer, or a mark of the node.
