@@ -95,7 +95,8 @@ class Browser:
         while time.monotonic() < until:
             found = self.value(
                 "new Promise(done => requestAnimationFrame(() => done("
-                f"(() => {{ try {{ return ({expression}); }} catch {{ return false; }} }})())))"
+                f"(() => {{ try {{ const found = ({expression});"
+                " return found instanceof Node ? true : found; } catch { return false; } })())))"
             )
             if found:
                 return found

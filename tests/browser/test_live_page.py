@@ -1,0 +1,259 @@
+"""The live page in a real browser, on real processes: what it shows is so, and its keys work."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from chaos.live.feed import Feed
+from chaos.live.server import LiveServer
+from rocketbed.world.real import real_world
+from tests.browser.devtools import Browser, browser
+from tests.process.live_support import Live, live, run_live
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+OVERFLOW = """[...document.querySelectorAll("body *")]
+  .filter(element => element.getBoundingClientRect().right > innerWidth + 1
+    && !element.closest("svg") && getComputedStyle(element).position !== "fixed")
+  .map(element => element.tagName + "." + element.className)"""
+
+
+class Shown:
+    """A browser that shows a run."""
+
+    def __init__(self, page: Browser, run: Live) -> None:
+        self.page = page
+        self.run = run
+
+    def machine(self, name: str) -> str:
+        """An expression."""
+        return f"live.values.get('machine:{name}')"
+
+    def button(self, name: str, action: str) -> str:
+        """An expression: a button of a card, by what it does now."""
+        return f"""document.querySelector('[data-name="{name}"] [data-action="{action}"]')"""
+
+    def bands(self, label: str) -> list[dict[str, Any]]:
+        """Faults of this text that the page knows."""
+        found: list[dict[str, Any]] = self.page.value(
+            f"[...live.span.values()].filter(span => span.label === '{label}')"
+        )
+        return found
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    directory = tmp_path_factory.mktemp("page")
+    with (
+        live(directory / "log", *run_live(directory)) as run,
+        browser(directory / "profile") as page,
+    ):
+        page.window(1400, 900)
+        page.open(run.address)
+        page.wait_for("live.values.get('phase').name === 'storm'", 60)
+        yield Shown(page, run)
+
+
+def test_the_token_leaves_the_address_line(shown: Shown) -> None:
+    assert shown.page.value("location.href") == f"http://127.0.0.1:{shown.run.port}/"
+    shown.page.call("Page.reload")
+    shown.page.wait_for("live.updates > 1")
+
+
+def test_offsets_and_rates_move(shown: Shown) -> None:
+    page = shown.page
+    for what in ("written", "flushed", "confirmed", "dispatched"):
+        before = page.wait_for(f"live.values.get('at:b1').{what}")
+        page.wait_for(f"live.values.get('at:b1').{what} > {before}")
+    page.wait_for("Number(document.getElementById('f-ok').textContent) > 10")
+    page.wait_for("document.querySelectorAll('.wire.flow').length === 2")
+    text = page.value("document.querySelector('[data-name=b1] .value').textContent")
+    page.wait_for(f"document.querySelector('[data-name=b1] .value').textContent !== '{text}'")
+
+
+def test_updates_come_several_times_a_second(shown: Shown) -> None:
+    took_ms = shown.page.value(
+        """(async () => {
+          const began = performance.now(), first = live.updates;
+          while (live.updates < first + 20) await new Promise(requestAnimationFrame);
+          return performance.now() - began;
+        })()"""
+    )
+    assert 20 / 10 * 1000 < took_ms < 20 / 2 * 1000
+
+
+def test_a_key_kills_the_chosen_node_and_starts_it_again(shown: Shown) -> None:
+    page = shown.page
+    pid = Path(shown.run.log.parent, "report", "by-hand-3-process", "nodes", "b2", "pid")
+    first = int(pid.read_text().split()[0])
+    page.press("2")
+    page.wait_for("live.chosen === 'b2'")
+    page.press("k")
+    page.wait_for(f"{shown.machine('b2')}.state === 'down'")
+    assert not Path(f"/proc/{first}").exists()
+    page.wait_for("document.querySelector('.box[data-name=b2].down')")
+    (band,) = shown.bands("kill b2")
+    assert band["end"] is None
+    assert band["hand"]
+    page.wait_for("[...document.querySelectorAll('#timeline .over title')].length > 0")
+    page.wait_for("document.querySelector('#events li.hand span').textContent.includes('kill b2')")
+    page.press("k")
+    page.wait_for(f"{shown.machine('b2')}.state === 'running'")
+    (band,) = shown.bands("kill b2")
+    assert band["end"] is not None
+    assert int(pid.read_text().split()[0]) != first
+
+
+def test_buttons_pause_and_cut(shown: Shown) -> None:
+    page = shown.page
+    page.wait_for("live.values.get('at:b2').following")
+    for action, opposite, state in (
+        ("pause", "resume", f"{shown.machine('b3')}.state === 'paused'"),
+        ("cut", "heal", f"{shown.machine('b3')}.cut"),
+    ):
+        page.wait_for(shown.button("b3", action) + ".getAttribute('aria-disabled') === 'false'")
+        page.value(shown.button("b3", action) + ".click()")
+        page.wait_for(state)
+        page.wait_for(shown.button("b3", opposite))
+        page.value(shown.button("b3", opposite) + ".click()")
+        page.wait_for(f"!({state})")
+
+
+def test_what_cannot_be_done_is_disabled_with_the_reason(shown: Shown) -> None:
+    page = shown.page
+    promote = shown.button("b1", "promote")
+    page.wait_for(f"{promote}.getAttribute('aria-disabled') === 'true'")
+    assert page.value(f"{promote}.title") == "make the master b1: it is the master"
+    page.value(f"{promote}.click()")
+    page.wait_for("document.getElementById('note').textContent.includes('it is the master')")
+
+
+def test_the_keys_are_explained(shown: Shown) -> None:
+    page = shown.page
+    page.press("?")
+    assert page.value("document.getElementById('keys').open")
+    page.press("k")  # the list is open: nothing is killed
+    page.value("document.querySelector('#keys button').click()")
+    assert not page.value("document.getElementById('keys').open")
+    assert page.value(f"{shown.machine(page.value('live.chosen'))}.state") == "running"
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_is_wider_than_the_window(shown: Shown, width: int, dark: bool) -> None:
+    page = shown.page
+    page.window(width, 900, dark=dark, touch=width < 600)
+    drawn = page.value("live.updates")
+    page.wait_for(f"live.updates > {drawn + 2}")
+    assert page.value("document.documentElement.scrollWidth <= innerWidth")
+    assert page.value(OVERFLOW) == []
+    back = page.value("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, back[4:-1].split(","))) < 200) == dark
+    small = page.value(
+        "[...document.querySelectorAll('button')].filter(b => b.offsetParent &&"
+        " (b.offsetHeight < 24 || b.scrollWidth > b.offsetWidth + 1)).map(b => b.textContent)"
+    )
+    assert small == []
+
+
+def test_every_button_has_a_name_and_nothing_moves_by_itself(shown: Shown) -> None:
+    page = shown.page
+    page.window(1400, 900)
+    nameless = page.value(
+        "[...document.querySelectorAll('button')].filter(b => !(b.ariaLabel || b.textContent))"
+    )
+    assert nameless == []
+    shift = page.value(
+        """new Promise(done => {
+          let sum = 0;
+          new PerformanceObserver(list => {
+            for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value;
+          }).observe({ type: "layout-shift" });
+          const first = live.updates;
+          (function wait() {
+            if (live.updates > first + 12) done(sum);
+            else requestAnimationFrame(wait);
+          })();
+        })"""
+    )
+    assert shift < 0.01
+
+
+def test_the_end_is_shown_with_the_verdict_and_the_report(shown: Shown) -> None:
+    page, run = shown.page, shown.run
+    page.wait_for("live.values.get('at:b3').following && live.values.get('at:b2').following")
+    page.press("e")
+    assert page.value("live.values.get('phase').name") == "storm"
+    page.press("e")
+    page.wait_for("live.values.get('verdict')", 120)
+    page.wait_for("!document.getElementById('verdict').hidden")
+    assert page.value("document.getElementById('verdict-word').textContent") == "pass", run.said()
+    assert page.complaints == []
+    for link, words in (("report", "by-hand, seed 3"), ("session", "kill b2 for")):
+        address = page.value(f"document.getElementById('link-{link}').href")
+        text = page.value(f"fetch('{address}').then(answer => answer.text())")
+        assert words in text
+    page.open(f"http://127.0.0.1:{run.port}/report")
+    page.wait_for("document.querySelector('h1').textContent.includes('by-hand')")
+    assert page.complaints == []
+    page.open("about:blank")
+    assert run.wait() == 0, run.said()  # nobody looks any more
+    assert "chaos replay" in run.said()
+
+
+def test_a_page_whose_connection_drops_comes_back_by_itself(tmp_path: Path) -> None:
+    """With a server in this process, whose connections can be dropped."""
+    address: list[str] = []
+    ready, drop, stop = threading.Event(), threading.Event(), threading.Event()
+    feed = Feed()
+    feed.put("run", _empty_run())
+    feed.put("phase", {"name": "storm", "zero": 0})
+
+    async def serve() -> None:
+        server = LiveServer(real_world("test"), feed, _NoDesk())
+        address.append(await server.listen(0))
+        await serve_until(server, drop)
+        feed.put("phase", {"name": "calm", "zero": 0})
+        access = server.access
+        await server.listen(access.port)
+        server.access = access
+        await serve_until(server, stop)
+
+    async def serve_until(server: LiveServer, event: threading.Event) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            ready.set()
+            await trio.to_thread.run_sync(event.wait, abandon_on_cancel=True)
+            nursery.cancel_scope.cancel()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        with browser(tmp_path / "profile") as page:
+            page.open(address[0])
+            page.wait_for("document.getElementById('phase').textContent === 'storm'")
+            drop.set()
+            page.wait_for("document.getElementById('phase').textContent === 'calm'", 30)
+            page.wait_for("document.getElementById('line').textContent === 'live'")
+            stop.set()
+            page.wait_for("document.getElementById('line').textContent === 'offline'")
+    finally:
+        drop.set()
+        stop.set()
+        thread.join(20)
+
+
+class _NoDesk:
+    async def press(self, action: str, name: str) -> str:
+        raise AssertionError(f"{action} {name}")
+
+
+def _empty_run() -> dict[str, Any]:
+    return {
+        "mode": "run", "title": "nothing", "seed": 1, "backend": "none", "promise": "none",
+        "nodes": ["b1"], "nameservers": ["ns1"], "groups": {"b": ["b1"]},
+    }  # fmt: skip
