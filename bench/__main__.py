@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import measures, simulation, stall, switch
+from bench import live, measures, places, simulation, stall, switch
 from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
@@ -69,6 +69,8 @@ def _plan(
     yield "recovery", measures.recovery(bench, GIB), None
     yield "stall", stall.longest_stall(bench), None
     yield "switch", switch.between_machines(), None
+    yield "places", places.places(), None
+    yield "live", live.live_page(), None
     yield "simulation", simulation.simulation(), None
     yield "checkers", simulation.checkers(), None
     yield "processes", simulation.processes(), None
