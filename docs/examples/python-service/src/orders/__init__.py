@@ -1,0 +1,1 @@
+"""Orders come in, invoices go out."""
