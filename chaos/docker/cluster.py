@@ -22,7 +22,7 @@ from chaos.docker.image import ready_image
 from chaos.docker.network import make_network, take_network
 from chaos.process.cluster import LocalCluster
 from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
-from chaos.process.member import ProcessError
+from chaos.process.member import ProcessError, tail_of
 from chaos.process.plan import FILE, NAMESERVER, ClusterError, ClusterPlan, Member, node_names
 from chaos.process.ports import HOST, is_free
 
@@ -209,11 +209,7 @@ class ContainerMember:
 
     def log_tail(self) -> str:
         """The end of what it printed."""
-        try:
-            data = self.log_path.read_bytes()
-        except OSError:
-            return ""
-        return data[-2000:].decode("utf-8", "replace").strip()
+        return tail_of(self.log_path)
 
     def _state(self) -> dict[str, Any] | None:
         import docker.errors

@@ -7,6 +7,7 @@ a file of the bound directory.
 """
 
 import os
+import select
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,9 +22,8 @@ from chaos.docker.client import LABEL, Daemon, call
 from chaos.docker.errors import DockerError
 from chaos.process.janitor import Run
 from chaos.process.janitor_docker import docker_record
+from chaos.process.member import tail_of
 
-LOG_TAIL: Final = 2000
-"""Bytes of a log that an error shows."""
 SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
 SIGNALLED: Final = 128
 """A program that a signal ended has this exit code plus the signal's number."""
@@ -40,8 +40,8 @@ class Spec:
     command: Sequence[str]
     network: str
     """`none`, `container:<id>` or a network's name."""
-    directory: Path
-    """Its working directory, bound at the same path."""
+    directory: Path | None = None
+    """Its working directory, bound at the same path; None: it has nothing of this system."""
     user: str = ""
     """Empty: the image's."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +73,7 @@ class Container:
     @property
     def log_path(self) -> Path:
         """Where its output goes, after that of earlier starts."""
+        assert self._spec.directory is not None
         return self._spec.directory / "log"
 
     async def launch(self) -> int:
@@ -137,6 +138,9 @@ class Container:
             self._code = SIGNALLED - status if status > SIGNALLED else status
             await call(lambda: remove(self._daemon, self._id), f"{self.name} stays behind")
             self._run.forget(self._record)
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def exit_code(self) -> int | None:
         """Once it has ended and was waited for."""
@@ -153,31 +157,23 @@ class Container:
 
     def log_tail(self) -> str:
         """The end of what it printed."""
-        try:
-            data = self.log_path.read_bytes()
-        except OSError:
-            return ""
-        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
+        return tail_of(self.log_path)
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = self._daemon.api.inspect_container(self._id)["State"]
         return state
 
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
 
 def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence[str]) -> str:
     """Make a container; its id. Blocks. Raises the SDK's errors."""
     api = daemon.api
-    own = str(spec.directory)
-    binds = [f"{own}:{own}:rw", *(f"{path}:{path}:ro" for path in spec.files)]
+    binds = [f"{path}:{path}:ro" for path in spec.files]
+    if spec.directory is not None:
+        binds.append(f"{spec.directory}:{spec.directory}:rw")
     host = api.create_host_config(
         network_mode=spec.network,
         init=True,
-        binds=binds if own != os.sep else None,
+        binds=binds,
         mem_limit=spec.memory,
         port_bindings=dict(spec.ports),
         cap_drop=["ALL"],
@@ -193,7 +189,7 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
         entrypoint=[],
         user=spec.user or None,
         environment=dict(spec.environment),
-        working_dir=own,
+        working_dir=None if spec.directory is None else str(spec.directory),
         ports=list(spec.ports),
         host_config=host,
         networking_config=networking,
@@ -213,8 +209,6 @@ def remove(daemon: Daemon, container: str) -> None:
 
 
 def _has_ended(descriptor: int) -> bool:
-    import select
-
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))

@@ -7,7 +7,6 @@ power cut takes it away. Docker's bridge needs no root and has no faults.
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -95,7 +94,7 @@ class ContainerSwitchFabric(SwitchFabric):
     async def _hold(self, machine: str) -> None:
         full = f"rocketbed-{self._run.id}-{machine}-machine-{os.urandom(3).hex()}"
         record = self._run.note("container", docker_record(self._daemon.address, full))
-        spec = Spec(image=self._image, command=HOLD, network="none", directory=Path(os.sep))
+        spec = Spec(image=self._image, command=HOLD, network="none")
 
         def start() -> tuple[str, int]:
             made = create(self._daemon, self._run.id, full, spec, HOLD)

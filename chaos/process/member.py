@@ -185,11 +185,7 @@ class ManagedProcess:
 
     def log_tail(self) -> str:
         """The end of the log."""
-        try:
-            data = self.log_path.read_bytes()
-        except OSError:
-            return ""
-        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
+        return tail_of(self.log_path)
 
     def _forget(self) -> int | None:
         with suppress(OSError, ValueError):
@@ -218,6 +214,15 @@ class ManagedProcess:
             return descriptor
         os.close(descriptor)
         return None
+
+
+def tail_of(log_path: Path) -> str:
+    """The end of a log; empty when there is none."""
+    try:
+        data = log_path.read_bytes()
+    except OSError:
+        return ""
+    return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
 
 
 def rocketbed_command(*arguments: str) -> list[str]:
