@@ -57,5 +57,6 @@ def command(*options: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Without what the pytest that runs us has set."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    """Without what the pytest that runs us has set; our commands are found."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    return own | {"PATH": f"{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}"}
