@@ -1,10 +1,10 @@
 // Three drawings over the same last minutes: rates, latency, and what was done to whom.
 import { canvas, put, sweep } from "./svg.js";
 
-const RIGHT = 8, SHOWN_S = 180, SHORTEST_S = 30, KINDS = ["ok", "weak", "fail", "info"];
+const LAYERS = ["grid", "data", "faults", "names"], RIGHT = 8, SHOWN_S = 180, SHORTEST_S = 30, KINDS = ["ok", "weak", "fail", "info"];
 
 function frame(state, place, height, label) {
-  const { svg, width } = canvas(place, height, label);
+  const { layers, width } = canvas(place, height, label, LAYERS);
   const run = state.values.get("run");
   const longest = Math.max(...[...run.nodes, ...run.nameservers].map(name => name.length));
   const left = Math.min(92, Math.max(46, 7 * longest + 16));
@@ -14,7 +14,7 @@ function frame(state, place, height, label) {
   const length = Math.min(SHOWN_S, Math.max(SHORTEST_S, now - first));
   const begin = Math.max(first, now - length);
   const x = time => left + (width - left - RIGHT) * (time - begin) / length;
-  return { svg, width, left, zero, now, begin, length, x };
+  return { ...layers, width, left, zero, now, begin, length, x };
 }
 
 function timeAxis(f, top, bottom) {
@@ -22,8 +22,8 @@ function timeAxis(f, top, bottom) {
   const first = Math.ceil((f.begin - f.zero) / step) * step;
   for (let time = first; time <= f.begin + f.length - f.zero; time += step) {
     const x = f.x(time + f.zero);
-    put(f.svg, `grid ${time}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: "grid" });
-    if (x < f.width - 14) put(f.svg, `time ${time}`, "text", { x, y: bottom + 14, class: "tick small" }, `${time}s`);
+    put(f.grid, `grid ${time}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: "grid" });
+    if (x < f.width - 14) put(f.grid, `time ${time}`, "text", { x, y: bottom + 14, class: "tick small" }, `${time}s`);
   }
 }
 
@@ -34,9 +34,9 @@ function bands(f, state, top, bottom) {
     if (end < f.begin) continue;
     const x = Math.max(f.x(span.begin), f.left), hand = span.hand ? "hand" : "";
     if (end - span.begin < 0.05) {
-      if (span.begin >= f.begin) put(f.svg, `band ${number}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: `flag ${hand}` }, null, span.label);
+      if (span.begin >= f.begin) put(f.faults, `flag ${number}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: `flag ${hand}` }, null, span.label);
     } else {
-      put(f.svg, `band ${number}`, "rect", { x, y: top, width: Math.max(f.x(end) - x, 1), height: bottom - top, class: `band ${hand}` }, null, span.label);
+      put(f.faults, `band ${number}`, "rect", { x, y: top, width: Math.max(f.x(end) - x, 1), height: bottom - top, class: `band ${hand}` }, null, span.label);
     }
   }
 }
@@ -53,12 +53,12 @@ export function drawRate(place, state) {
     const ceiling = points.map((point, number) => floor[number] + point[kind]);
     const upper = points.map((point, number) => `${f.x(Math.max(point.t, f.begin)).toFixed(1)} ${y(ceiling[number]).toFixed(1)}`);
     const lower = points.map((point, number) => `${f.x(Math.max(point.t, f.begin)).toFixed(1)} ${y(floor[number]).toFixed(1)}`).reverse();
-    put(f.svg, `area ${kind}`, "path", { class: `area ${kind}`, d: points.length > 1 ? `M${upper.join("L")}L${lower.join("L")}Z` : "M0 0" });
+    put(f.data, `area ${kind}`, "path", { class: `area ${kind}`, d: points.length > 1 ? `M${upper.join("L")}L${lower.join("L")}Z` : "M0 0" });
     floor = ceiling;
   }
   for (const value of [most, most / 2]) axis(f, value, y(value), `${value.toLocaleString("en")}/s`);
   bands(f, state, top, bottom);
-  sweep(f.svg);
+  sweep(...LAYERS.map(name => f[name]));
 }
 
 export function drawLatency(place, state) {
@@ -76,13 +76,13 @@ export function drawLatency(place, state) {
       path += `${open ? "L" : "M"}${f.x(Math.max(point.t, f.begin)).toFixed(1)} ${y(point[name]).toFixed(1)}`;
       open = true;
     }
-    put(f.svg, `plot ${name}`, "path", { class: `plot ${name}`, d: path || "M0 0" });
+    put(f.data, `plot ${name}`, "path", { class: `plot ${name}`, d: path || "M0 0" });
   }
   for (let value = low; value <= high; value *= 10) {
     axis(f, value, y(value), value >= 1000 ? `${value / 1000} s` : `${Number(value.toPrecision(1))} ms`);
   }
   bands(f, state, top, bottom);
-  sweep(f.svg);
+  sweep(...LAYERS.map(name => f[name]));
 }
 
 export function drawTimeline(place, state) {
@@ -93,21 +93,21 @@ export function drawTimeline(place, state) {
   timeAxis(f, top, bottom);
   names.forEach((name, number) => {
     const y = top + each * number;
-    put(f.svg, `row ${name}`, "text", { x: f.left - 8, y: y + 19, class: "axis" }, name);
+    put(f.grid, `row ${name}`, "text", { x: f.left - 8, y: y + 19, class: "axis" }, name);
     for (const [key, span] of state.span) {
       const end = span.end ?? f.now;
       if (!span.rows.includes(name) || end < f.begin) continue;
       const x = Math.max(f.x(span.begin), f.left), width = Math.max(f.x(end) - x, 2);
       if (span.kind === "fault") {
         const shape = { x, y: y + 3, width, height: 23, rx: 3, class: `over ${span.hand ? "hand" : ""}` };
-        put(f.svg, `z over ${key} ${name}`, "rect", shape, null, span.label);
+        put(f.faults, `over ${key} ${name}`, "rect", shape, null, span.label);
       } else {
-        put(f.svg, `bar ${key} ${name}`, "rect", { x, y: y + 8, width, height: 13, rx: 2, class: `role ${span.kind}` }, null, `${name}: ${span.kind}`);
+        put(f.data, `bar ${key} ${name}`, "rect", { x, y: y + 8, width, height: 13, rx: 2, class: `role ${span.kind}` }, null, `${name}: ${span.kind}`);
       }
     }
   });
   names.forEach((name, number) => label(f, state, name, top + each * number));
-  sweep(f.svg);
+  sweep(...LAYERS.map(name => f[name]));
 }
 
 // Names of faults, the newest first, as long as there is room for them.
@@ -117,14 +117,14 @@ function label(f, state, name, y) {
     if (span.kind !== "fault" || !span.rows.includes(name) || span.begin < f.begin) continue;
     const x = f.x(span.begin) + 3, words = span.verb + (span.hand ? " *" : ""), length = words.length * 6.4;
     if (x + length > free) continue;
-    put(f.svg, `name ${key} ${name}`, "text", { x, y: y + 19, class: "fault-name" }, words);
+    put(f.names, `name ${key} ${name}`, "text", { x, y: y + 19, class: "fault-name" }, words);
     free = x - 4;
   }
 }
 
 function axis(f, value, y, words) {
-  put(f.svg, `line ${value}`, "line", { x1: f.left, x2: f.width - RIGHT, y1: y, y2: y, class: "grid" });
-  put(f.svg, `axis ${value}`, "text", { x: f.left - 6, y: y + 4, class: "axis small" }, words);
+  put(f.grid, `line ${value}`, "line", { x1: f.left, x2: f.width - RIGHT, y1: y, y2: y, class: "grid" });
+  put(f.grid, `axis ${value}`, "text", { x: f.left - 6, y: y + 4, class: "axis small" }, words);
 }
 
 function nice(value) {

@@ -31,7 +31,8 @@ export function drawCluster(place, state, choose) {
       y += BOX + GAP;
     }
   }
-  const { svg } = canvas(place, y + 2, "The cluster: machines, their roles, replication and cuts");
+  const label = "The cluster: machines, their roles, replication and cuts";
+  const { wires, boxes } = canvas(place, y + 2, label, ["wires", "boxes"]).layers;
   const cuts = new Map((state.values.get("links") ?? []).map(([one, other, kind]) => [`${one}>${other}`, kind]));
   const fault = (one, other) => cuts.get(`${one}>${other}`) ?? cuts.get(`${other}>${one}`);
   const rate = [...state.point.values()].at(-1)?.ok ?? 0;
@@ -39,17 +40,17 @@ export function drawCluster(place, state, choose) {
     const master = nodes.find(node => state.values.get(`machine:${node}`)?.role === "master") ?? nodes[0];
     const leads = state.values.get(`machine:${master}`)?.state === "running";
     const toLoad = state.values.get(`machine:${master}`)?.cut ? "cut" : undefined;
-    wire(svg, `load>${group}`, places.get("load"), places.get(master), rate > 0 && leads ? "load" : "idle", toLoad);
+    wire(wires, `load>${group}`, places.get("load"), places.get(master), rate > 0 && leads ? "load" : "idle", toLoad);
     for (const node of nodes.filter(name => name !== master)) {
       const follows = state.values.get(`at:${node}`)?.following && state.values.get(`machine:${node}`)?.state === "running";
-      wire(svg, `${master}>${node}`, places.get(master), places.get(node), follows && leads ? "flow" : "idle", fault(master, node));
+      wire(wires, `${master}>${node}`, places.get(master), places.get(node), follows && leads ? "flow" : "idle", fault(master, node));
     }
     for (const server of run.nameservers) {
-      wire(svg, `${server}>${master}`, places.get(server), places.get(master), "", fault(server, master));
+      wire(wires, `${server}>${master}`, places.get(server), places.get(master), "", fault(server, master));
     }
   }
-  for (const [name, box] of places) drawBox(svg, name, box, state, choose, rate);
-  sweep(svg);
+  for (const [name, box] of places) drawBox(boxes, name, box, state, choose, rate);
+  sweep(wires, boxes);
 }
 
 function row(names, y, height, width, places, widest = 210) {
@@ -60,22 +61,22 @@ function row(names, y, height, width, places, widest = 210) {
   });
 }
 
-function wire(svg, key, from, to, kind, fault) {
+function wire(layer, key, from, to, kind, fault) {
   if (!from || !to) return;
   const x1 = from.x + from.width / 2, y1 = from.y + from.height, x2 = to.x + to.width / 2, y2 = to.y;
   const middle = (y1 + y2) / 2;
   const state = fault === "cut" ? "broken" : fault ? "slow" : kind;
-  put(svg, `wire ${key}`, "path", { d: `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`, class: `wire ${state}` });
-  if (fault === "cut") put(svg, `cut ${key}`, "text", { x: (x1 + x2) / 2, y: middle + 5, class: "scissors" }, "✂");
+  put(layer, `wire ${key}`, "path", { d: `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}`, class: `wire ${state}` });
+  if (fault === "cut") put(layer, `cut ${key}`, "text", { x: (x1 + x2) / 2, y: middle + 5, class: "scissors" }, "✂");
 }
 
-function drawBox(svg, name, box, state, choose, rate) {
+function drawBox(layer, name, box, state, choose, rate) {
   const machine = state.values.get(`machine:${name}`);
   const at = state.values.get(`at:${name}`);
   const isLoad = name === "load";
   if (!machine && !isLoad) return;
   const kind = isLoad ? "load" : kindOf(machine, at);
-  const group = put(svg, `box ${name}`, "g", {
+  const group = put(layer, `box ${name}`, "g", {
     class: `box ${kind} ${machine?.cut ? "cut" : ""} ${state.chosen === name ? "chosen" : ""}`,
     transform: `translate(${Math.round(box.x)} ${Math.round(box.y)})`,
   });

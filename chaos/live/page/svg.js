@@ -1,30 +1,37 @@
 // Small helpers for drawings that are kept and changed, not drawn anew: nodes are found by a key.
 const SPACE = "http://www.w3.org/2000/svg";
 
-// A drawing that fills its place, with one unit for each pixel of its width.
-export function canvas(place, height, label) {
+// A drawing that fills its place, with one unit for each pixel of its width. What is put into a later
+// layer lies above what is put into an earlier one, whenever it comes.
+export function canvas(place, height, label, names = ["all"]) {
   let svg = place.firstElementChild;
   if (!svg) {
     svg = document.createElementNS(SPACE, "svg");
     svg.setAttribute("role", "img");
-    svg.kept = new Map();
+    svg.layers = names.map(() => {
+      const layer = document.createElementNS(SPACE, "g");
+      layer.kept = new Map();
+      svg.append(layer);
+      return layer;
+    });
     place.append(svg);
   }
   const width = Math.max(place.clientWidth, 240);
   set(svg, { viewBox: `0 0 ${width} ${height}`, height, "aria-label": label });
-  svg.used = new Set();
-  return { svg, width, height };
+  for (const layer of svg.layers) layer.used = new Set();
+  const layers = Object.fromEntries(names.map((name, number) => [name, svg.layers[number]]));
+  return { svg, layers, width, height };
 }
 
 // The element of a key, made if need be, with these attributes; text is its content.
-export function put(svg, key, tag, attributes, text = null, title = null) {
-  let element = svg.kept.get(key);
+export function put(layer, key, tag, attributes, text = null, title = null) {
+  let element = layer.kept.get(key);
   if (!element) {
     element = document.createElementNS(SPACE, tag);
-    svg.kept.set(key, element);
-    svg.append(element);
+    layer.kept.set(key, element);
+    layer.append(element);
   }
-  svg.used.add(key);
+  layer.used.add(key);
   set(element, attributes);
   if (text !== null && element.firstChild?.data !== text) {
     if (element.firstChild) element.firstChild.data = text;
@@ -42,11 +49,13 @@ export function put(svg, key, tag, attributes, text = null, title = null) {
 }
 
 // Take away what was not put this time.
-export function sweep(svg) {
-  for (const [key, element] of svg.kept) {
-    if (svg.used.has(key)) continue;
-    element.remove();
-    svg.kept.delete(key);
+export function sweep(...layers) {
+  for (const layer of layers) {
+    for (const [key, element] of layer.kept) {
+      if (layer.used.has(key)) continue;
+      element.remove();
+      layer.kept.delete(key);
+    }
   }
 }
 
