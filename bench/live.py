@@ -1,4 +1,4 @@
-"""The live page: what it takes of the harness's processor while 10,000 messages a second go through.
+"""The live page: what it takes of the harness's processor at 10,000 messages a second.
 
 One node, eight producers that send in batches, all in the harness's own process. Windows without
 a page and with one, in turn, so that a machine that is busy with something else shows in both.

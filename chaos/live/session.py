@@ -23,7 +23,7 @@ from chaos.runner import VERDICT_FILE, BackendName, Outcome, Say, explain
 from chaos.scenario.dump import plan_to_toml
 from chaos.scenario.plan import Plan
 from chaos.scenario.replay import Replay, save_replay
-from chaos.trial.conductor import Attendant
+from chaos.trial.attendant import Attendant
 from rocketbed.world.real import real_world
 
 ABORT: Final = (signal.SIGTERM, signal.SIGHUP)

@@ -24,7 +24,8 @@ from chaos.process.software import OwnSoftware, Software
 from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
 from chaos.trial.api import Backend
-from chaos.trial.conductor import Attendant, Conductor, MakeConductor
+from chaos.trial.attendant import Attendant
+from chaos.trial.conductor import Conductor, MakeConductor
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOM_MIN: Final = 16 << 20

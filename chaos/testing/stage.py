@@ -28,7 +28,8 @@ from chaos.testing.operator import Operator
 from chaos.testing.script import Script
 from chaos.trial.actions import Actions
 from chaos.trial.api import Backend
-from chaos.trial.conductor import SET_UP_S, Attendant, Conductor, Say, Visit
+from chaos.trial.attendant import Attendant
+from chaos.trial.conductor import SET_UP_S, Conductor, Say, Visit
 from chaos.trial.reading import Reading
 from chaos.trial.schedule import Held, Schedule
 from chaos.trial.targets import Resolver

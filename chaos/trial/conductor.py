@@ -18,6 +18,7 @@ from chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Sta
 from chaos.scenario.plan import Plan
 from chaos.trial.actions import Actions
 from chaos.trial.api import Backend, Program
+from chaos.trial.attendant import Attendant
 from chaos.trial.load import ClientFailure, LoadControl, ProducerProgram, topic_names
 from chaos.trial.members import Members
 from chaos.trial.reading import FinalReader, GroupMember, QueueFollower, Reading
@@ -36,17 +37,6 @@ Say = Callable[[str], None]
 Visit = Callable[[str, Backend], Awaitable[None]]
 """Gets the occasion, `before the faults` or `after the faults`."""
 OCCASIONS: Final = ("before the faults", "after the faults")
-
-
-class Attendant(Protocol):
-    """Somebody at the controls: watches a run, breaks things by hand, and says when to end it."""
-
-    needs: tuple[str, ...]
-    """Capabilities that would be of use."""
-
-    async def attend(self, conductor: "Conductor") -> None:
-        """Called when the run begins, cancelled when it is over."""
-        ...
 
 
 class Conducting(Protocol):

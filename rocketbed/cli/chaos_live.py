@@ -20,7 +20,7 @@ from chaos.runner import Options, Outcome, host_of
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.library import load_scenario
 from chaos.scenario.plan import Plan
-from chaos.trial.conductor import Attendant
+from chaos.trial.attendant import Attendant
 from rocketbed.cli.chaos_run import tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
