@@ -43,6 +43,8 @@ class Picture:
         number = self._numbers[kind]
         self.feed.put(f"{kind}:{number}", value)
         self.feed.drop(f"{kind}:{number - KEPT[kind]}")
+        if kind == "span":
+            self._renew(number - KEPT[kind])
         return number
 
     def tell(self, time_s: float, text: str, kind: str = "", *, by_hand: bool = False) -> None:
@@ -110,6 +112,17 @@ class Picture:
             "answers": True,
         }
         self.feed.put(key, value)
+
+    def _renew(self, dropped: int) -> None:
+        """A span that is still open gets a new number before the old one is too old to be kept."""
+        for name, (number, span) in self._rows.items():
+            if number == dropped:
+                self._rows[name] = self.add("span", span), span
+                return
+        for place, (number, step, span) in enumerate(self._faults):
+            if number == dropped:
+                self._faults[place] = self.add("span", span), step, span
+                return
 
     # --- what a run's history tells
 

@@ -60,7 +60,11 @@ def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
             async def run_it(
                 plan: Plan, directory: Path, say: Callable[[str], None], attendant: Attendant
             ) -> RunRecord:
-                return await run(plan, directory, options.net, say, None, host, attendant)
+                record = await run(plan, directory, options.net, say, None, host, attendant)
+                if options.target:
+                    record.facts |= {"target": options.target, "mode": options.mode}
+                    record.save(directory)
+                return record
 
             outcome = run_live(
                 plan, place, run_it, backend=options.backend, say=say, port=asked.port

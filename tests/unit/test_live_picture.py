@@ -70,6 +70,20 @@ def test_only_the_last_are_kept() -> None:
     assert texts[-1] == f"event {3 * KEPT['event'] - 1}"
 
 
+def test_what_is_still_so_is_kept_however_old_it_is() -> None:
+    drawn, feed = picture()
+    drawn.enter("ns1", "serving", 0)
+    drawn.take(nemesis(1, "isolate", "at 1s isolate b1", began_ns=0))
+    for number in range(3 * KEPT["span"]):
+        drawn.enter("b2", ("slave", "down")[number % 2], number)
+    spans = of_kind(feed, "span")
+    assert len(spans) <= KEPT["span"] + 2
+    open_ones = {span.get("label", span["kind"]) for span in spans if span["end"] is None}
+    assert open_ones == {"serving", "isolate b1", "down"}
+    drawn.enter("ns1", "down", 9_999)
+    assert sum(span["end"] == 9_999 for span in of_kind(feed, "span")) == 1
+
+
 def test_a_node_that_does_not_answer_keeps_its_offsets_marked() -> None:
     drawn, feed = picture()
     drawn.stand("b1", None)

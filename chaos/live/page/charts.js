@@ -27,17 +27,22 @@ function timeAxis(f, top, bottom) {
   }
 }
 
+// Faults of a moment as lines; times in which others were in force as bands, those that overlap as one.
 function bands(f, state, top, bottom) {
-  for (const [number, span] of state.span) {
+  const open = { "": 0, hand: 0 };
+  for (const [number, span] of [...state.span].sort(([, one], [, other]) => one.begin - other.begin)) {
     if (span.kind !== "fault") continue;
-    const end = span.end ?? f.now;
+    const end = span.end ?? f.now, hand = span.hand ? "hand" : "";
     if (end < f.begin) continue;
-    const x = Math.max(f.x(span.begin), f.left), hand = span.hand ? "hand" : "";
     if (end - span.begin < 0.05) {
-      if (span.begin >= f.begin) put(f.faults, `flag ${number}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: `flag ${hand}` }, null, span.label);
-    } else {
-      put(f.faults, `band ${number}`, "rect", { x, y: top, width: Math.max(f.x(end) - x, 1), height: bottom - top, class: `band ${hand}` }, null, span.label);
+      const x = f.x(span.begin);
+      put(f.faults, `flag ${number}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: `flag ${hand}` }, null, span.label);
+      continue;
     }
+    const x = f.x(Math.max(span.begin, f.begin, open[hand])), width = f.x(end) - x;
+    if (width <= 0) continue;
+    open[hand] = end;
+    put(f.faults, `band ${number}`, "rect", { x, y: top, width, height: bottom - top, class: `band ${hand}` }, null, span.label);
   }
 }
 
