@@ -8,6 +8,7 @@ from chaos.checkers.evidence import Evidence
 from chaos.checkers.logs import NodeLog
 from chaos.checkers.losses import Losses
 from chaos.checkers.result import CheckResult, Example, judged, not_applicable, not_run
+from chaos.history import Function
 
 _CHUNK = 4 << 20
 
@@ -17,7 +18,7 @@ def equal_logs(evidence: Evidence, losses: Losses | None) -> CheckResult:
 
     A node that was longer than an unclean master, and was not told to cut, keeps what the others
     lost and refuses to follow: that is allowed, and shown. Without `losses` (half a history) no
-    difference is.
+    difference is, and none between nodes of other software that say that they follow.
     """
     title = "R1 logs byte-equal"
     groups = [
@@ -43,6 +44,7 @@ def equal_logs(evidence: Evidence, losses: Losses | None) -> CheckResult:
             example = Example(text, node=other.name, physical=difference)
             example.distance = end - difference
             refused = losses is not None and difference >= _agreed(losses, one, other)
+            refused &= not (evidence.foreign and _in_step(evidence, one, other))
             refused |= bool(evidence.damaged & {one.name, other.name})
             (allowed if refused else findings).append(example)
     ends = ", ".join(f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
@@ -120,6 +122,15 @@ def _first_unequal(here: Sequence[int], there: Sequence[int], size: int) -> int:
         else:
             low = middle
     return low
+
+
+def _in_step(evidence: Evidence, *nodes: NodeLog) -> bool:
+    """Whether each said, when it was last asked, that it is master or follows its master."""
+    last = {event.node: event.fields for event in evidence.events(Function.NODE, "sample")}
+    return all(
+        bool(fields.get("master") or fields.get("following"))
+        for fields in (last.get(node.name, {}) for node in nodes)
+    )
 
 
 def _agreed(losses: Losses, one: NodeLog, other: NodeLog) -> int:

@@ -339,8 +339,8 @@ def test_a_change_of_that_very_moment_counts(bound: Bound) -> None:
     assert found(bound.judge()) == set()
 
 
-def test_a_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
-    """After an unclean turn a slave that refused holds as many bytes, and other ones."""
+def diverge(bound: Bound) -> None:
+    """An unclean turn, and a slave `b3` that keeps the bytes the others lost."""
     bound.promise(replication="sync", copies=3)
     for node in ("b1", "b2", "b3"):
         bound.writes(node)
@@ -363,7 +363,28 @@ def test_a_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
         for node in ("b1", "b2"):
             bound.holds(node, SECOND + value * MS + MS, messages=place + 1)
     bound.holds("b2", BACK_NS + 1, messages=20)
+
+
+def test_a_stale_log_of_the_right_length_is_no_copy(bound: Bound) -> None:
+    """After an unclean turn a slave that refused holds as many bytes, and other ones."""
+    diverge(bound)
     judgement = bound.judge()
     late = [example.value for example in results(judgement)["I7"].examples]
     assert late == [30, 31]
     assert results(judgement)["R1"].allowed_found == 2
+
+
+@pytest.mark.parametrize(("following", "allowed"), [(False, 2), (True, 0)])
+def test_other_software_may_not_follow_with_another_log(
+    bound: Bound, following: bool, allowed: int
+) -> None:
+    diverge(bound)
+    bound.run.record.facts["software"] = "rocketmq-5.3.3"
+    for node in ("b1", "b2", "b3"):
+        role = {"master": node == "b1", "following": node != "b1"}
+        if node == "b3":
+            role["following"] = following
+        bound.run.event(2 * SECOND, node, "sample", written=bound.ends[21], **role)
+    result = results(bound.judge())["R1"]
+    assert result.allowed_found == allowed
+    assert result.found == 2 - allowed
