@@ -62,6 +62,8 @@ def where_is(script: Script, frame: FrameType | None, home: str) -> str:
     task = script.body_task
     if task is None:
         return "the set-up of the cluster, before its body began"
+    if script.is_over:
+        return "the end of the cluster, after its body had ended"
     places: list[str] = []
     for one in _with_children(task):
         frames = [(frame.f_code, line) for frame, line in one.iter_await_frames()]

@@ -37,6 +37,8 @@ class Script:
     scope: trio.CancelScope | None = None
     """Cancelling it ends the whole run in order."""
     body_task: trio.lowlevel.Task | None = None
+    is_over: bool = False
+    """Whether the body has ended."""
     steps: dict[int, Step] = field(default_factory=dict)
     """The body's steps by number, concrete."""
     storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Script:
         except BaseException as error:
             self.failure = error
         finally:
+            self.is_over = True
             self.body_s = trio.current_time() - began
 
     def ask(self, ids: tuple[str, ...], where: str) -> None:

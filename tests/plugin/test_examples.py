@@ -15,7 +15,9 @@ EXAMPLES = ROOT / "docs" / "examples"
 def blocks() -> list[str]:
     """The Python programs of the page that are tests."""
     text = (ROOT / "docs" / "plugin.md").read_text(encoding="utf-8")
-    return [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "def test" in block]
+    return [
+        block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "def test" in block
+    ]
 
 
 @pytest.mark.slow
