@@ -1,4 +1,4 @@
-"""The projects under docs/examples and the programs of docs/plugin.md, run as their readers would."""
+"""The projects under docs/examples, the programs of docs/plugin.md: run as readers would."""
 
 import re
 import shutil
