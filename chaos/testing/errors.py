@@ -33,7 +33,7 @@ class ChecksFailed(AssertionError):
     def __init__(self, text: str, finding_ids: tuple[str, ...]) -> None:
         super().__init__(text)
         self.finding_ids = finding_ids
-        """Ids of the checks that were violated; empty where the verdict is `unknown`."""
+        """Ids of the checks that were violated, the gravest first; empty for `unknown`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.finding_ids)

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 
 from chaos.checkers.judgement import Judgement, RunVerdict, judge_run
+from chaos.checkers.result import Severity
 from chaos.record import RunRecord
 from chaos.report.page import write_report
 from chaos.report.text import summary_text
@@ -49,9 +50,9 @@ def perform(
 
 
 def signature(error: BaseException, home: str) -> str:
-    """What makes two failures the same: findings, or the kind of error and its line in `home`."""
+    """What makes two failures the same: the gravest finding, or kind and line of an error."""
     if isinstance(error, ChecksFailed):
-        return f"checks:{','.join(error.finding_ids)}"
+        return f"checks:{''.join(error.finding_ids[:1])}"
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -64,11 +65,19 @@ def _judge(script: Script, record: RunRecord, directory: Path, told: Told) -> Ch
     judgement = judge_run(directory, only=script.checks or None)
     text = json.dumps(judgement.as_row(), indent=1)
     (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
-    told.finding_ids = tuple(judgement.finding_ids)
+    told.finding_ids = _by_weight(judgement)
     if judgement.verdict is RunVerdict.PASS:
         return None
     write_report(directory, judgement, record, again="pytest --rb-replay FILE")
     return ChecksFailed(_verdict_text(judgement, record, script), told.finding_ids)
+
+
+def _by_weight(judgement: Judgement) -> tuple[str, ...]:
+    """Ids of what was found, a lost message before all, then safety, then the rest."""
+    order = [Severity.SAFETY, Severity.CRASH, Severity.LIVENESS]
+    counted = [result for result in judgement.findings if not result.harmless]
+    counted.sort(key=lambda result: (result.id != "A1", order.index(result.severity), result.id))
+    return tuple(dict.fromkeys(result.id for result in counted))
 
 
 def _verdict_text(judgement: Judgement, record: RunRecord, script: Script) -> str:
