@@ -1,7 +1,9 @@
 """The live page: what it takes of the harness's processor at 10,000 messages a second.
 
 One node, eight producers that send in batches, all in the harness's own process. Windows without
-a page and with one, in turn, so that a machine that is busy with something else shows in both.
+a page, with one and with twenty, in turn, so that a machine that is busy with something else shows
+in all of them. What a page takes is what the process used beyond the messages that went through;
+the twenty make it large enough to be seen.
 """
 
 import http.client
@@ -13,14 +15,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 Row = tuple[str, float, str]
-WINDOW_S: Final = 6.0
+PAGES: Final = (0, 1, 20)
+WINDOW_S: Final = 4.0
 WINDOWS: Final = 4
 WARM_UP_MESSAGES: Final = 20_000
 SCENARIO: Final = """
@@ -34,7 +39,7 @@ repl = "async"
 segment = "128MiB"
 [load.producer]
 count = 8
-rate = 260
+rate = 300
 in_flight = 16
 batch = 1.0
 queues = 8
@@ -76,24 +81,35 @@ def _measure(process: "subprocess.Popen[str]") -> Iterator[Row]:
         found = re.search(r"live page: http://(.+):(\d+)/\?token=(\S+)", line)
     page = _Page(found[1], int(found[2]), found[3])
     while page.look().get("counts", {}).get("ok", 0) < WARM_UP_MESSAGES:
-        pass
-    without: list[float] = []
-    with_page: list[float] = []
-    messages = updates = size = 0
+        time.sleep(0.1)
+    followed: list[tuple[int, int]] = []
+    windows = {pages: _Window() for pages in PAGES}
     for _ in range(WINDOWS):
-        before = page.look()["counts"]["ok"]
-        without.append(_busy(process.pid, lambda: time.sleep(WINDOW_S)))
-        messages += page.look()["counts"]["ok"] - before
-        counted: list[tuple[int, int]] = []
-        with_page.append(_busy(process.pid, lambda: counted.append(page.follow(WINDOW_S))))  # noqa: B023
-        updates += counted[0][0]
-        size += counted[0][1]
-    seconds = WINDOWS * WINDOW_S
-    yield "live page, acknowledged messages", messages / seconds, "messages/s"
-    yield "  harness's CPU, no page open", 100 * sum(without) / WINDOWS, "% of a core"
-    yield "  harness's CPU, one page open", 100 * sum(with_page) / WINDOWS, "% of a core"
-    yield "  updates", updates / seconds, "updates/s"
-    yield "  size of them", size / seconds / 1024, "KiB/s"
+        for pages, window in windows.items():
+            messages, cpu_s, began = page.acknowledged(), _cpu_s(process.pid), time.monotonic()
+            followed += page.open(pages)
+            window.seconds += time.monotonic() - began
+            window.cpu_s += _cpu_s(process.pid) - cpu_s
+            window.messages += page.acknowledged() - messages
+    bare = windows[0].cpu_s / windows[0].messages
+    yield "live page, acknowledged messages", windows[0].messages / windows[0].seconds, "messages/s"
+    yield "  harness's CPU for a message, no page open", 1e6 * bare, "us"
+    for pages in PAGES[1:]:
+        window = windows[pages]
+        more = (window.cpu_s - window.messages * bare) / window.seconds
+        yield f"  CPU beyond that, pages open: {pages}", 100 * more, "% of a core"
+    updates, size = (sum(column) / len(followed) for column in zip(*followed, strict=True))
+    yield "  updates of a page", updates / WINDOW_S, "updates/s"
+    yield "  size of them", size / WINDOW_S / 1024, "KiB/s"
+
+
+@dataclass(slots=True)
+class _Window:
+    """What went through, and what it took, with so many pages open."""
+
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    messages: int = 0
 
 
 class _Page:
@@ -113,6 +129,18 @@ class _Page:
             values: dict[str, Any] = orjson.loads(line[6:])["values"]
             return values
 
+    def acknowledged(self) -> int:
+        """Messages so far."""
+        return int(self.look()["counts"]["ok"])
+
+    def open(self, pages: int) -> list[tuple[int, int]]:
+        """Keep pages open for a window; updates and bytes that came to each."""
+        if not pages:
+            time.sleep(WINDOW_S)
+            return []
+        with ThreadPoolExecutor(pages) as threads:
+            return list(threads.map(self.follow, [WINDOW_S] * pages))
+
     def follow(self, seconds: float) -> tuple[int, int]:
         """Keep a page open for so long; updates and bytes that came."""
         updates = size = 0
@@ -129,13 +157,6 @@ class _Page:
         connection = http.client.HTTPConnection(*self._address, timeout=10)
         connection.request("GET", f"/feed?token={self._token}")
         return connection
-
-
-def _busy(pid: int, work: Any) -> float:
-    """Share of a core that a process used while something else was done here."""
-    began, used = time.monotonic(), _cpu_s(pid)
-    work()
-    return (_cpu_s(pid) - used) / (time.monotonic() - began)
 
 
 def _cpu_s(pid: int) -> float:
