@@ -170,7 +170,7 @@ class TopicConsumer:
     async def read(self, timeout_s: float = 1.0) -> list[Value]:
         """The values of the next messages; none when none came in time."""
         messages = await self.client.poll(timeout_s=timeout_s)
-        for message in messages:
+        for message in messages if self._is_recorded else ():
             self._stage.reading.note(Function.DELIVER, self._process, message, self._group, UNKNOWN)
         self.messages += messages
         return [unwrap(message.body) for message in messages]
@@ -197,6 +197,9 @@ class TopicConsumer:
 
     async def commit(self) -> None:
         """Store where the group stands. Raises `ClientError`, `RemotingError`."""
+        if not self._is_recorded:
+            await self.client.commit()
+            return
         for queue, position in self.client.positions().items():
             row = self._stage.backend.history.begin(
                 Function.COMMIT_OFFSET,
@@ -213,6 +216,10 @@ class TopicConsumer:
                 raise
             row.finish(Said.OK, queue_offset=position)
 
+    @property
+    def _is_recorded(self) -> bool:
+        return self.topic in self._stage.topics
+
     async def _behind(self) -> str:
         """Which queue has more than was read; empty when none has."""
         for queue, position in self.client.positions().items():
@@ -225,6 +232,8 @@ class TopicConsumer:
 async def open_producer(stage: "Stage", topic: str, *, group: str) -> TopicProducer:
     """A producer for the rest of the test."""
     await stage.ensure_topic(topic)
+    if topic not in stage.topics:
+        stage.topics.append(topic)
     client = Producer(
         stage.backend.world,
         nameservers=stage.backend.nameservers(),

@@ -97,6 +97,8 @@ class Stage(Conductor):
     ) -> None:
         super().__init__(plan, backend, say, visit=visit, attendant=attendant)
         self.topics: list[str] = []
+        """Those with recorded sends: only there every body is known, and what is read judged."""
+        self._made: set[str] = set()
         self.reading = self._reading = Reading(
             self.control, backend.history, backend.nameservers(), self.topics
         )
@@ -277,9 +279,9 @@ class Stage(Conductor):
 
     async def ensure_topic(self, topic: str, queues: int | None = None) -> None:
         """Make a topic, unless the test did already."""
-        if topic in self.topics:
+        if topic in self._made:
             return
-        self.topics.append(topic)
+        self._made.add(topic)
         from rocketbed.client.admin import Admin
 
         count = self.plan.producers.queues if queues is None else queues
