@@ -14,7 +14,13 @@ import click
     show_default=True,
     help="Where the cluster lives.",
 )
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Of the page; else free.")
+@click.option(
+    "--live-port",
+    "port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="The page's port on 127.0.0.1; else a free one.",
+)
 @click.option(
     "--load",
     type=click.FloatRange(min=0, min_open=True, max=20_000),
