@@ -19,10 +19,10 @@ from chaos.live.sender import Sender
 from chaos.live.server import LiveServer, Refused
 from chaos.process.asking import Asker
 from chaos.process.cluster import ClusterError, LocalCluster
-from chaos.process.member import ProcessError
 from chaos.process.plan import BROKER_NAME, FILE
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
@@ -50,6 +50,8 @@ class Watch:
         self._promoting = trio.Lock()
         self._answering: set[str] = set()
         self._kinds: dict[str, str] = {}
+        self._states: dict[str, str] = {}
+        """As they were at the last look; to ask may take a call to a daemon."""
         self._plan_time_ns = 0
         self._plan_time_ns = self._plan_changed()
         plan = cluster.plan
@@ -87,6 +89,7 @@ class Watch:
         if name not in self._locks:
             raise Refused(f"there is no member {name!r}")
         async with self._locks[name]:
+            self._states[name] = self._state(name)
             reason = self._reasons(name).get(action, f"there is no button {action!r} here")
             if reason:
                 raise Refused(f"{action} {name}: {reason}")
@@ -94,7 +97,7 @@ class Watch:
                 act: Callable[[str], Any] = getattr(self, f"_{action}")
                 await act(name)
                 self.notebook.save(self._cluster.directory)
-            except (ClusterError, ProcessError, OSError) as error:
+            except (RocketbedError, OSError) as error:
                 raise Refused(f"{action} {name}: {error}") from error
         return f"{action} {name}"
 
@@ -145,7 +148,7 @@ class Watch:
 
     def _reasons(self, name: str) -> dict[str, str]:
         """Why a button cannot be pressed; empty for one that can."""
-        state, member = self._state(name), self._cluster.plan.member(name)
+        state, member = self._states[name], self._cluster.plan.member(name)
         runs = "" if state == "running" else f"it is {state}"
         promote = runs or ("it is the master" if member.broker_id == 0 else "")
         return {
@@ -169,7 +172,8 @@ class Watch:
         now_s = self._now_s()
         self.feed.put("clock", round(now_s, 1))
         for name in self._cluster.names:
-            member, state = self._cluster.plan.member(name), self._state(name)
+            member = self._cluster.plan.member(name)
+            state = self._states[name] = self._state(name)
             role = "slave" if member.broker_id else "master"
             value = {
                 "kind": "node" if member.is_node else "nameserver",
@@ -192,7 +196,7 @@ class Watch:
     async def _ask(self, name: str) -> None:
         while True:
             sample = None
-            if self._state(name) == "running":
+            if self._states.get(name) == "running":
                 host, _, port = self._cluster.address(name).rpartition(":")
                 sample = await self._asker.sample((host, int(port)))
             change = self._answering.discard if sample is None else self._answering.add
@@ -271,9 +275,24 @@ def watch(
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal."""
+    """Whether a process was stopped by a signal, or frozen with its container."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        rows = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
-    return text.rpartition(")")[2].split()[:1] == ["T"]
+    return text.rpartition(")")[2].split()[:1] == ["T"] or any(map(_is_frozen, rows))
+
+
+def _is_frozen(row: str) -> bool:
+    """Of a line of `/proc/PID/cgroup`: whether that group is frozen (version 1 or 2)."""
+    _, controllers, path = row.split(":", 2)
+    root = Path("/sys/fs/cgroup")
+    place = root / "freezer" if controllers == "freezer" else root
+    name, word = ("freezer.state", "FROZEN") if controllers else ("cgroup.freeze", "1")
+    if controllers not in ("freezer", ""):
+        return False
+    try:
+        return (place / path.lstrip("/") / name).read_text(encoding="ascii").strip() == word
+    except OSError:
+        return False
