@@ -111,7 +111,7 @@ async def test_group(cluster):
 """
     ran = run_suite(tmp_path, "-rs", test_outcomes=suite)
     assert ran.counts() == {"failed": 1, "skipped": 1, "xfailed": 2}, ran.text
-    assert "test_outcomes.py:5: not today" in ran.text
+    assert "test_outcomes.py:4: not today" in ran.text
     assert "KeyError: 'inner'" in ran.text
 
 
