@@ -14,18 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from _pytest._code.code import (
-    ReprEntryNative,
-    ReprExceptionInfo,
-    ReprFileLocation,
-    ReprTraceback,
-)
 
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.units import parse_duration
 from chaos.testing.blocking import BlockingCluster, StageThread
 from chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
 from chaos.testing.fixtures import Deferred, is_deferred
+from chaos.testing.longrepr import plain_longrepr, report_directory
 from chaos.testing.order import Order, Told
 from chaos.testing.performance import BUDGET
 from chaos.testing.places import missing_for
@@ -235,12 +230,6 @@ def _file_name(item: pytest.Item) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", item.nodeid.partition("::")[2]).strip("-")
 
 
-def report_directory(config: pytest.Config) -> Path:
-    """Where runs and replay files go."""
-    option = config.getoption("rb_report")
-    return config.rootpath / ".rocketbed" if option is None else Path(option).absolute()
-
-
 def fixture(fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest) -> object:
     """A stand-in for a fixture that runs where the body does; None for all others."""
     arguments = {name: request.getfixturevalue(name) for name in fixturedef.argnames}
@@ -355,20 +344,11 @@ def render(item: pytest.Item, told: Told, error: BaseException) -> None:
     elif isinstance(error, pytest.xfail.Exception):
         told.kind, told.reason = "xfailed", str(error.msg)
     elif isinstance(error, PLAIN):
-        told.longrepr = _plain(item, f"{type(error).__name__}: {error}")
+        told.longrepr = plain_longrepr(item, f"{type(error).__name__}: {error}")
     else:
         excinfo = pytest.ExceptionInfo.from_exception(error)
         told.longrepr = item.repr_failure(excinfo)
     told.error = error
-
-
-def _plain(item: pytest.Item, text: str) -> ReprExceptionInfo:
-    lines = [f"E   {line}\n" for line in text.splitlines()]
-    path, line, _ = item.location
-    return ReprExceptionInfo(
-        reprtraceback=ReprTraceback([ReprEntryNative(lines)], None, style="native"),
-        reprcrash=ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0]),
-    )
 
 
 def _raise(item: pytest.Item, told: Told, error: BaseException | None) -> None:
@@ -392,7 +372,7 @@ def tell(item: pytest.Item, call_: "pytest.CallInfo[None]", report: Any) -> None
         return
     del item.stash[TOLD]
     if told.longrepr is None and told.kind == "broken":
-        told.longrepr = _plain(item, told.reason)
+        told.longrepr = plain_longrepr(item, told.reason)
     if told.longrepr is not None:
         report.longrepr = told.longrepr
     lines = item.stash.get(STORY, None)
