@@ -1,6 +1,8 @@
 """The live page over containers: broken by hand, judged, and run again."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,14 @@ from tests.process.live_support import live, run_live
 from tests.process.test_live_run import rocketbed
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
+
+
+def is_in(node: str, state: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda values: values[f"machine:{node}"]["state"] == state
+
+
+def follows(node: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda values: bool(values.get(f"at:{node}", {}).get("following"))
 
 
 def nothing_left(daemon: Daemon) -> bool:
@@ -21,13 +31,13 @@ def test_a_run_in_containers_is_broken_by_hand(daemon: Daemon, tmp_path: Path) -
         run.wait_storm()
         for action, mend, state in (("kill", "start", "down"), ("pause", "resume", "paused")):
             run.do(action, "b2")
-            run.wait_for(lambda values, wanted=state: values["machine:b2"]["state"] == wanted)
+            run.wait_for(is_in("b2", state))
             run.do(mend, "b2")
-            run.wait_for(lambda values: values["at:b2"]["following"])
+            run.wait_for(follows("b2"))
         run.do("cut", "b3")
         run.wait_for(lambda values: values["machine:b3"]["cut"])
         run.do("heal", "b3")
-        run.wait_for(lambda values: values["at:b3"]["following"])
+        run.wait_for(follows("b3"))
         run.interrupt()
         assert run.wait() == 0, run.said()
     assert "PASS" in run.said()
@@ -45,15 +55,15 @@ def test_a_cluster_in_containers_is_watched(daemon: Daemon, tmp_path: Path) -> N
     assert made.returncode == 0, made.stderr
     try:
         with live(tmp_path / "log", "cluster", "watch", "--dir", place, "--load", "50") as watch:
-            watch.wait_for(lambda values: values["at:slave-1"]["following"])
+            watch.wait_for(follows("slave-1"))
             watch.do("kill", "slave-1")
-            watch.wait_for(lambda values: values["machine:slave-1"]["state"] == "down")
+            watch.wait_for(is_in("slave-1", "down"))
             watch.do("start", "slave-1")
-            watch.wait_for(lambda values: values["at:slave-1"]["following"])
+            watch.wait_for(follows("slave-1"))
             watch.do("pause", "slave-1")
-            watch.wait_for(lambda values: values["machine:slave-1"]["state"] == "paused")
+            watch.wait_for(is_in("slave-1", "paused"))
             watch.do("resume", "slave-1")
-            watch.wait_for(lambda values: values["machine:slave-1"]["state"] == "running")
+            watch.wait_for(is_in("slave-1", "running"))
             watch.interrupt()
             assert watch.wait() == 0, watch.said()
     finally:
