@@ -46,8 +46,9 @@ class Live:
         self.process = process
         self.address = address
         self.log = log
-        host, port, self.token = re.fullmatch(r"http://(.+):(\d+)/\?token=(.+)", address).groups()  # type: ignore[union-attr]
-        self.host, self.port = str(host), int(port)
+        found = re.fullmatch(r"http://(.+):(\d+)/\?token=(.+)", address)
+        assert found is not None, address
+        self.host, self.port, self.token = found[1], int(found[2]), found[3]
 
     def press(self, action: str, name: str = "") -> tuple[int, str]:
         """A button: status and text."""
