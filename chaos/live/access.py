@@ -2,9 +2,13 @@
 
 Everything listens on 127.0.0.1, but every page in the user's browser can send requests there, and
 a name of another site may be made to point there (DNS rebinding). So a request has to name the host
-under which we are known, has to carry the token (in the address, or in the cookie that the page
-sets), and what changes something has to carry it in a header, which no form and no foreign script
+under which we are known, has to carry the token in the address or the cookie that the page sets,
+and what changes something has to carry the token in a header, which no form and no foreign script
 can send, and has to come from our own page.
+
+A cookie knows hosts and no ports, so that a browser shows it to every other server on 127.0.0.1. It
+therefore holds a secret of its own, with which one may look and not press; the page keeps the token
+where only pages of this port can read it.
 """
 
 import secrets
@@ -23,6 +27,7 @@ class Access:
         """Without `token` a new one is drawn."""
         self.port = port
         self.token = secrets.token_urlsafe(24) if token is None else token
+        self._look = secrets.token_urlsafe(24)
         self._hosts = {f"{name}:{port}" for name in NAMES}
         self._origins = {f"http://{host}" for host in self._hosts}
 
@@ -35,7 +40,7 @@ class Access:
     def cookie(self) -> str:
         """A `Set-Cookie` line. Named after the port: cookies know hosts only, and there may be
         two harnesses."""
-        return f"{self._cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        return f"{self._cookie_name}={self._look}; Path=/; HttpOnly; SameSite=Strict"
 
     def refusal(
         self, method: str, headers: Mapping[str, str], query: Mapping[str, str]
@@ -47,10 +52,15 @@ class Access:
         if origin is not None and origin.lower() not in self._origins:
             return "a page of another site has no business here"
         if method != "GET":
-            if not self._is_ours(headers.get(TOKEN_HEADER, "")):
-                return f"a request that changes something needs the token as {TOKEN_HEADER}"
+            if not _is_same(headers.get(TOKEN_HEADER, ""), self.token):
+                return (
+                    f"a request that changes something needs the token as {TOKEN_HEADER}: open the"
+                    " address that the harness printed, all of it"
+                )
             return None
-        if self._is_ours(query.get("token", "")) or self._is_ours(self._of_cookie(headers)):
+        if _is_same(query.get("token", ""), self.token):
+            return None
+        if _is_same(self._of_cookie(headers), self._look):
             return None
         return "wrong or no token: open the address that the harness printed, all of it"
 
@@ -65,6 +75,7 @@ class Access:
             return ""
         return "" if found is None else found.value
 
-    def _is_ours(self, given: str) -> bool:
-        """Compared in constant time."""
-        return secrets.compare_digest(given.encode(), self.token.encode())
+
+def _is_same(given: str, secret: str) -> bool:
+    """Compared in constant time."""
+    return secrets.compare_digest(given.encode(), secret.encode())

@@ -1,7 +1,7 @@
 """One HTTP connection of a browser: requests in, answers out. The protocol itself is h11's.
 
-Limits: a request's head 16 KiB, its body 4 KiB, 10 s for each of both; a browser that takes nothing
-for 20 s is dropped.
+Limits: a request's head 16 KiB, its body 4 KiB, 10 s for both from its first byte; 10 s to begin the
+first request, too. A browser that takes nothing for 20 s is dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,6 +56,8 @@ class HttpConnection:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX)
+        self._is_first = True
+        self._is_bodiless = False
 
     async def request(self) -> Request | None:
         """The next request; None when the browser has gone. Raises `BadRequest`."""
@@ -64,11 +66,14 @@ class HttpConnection:
         elif self._protocol.our_state is not h11.IDLE:
             return None
         try:
-            with trio.fail_after(IDLE_S):
-                head = await self._event()
-            if not isinstance(head, h11.Request):
-                return None
+            with trio.fail_after(READ_S if self._is_first else IDLE_S):
+                await self._first_bytes()
+            self._is_first = False
             with trio.fail_after(READ_S):
+                head = await self._event()
+                if not isinstance(head, h11.Request):
+                    return None
+                self._is_bodiless = head.method == b"HEAD"
                 body = await self._body()
         except h11.RemoteProtocolError as error:
             raise BadRequest(error.error_status_hint, str(error)) from error
@@ -92,7 +97,8 @@ class HttpConnection:
         """A whole answer of a content type. Raises `trio.BrokenResourceError`."""
         own = [("content-length", str(len(body)))]
         data = self._head(status, kind, [*own, *headers])
-        data += self._protocol.send(h11.Data(data=body)) or b""
+        if not self._is_bodiless:
+            data += self._protocol.send(h11.Data(data=body)) or b""
         data += self._protocol.send(h11.EndOfMessage()) or b""
         await self._send(data)
 
@@ -137,6 +143,10 @@ class HttpConnection:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
             raise trio.BrokenResourceError(f"the browser took nothing for {WRITE_S:g} s")
+
+    async def _first_bytes(self) -> None:
+        if not self._protocol.trailing_data[0]:
+            self._protocol.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
 
     async def _event(self) -> h11.Event | type[h11.PAUSED] | None:
         while True:

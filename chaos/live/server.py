@@ -1,6 +1,6 @@
 """Serves the page, what it shows, and its buttons, on 127.0.0.1 within the harness's own loop.
 
-GET /              the page (the token in the address, later in a cookie)
+GET /              the page (the token in the address; a cookie for looking afterwards)
 GET /live.js ...   its parts
 GET /feed          server-sent events: {"whole": ..., "values": {...}} (`chaos.live.feed`)
 POST /press        {"action": "kill", "name": "b1"}: a button; the token in a header
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import h11
 import orjson
 import trio
 
@@ -22,7 +23,10 @@ from rocketbed.world.api import Listener, Stream, World
 
 HOST: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 64
+STRANGERS_MAX: Final = 64
+"""Connections that have not shown the token yet; of more, the oldest is dropped."""
 PAGE: Final = Path(__file__).parent / "page"
+INDEX: Final = "index.html"
 KINDS: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -35,7 +39,6 @@ REPORT_POLICY: Final = (
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """A report is one file with its styles and its script in it."""
-TOKEN_MARK: Final = b"%token%"
 
 
 class LiveError(RocketbedError):
@@ -66,7 +69,13 @@ class LiveServer:
         self._world = world
         self._desk = desk
         self._listener: Listener | None = None
-        self._open = 0
+        self._known = 0
+        self._strangers: dict[HttpConnection, trio.CancelScope] = {}
+        self._parts = {
+            f"/{file.name}": file
+            for file in PAGE.iterdir()
+            if file.suffix in KINDS and file.name != INDEX
+        }
         self._routes: dict[tuple[str, str], Callable[[HttpConnection, Request], Awaitable[None]]]
         self._routes = {
             ("GET", "/"): self._page,
@@ -98,28 +107,54 @@ class LiveServer:
 
     async def _connection(self, stream: Stream) -> None:
         """All requests of one connection; whatever the browser does wrong ends only this one."""
-        self._open += 1
         connection = HttpConnection(stream)
         try:
             async with stream:
-                if self._open > CONNECTIONS_MAX:
-                    return
                 try:
-                    while (request := await connection.request()) is not None:
-                        await self._respond(connection, request)
+                    first = await self._first_request(connection)
+                    if first is not None and self._known < CONNECTIONS_MAX:
+                        await self._serve_known(connection, first)
                 except BadRequest as error:
                     await _say(connection, error.status, str(error))
                     await connection.finish()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        except (trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
             return
-        finally:
-            self._open -= 1
 
-    async def _respond(self, connection: HttpConnection, request: Request) -> None:
+    async def _first_request(self, connection: HttpConnection) -> Request | None:
+        """The first one, if it may be made. Who is not known yet cannot keep others away."""
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._strangers.pop(next(iter(self._strangers))).cancel()
+        with trio.CancelScope() as scope:
+            self._strangers[connection] = scope
+            try:
+                request = await connection.request()
+                if request is None or await self._is_admitted(connection, request):
+                    return request
+                await connection.finish()
+            finally:
+                self._strangers.pop(connection, None)
+        return None
+
+    async def _serve_known(self, connection: HttpConnection, first: Request) -> None:
+        self._known += 1
+        try:
+            request: Request | None = first
+            while request is not None:
+                await self._respond(connection, request)
+                request = await connection.request()
+                if request is not None and not await self._is_admitted(connection, request):
+                    return
+        finally:
+            self._known -= 1
+
+    async def _is_admitted(self, connection: HttpConnection, request: Request) -> bool:
+        """Whether a request is answered; one that is not is told why."""
         refusal = self.access.refusal(request.method, request.headers, request.query)
         if refusal is not None:
             await _say(connection, 403, refusal)
-            return
+        return refusal is None
+
+    async def _respond(self, connection: HttpConnection, request: Request) -> None:
         route = self._routes.get((request.method, request.path))
         if route is not None:
             await route(connection, request)
@@ -129,21 +164,21 @@ class LiveServer:
             await _say(connection, 405, f"{request.method} is not for {request.path}")
 
     async def _page(self, connection: HttpConnection, request: Request) -> None:
-        text = (PAGE / "index.html").read_bytes()
-        body = text.replace(TOKEN_MARK, self.access.token.encode())
         headers = [("set-cookie", self.access.cookie)]
-        await connection.answer(200, KINDS[".html"], body, headers)
+        await connection.answer(200, KINDS[".html"], (PAGE / INDEX).read_bytes(), headers)
 
     async def _file(self, connection: HttpConnection, path: str) -> None:
-        ours = self.files.get(path)
-        part = PAGE / path.removeprefix("/")
-        if ours is not None and ours.exists():
-            policy = [("content-security-policy", REPORT_POLICY)]
-            await connection.answer(200, KINDS[ours.suffix], ours.read_bytes(), policy)
-        elif "/" not in path[1:] and part.suffix in KINDS and part.is_file():
-            await connection.answer(200, KINDS[part.suffix], part.read_bytes())
-        else:
+        beside = self.files.get(path)
+        file = self._parts.get(path) if beside is None else beside
+        try:
+            body = b"" if file is None else file.read_bytes()
+        except OSError:
+            file = None
+        if file is None:
             await _say(connection, 404, f"there is no {path} here")
+            return
+        policy = [] if beside is None else [("content-security-policy", REPORT_POLICY)]
+        await connection.answer(200, KINDS[file.suffix], body, policy)
 
     async def _feed(self, connection: HttpConnection, request: Request) -> None:
         """Updates, until the browser has gone or takes none."""

@@ -61,6 +61,7 @@ def test_the_token_leaves_the_address_line(shown: Shown) -> None:
     assert shown.page.value("location.href") == f"http://127.0.0.1:{shown.run.port}/"
     shown.page.call("Page.reload")
     shown.page.wait_for("live.updates > 1")
+    assert shown.page.value("sessionStorage.getItem('token')") == shown.run.token
 
 
 def test_offsets_and_rates_move(shown: Shown) -> None:
@@ -93,6 +94,7 @@ def test_a_key_kills_the_chosen_node_and_starts_it_again(shown: Shown) -> None:
     page.wait_for("live.chosen === 'b2'")
     page.press("k")
     page.wait_for(f"{shown.machine('b2')}.state === 'down'")
+    page.value("dispatchEvent(new KeyboardEvent('keydown', {key: 'k', repeat: true}))")
     assert not Path(f"/proc/{first}").exists()
     page.wait_for("document.querySelector('.box[data-name=b2].down')")
     (band,) = shown.bands("kill b2")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import trio
 
 from chaos.live.feed import Feed
 from chaos.live.http import BODY_MAX, HEAD_MAX
-from chaos.live.server import LiveError, LiveServer, Refused
+from chaos.live.server import STRANGERS_MAX, LiveError, LiveServer, Refused
 from rocketbed.world.real import real_world
 
 
@@ -94,8 +94,8 @@ async def test_the_page_and_its_parts() -> None:
     async with site() as here:
         status, headers, body = await here.ask("GET", f"/?token={here.token}")
         assert status == 200
-        assert here.token.encode() in body
-        assert b"%token%" not in body
+        assert here.token.encode() not in body
+        assert here.token not in headers["set-cookie"]
         assert headers["content-security-policy"].startswith("default-src 'none'")
         cookie = {"cookie": headers["set-cookie"].partition(";")[0]}
         for part in ("/live.js", "/live.css", "/cards.js", "/charts.js", "/svg.js", "/icon.svg"):
@@ -216,3 +216,64 @@ async def test_two_servers_do_not_take_each_others_tokens() -> None:
         cookies = "; ".join(s.server.access.cookie.partition(";")[0] for s in (one, other))
         for here in (one, other):
             assert (await here.ask("GET", "/", {"cookie": cookies}))[0] == 200
+
+
+async def test_whatever_is_asked_ends_one_connection_only() -> None:
+    """Without the token too: each of these is one line of somebody else's shell."""
+    async with site() as here:
+        cookie = f"cookie: {here.server.access.cookie.partition(';')[0]}\r\n"
+        long = "/" + "x" * 3000 + ".js"
+        for first, more, status in (
+            ("HEAD / HTTP/1.1", "", 403),
+            ("HEAD / HTTP/1.0", "", 403),
+            ("CONNECT a:1 HTTP/1.1", "", 403),
+            ("GET / HTTP/1.1", "upgrade: websocket\r\nconnection: upgrade\r\n", 403),
+            (f"GET {long} HTTP/1.1", cookie, 404),
+            ("GET * HTTP/1.1", cookie, 404),
+            ("GET /%00.js HTTP/1.1", cookie, 404),
+        ):
+            async with await here.connect() as stream:
+                head = f"{first}\r\nhost: {here.host}\r\n{more}\r\n"
+                await stream.send_all(head.encode())
+                data = await stream.receive_some()
+                assert parse(data)[0] == status, first
+        here.server.files["/report"] = Path("/nowhere/index.html")
+        assert (await here.ask("GET", f"/report?token={here.token}"))[0] == 404
+        assert (await here.ask("GET", f"/?token={here.token}"))[0] == 200
+
+
+async def test_silent_strangers_do_not_keep_anybody_away() -> None:
+    async with site() as here:
+        silent = [await here.connect() for _ in range(STRANGERS_MAX + 3)]
+        for stream in silent[::2]:
+            await stream.send_all(b"GET / HTTP/1.1\r\nx-slow: ")
+        assert (await here.ask("GET", f"/?token={here.token}"))[0] == 200
+        for stream in silent[:3]:  # the oldest had to go
+            with suppress(trio.BrokenResourceError):
+                assert await stream.receive_some() == b""
+        for stream in silent:
+            await stream.aclose()
+
+
+async def test_a_request_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.live.http.READ_S", 0.02)
+    async with site() as here:
+        for part in (b"", b"GET / HTTP/1.1\r\nx-slow: "):
+            async with await here.connect() as stream:
+                if part:
+                    await stream.send_all(part)
+                assert await stream.receive_some() == b""
+
+
+async def test_the_cookie_looks_and_does_not_press() -> None:
+    """Every other server on 127.0.0.1 is shown the cookie too."""
+    async with site() as here:
+        cookie = here.server.access.cookie.partition(";")[0]
+        status, _, body = await here.ask("GET", "/", {"cookie": cookie})
+        assert status == 200
+        assert here.token.encode() not in body
+        stolen = {"cookie": cookie, "x-rocketbed-token": cookie.partition("=")[2]}
+        status, text = await here.press({"action": "kill", "name": "b1"}, stolen)
+        assert status == 403
+        assert "open the address" in text
+        assert here.desk.pressed == []

@@ -6,7 +6,7 @@ import { drawCluster } from "./cluster.js";
 const KEPT = { span: 400, event: 200, point: 600 };
 const TOGGLES = { k: ["kill", "start"], p: ["pause", "resume"], c: ["cut", "heal"], w: ["powercut"], m: ["promote"] };
 const SURE_MS = 3000;
-const token = document.querySelector('meta[name="token"]').content;
+const token = new URLSearchParams(location.search).get("token") ?? sessionStorage.getItem("token") ?? "";
 const byId = id => document.getElementById(id);
 
 const state = {
@@ -16,6 +16,7 @@ const state = {
 globalThis.live = state; // for tests and the curious
 
 if (location.search) history.replaceState(null, "", "/");
+if (token) sessionStorage.setItem("token", token); // for a reload; of this port's pages only
 
 function take(update) {
   if (update.whole) {
@@ -189,7 +190,7 @@ function short(value) {
 }
 
 addEventListener("keydown", event => {
-  if (event.ctrlKey || event.metaKey || event.altKey || byId("keys").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || byId("keys").open) return;
   const run = state.values.get("run");
   const key = event.key.toLowerCase();
   if (!run) return;
