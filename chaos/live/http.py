@@ -1,7 +1,7 @@
 """One HTTP connection of a browser: requests in, answers out. The protocol itself is h11's.
 
-Limits: a request's head 16 KiB, its body 4 KiB, 10 s for both from its first byte; 10 s to begin the
-first request, too. A browser that takes nothing for 20 s is dropped.
+Limits: a request's head 16 KiB, its body 4 KiB, 10 s for both from its first byte; 10 s to begin
+the first request, too. A browser that takes nothing for 20 s is dropped.
 """
 
 from collections.abc import Mapping, Sequence
