@@ -7,24 +7,25 @@ this one too. Containers and network are named after the directory, and gone whe
 
 import hashlib
 import os
-import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import trio
-
-from chaos.docker.backend import MEMORY, PYTHON, USER, give
-from chaos.docker.client import Daemon, asking, call
-from chaos.docker.container import SHELL, SIGNALLED, Spec, create, remove
+from chaos.docker.backend import PYTHON
+from chaos.docker.client import Daemon, asking
+from chaos.docker.container import remove
+from chaos.docker.errors import DockerError
 from chaos.docker.image import ready_image
-from chaos.docker.network import make_network, take_network
+from chaos.docker.member import ContainerMember
+from chaos.docker.network import Network, has_network, is_overlap, make_network, take_network
 from chaos.process.cluster import LocalCluster
 from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
-from chaos.process.member import ProcessError, tail_of
 from chaos.process.plan import FILE, NAMESERVER, ClusterError, ClusterPlan, Member, node_names
 from chaos.process.ports import HOST, is_free
+from chaos.process.software import CONFIG
+from rocketbed.wire.properties_text import render_properties
 
 
 class DockerCluster(LocalCluster):
@@ -32,7 +33,14 @@ class DockerCluster(LocalCluster):
 
     def __init__(self, directory: Path, plan: ClusterPlan) -> None:
         """Use `create_in_docker` or `LocalCluster.load`. Raises `DockerError`."""
-        self._daemon = Daemon.connect()
+        directory = directory.resolve()  # the path that containers and names have
+        try:
+            self._daemon = Daemon.connect(plan.daemon or None)
+        except DockerError as error:
+            raise DockerError(
+                f"the cluster of {directory} is in containers, and its daemon cannot be asked: "
+                f"{error}. If that daemon is gone for good, so are they: delete the directory"
+            ) from error
         self._name = name_of(directory)
         super().__init__(directory, plan)
 
@@ -47,54 +55,106 @@ class DockerCluster(LocalCluster):
         port: int = 0,
         settings: Mapping[str, str] | None = None,
     ) -> "DockerCluster":
-        """A new cluster in a directory that has none; nothing runs yet.
+        """A new cluster in a directory that has none; nothing runs yet. Builds the image first.
 
         `port` of this system will lead to the nameserver (0: none). Raises `ClusterError`,
-        `DockerError`.
+        `DockerError`; then, and when it is interrupted, nothing of it is there.
         """
-        directory = directory.absolute()
+        directory = directory.resolve()
         if (directory / FILE).exists():
             raise ClusterError(f"{directory} has a cluster already")
         if port and not is_free(port):
             raise ClusterError(f"port {port} is in use: choose another --port, or 0 for none")
         names = node_names(slaves)
+        name = name_of(directory)
         with Daemon.connect() as daemon:
-            network = make_network(daemon, name_of(directory), name_of(directory))
-        hosts = network.hosts
+            ready_image(daemon)
+            try:
+                network = make_network(daemon, name, name)
+                plan = cls._plan(names, network, daemon.address, sync, flush, port, settings)
+                cluster = cls(directory, plan)
+                cluster._write()
+            except BaseException:
+                with suppress(Exception):  # the first error counts
+                    take_away(daemon, name)
+                _unwrite(directory, names)
+                raise
+        return cluster
+
+    @staticmethod
+    def _plan(
+        names: Sequence[str],
+        network: Network,
+        daemon: str,
+        sync: bool,
+        flush: Literal["sync", "async"],
+        port: int,
+        settings: Mapping[str, str] | None,
+    ) -> ClusterPlan:
+        hosts, slaves = network.hosts, len(names) - 1
         members = [Member(name=NAMESERVER, port=NAMESERVER_PORT, host=hosts[0])]
         members += [
             Member(name=name, port=NODE_PORT, broker_id=number, host=hosts[1 + number])
             for number, name in enumerate(names)
         ]
-        plan = ClusterPlan(
+        return ClusterPlan(
             members=tuple(members),
             sync=sync and slaves > 0,
             in_sync_replicas=min(2, slaves + 1),
             flush=flush,
             settings=dict(settings or {}),
             subnet=network.subnet,
+            daemon=daemon,
             published=port,
         )
-        cluster = cls(directory, plan)
-        cluster._write()
-        return cluster
 
     def prepare(self) -> None:
-        """Let there be the image and the network. Blocks. Raises `DockerError`."""
+        """Let there be the image and the network. Blocks. Raises `DockerError`.
+
+        Where somebody else has its addresses by now, it gets new ones.
+        """
         ready_image(self._daemon)
-        take_network(self._daemon, self._name, self._name, self.plan.subnet)
+        try:
+            take_network(self._daemon, self._name, self._name, self.plan.subnet)
+        except DockerError as error:
+            if not is_overlap(error):
+                raise
+            self._move(make_network(self._daemon, self._name, self._name))
+
+    def _move(self, network: Network) -> None:
+        """Give the members addresses of another network. Raises `ClusterError`."""
+        members = tuple(
+            replace(member, host=host)
+            for member, host in zip(self.plan.members, network.hosts, strict=False)
+        )
+        self.plan = replace(self.plan, members=members, subnet=network.subnet)
+        self._processes = {member.name: self._make_process(member) for member in members}
+        addresses = ("brokerIP1", "bindAddress", "namesrvAddr")
+        try:
+            for member in members[1:]:
+                own = self.member_directory(member.name)
+                wanted = self.plan.node_settings(member, own)
+                settings = self._settings(member.name) | {key: wanted[key] for key in addresses}
+                (own / CONFIG).write_text(render_properties(settings), encoding="utf-8")
+            self.plan.save(self.directory)
+        except OSError as exc:
+            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc
+
+    async def give_up(self, names: Sequence[str]) -> None:
+        """End members that were to start; with the last of them containers and network go."""
+        if set(names) == set(self.names):
+            await self.close()
+        else:
+            for name in names:
+                await self.stop(name)
 
     async def close(self) -> list[str]:
         """Stop every member, and take containers and network away; data stays."""
         killed = await super().close()
-        with asking(f"the network {self._name} stays"):
-            for row in self._daemon.containers(self._name):
-                remove(self._daemon, row["Id"])
-            if self._daemon.api.networks(names=[self._name]):
-                self._daemon.api.remove_network(self._name)
+        take_away(self._daemon, self._name)
         return killed
 
-    def _make_process(self, member: Member) -> "ContainerMember":
+    def _make_process(self, member: Member) -> ContainerMember:
         ports = {}
         if not member.is_node and self.plan.published:
             ports = {member.port: (HOST, self.plan.published)}
@@ -111,118 +171,29 @@ class DockerCluster(LocalCluster):
         return [PYTHON, *super()._command(member)[1:]]
 
 
-class ContainerMember:
-    """A member's container, made anew at each start; `chaos.process.member.MemberProcess`."""
-
-    def __init__(
-        self,
-        daemon: Daemon,
-        cluster: str,
-        member: Member,
-        command: list[str],
-        directory: Path,
-        ports: Mapping[int, tuple[str, int]],
-    ) -> None:
-        self.directory = directory
-        self._daemon = daemon
-        self._cluster = cluster
-        self._member = member
-        self._command = command
-        self._ports = ports
-        self._full = f"{cluster}-{member.name}"
-
-    @property
-    def log_path(self) -> Path:
-        """In the member's directory."""
-        return self.directory / "log"
-
-    def start(self) -> int:
-        """Make and start the container; the pid of its init. Raises `ProcessError`."""
-        import docker.errors
-
-        name = self._member.name
-        state = self._state()
-        if state is not None and state["Running"]:
-            raise ProcessError(f"{name} is already running as process {state['Pid']}")
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.log_path.touch()
-        user = f"{os.geteuid()}:{os.getegid()}"
-        if os.geteuid() == 0:
-            give(self.directory)
-            user = f"{USER}:{USER}"
-        spec = Spec(
-            image=ready_image(self._daemon),
-            command=self._command,
-            network=self._cluster,
-            directory=self.directory,
-            user=user,
-            memory=MEMORY,
-            address=self._member.host,
-            ports=self._ports,
-        )
-        with asking(f"{name} does not start"):
-            if state is not None:
-                remove(self._daemon, self._full)
-            create(self._daemon, self._cluster, self._full, spec, [*SHELL, *self._command])
-            try:
-                self._daemon.api.start(self._full)
-            except docker.errors.APIError:
-                remove(self._daemon, self._full)
-                raise
-        return self.pid() or 0
-
-    def pid(self) -> int | None:
-        """Of the container's init, on this system."""
-        state = self._state()
-        return int(state["Pid"]) if state is not None and state["Running"] else None
-
-    def signal(self, number: signal.Signals) -> bool:
-        """SIGSTOP and SIGCONT freeze and thaw the container, others go to the program."""
-        state = self._state()
-        if state is None or not state["Running"]:
-            return False
-        with asking(f"{self._member.name}: {number.name}"):
-            if number == signal.SIGSTOP:
-                self._daemon.api.pause(self._full)
-            elif state["Paused"] and number in (signal.SIGCONT, signal.SIGTERM):
-                self._daemon.api.unpause(self._full)
-            if number not in (signal.SIGSTOP, signal.SIGCONT):
-                self._daemon.api.kill(self._full, number.name)
-        return True
-
-    async def wait_ended(self) -> int | None:
-        """Wait for the container's end; the program's exit code, None when it never ran."""
-        pid = self.pid()
-        if pid is not None:
-            with suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(pid)
-                try:
-                    await trio.lowlevel.wait_readable(descriptor)
-                finally:
-                    os.close(descriptor)
-        if self._state() is None:
-            return None
-        api, full = self._daemon.api, self._full
-        answer = await call(lambda: api.wait(full), f"the end of {self._member.name}")
-        status = int(answer["StatusCode"])
-        return SIGNALLED - status if status > SIGNALLED else status
-
-    def log_tail(self) -> str:
-        """The end of what it printed."""
-        return tail_of(self.log_path)
-
-    def _state(self) -> dict[str, Any] | None:
-        import docker.errors
-
-        with asking(f"{self._member.name} cannot be looked at"):
-            try:
-                state: dict[str, Any] = self._daemon.api.inspect_container(self._full)["State"]
-            except docker.errors.NotFound:
-                return None
-        return state
-
-
 def name_of(directory: Path) -> str:
     """What a directory's network is called, and what its containers' names begin with."""
-    digest = hashlib.sha256(os.fsencode(directory.absolute())).hexdigest()
+    digest = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()
     return f"rocketbed-cluster-{digest[:12]}"
+
+
+def take_away(daemon: Daemon, name: str) -> None:
+    """Remove a cluster's containers and network, as far as they are there. Blocks.
+
+    Raises `DockerError`.
+    """
+    with asking(f"the network {name} stays"):
+        for row in daemon.containers(name):
+            remove(daemon, row["Id"])
+        if has_network(daemon, name):
+            daemon.api.remove_network(name)
+
+
+def _unwrite(directory: Path, names: Sequence[str]) -> None:
+    """Take back what a new cluster wrote; what else is there stays."""
+    for name in names:
+        (directory / name / CONFIG).unlink(missing_ok=True)
+    (directory / FILE).unlink(missing_ok=True)
+    for made in [*(directory / name for name in (*names, NAMESERVER)), directory]:
+        with suppress(OSError):
+            made.rmdir()

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +78,10 @@ class Container:
         return self._spec.directory / "log"
 
     async def launch(self) -> int:
-        """Make and start it; the pid of its init on this system, 0 when it has ended already."""
+        """Make and start it; the pid of its init on this system, 0 when it has ended already.
+
+        One that does not start is taken away again.
+        """
         full = f"rocketbed-{self._run.id}-{self.name}-{next(_numbers)}"
         self._record = self._run.note("container", docker_record(self._daemon.address, full))
         self._pid = await call(lambda: self._start(full), f"{self.name} does not start")
@@ -87,8 +91,13 @@ class Container:
         self._id = create(
             self._daemon, self._run.id, full, self._spec, [*SHELL, *self._spec.command]
         )
-        self._daemon.api.start(self._id)
-        pid = int(self._state()["Pid"])
+        try:
+            self._daemon.api.start(self._id)
+            pid = int(self._state()["Pid"])
+        except BaseException:
+            with suppress(Exception):  # the first error counts; the record stays
+                remove(self._daemon, self._id)
+            raise
         with suppress(OSError):
             self._descriptor = os.pidfd_open(pid) if pid else -1
         return pid
@@ -101,21 +110,20 @@ class Container:
         """A signal to the program; SIGSTOP and SIGCONT freeze and thaw all of the container."""
         if self.pid() is None:
             return False
-        api, own = self._daemon.api, self._id
-        match number:
-            case signal.SIGSTOP:
-                await call(lambda: api.pause(own), f"{self.name} cannot be paused")
-            case signal.SIGCONT:
-                if (await call(self._state, self.name))["Paused"]:
-                    await call(lambda: api.unpause(own), f"{self.name} cannot be resumed")
-            case _:
-                try:
-                    await call(lambda: api.kill(own, number.name), f"{self.name}: {number.name}")
-                except DockerError:
-                    if self.pid() is not None:
-                        raise
-                    return False
+        try:
+            await call(partial(self._send, number), f"{self.name}: {number.name}")
+        except DockerError:
+            if self.pid() is not None:
+                raise
+            return False  # it ended meanwhile
         return True
+
+    def _send(self, number: signal.Signals) -> None:
+        api, own = self._daemon.api, self._id
+        if number not in (signal.SIGSTOP, signal.SIGCONT):
+            api.kill(own, number.name)
+        elif bool(self._state()["Paused"]) != (number == signal.SIGSTOP):
+            (api.pause if number == signal.SIGSTOP else api.unpause)(own)
 
     async def wait_ended(self) -> int | None:
         """Wait for its end, then take the container away; its exit code."""
@@ -147,13 +155,19 @@ class Container:
         return self._code
 
     async def limit_cpu(self, share: float | None) -> None:
-        """At most this share of one processor; None: no limit."""
+        """At most this share of one processor; None: no limit. Nothing once it has ended."""
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
         period = CPU_PERIOD_US
-        await call(
-            lambda: self._daemon.api.update_container(self._id, cpu_period=period, cpu_quota=quota),
-            f"{self.name} cannot be limited",
-        )
+        try:
+            await call(
+                lambda: self._daemon.api.update_container(
+                    self._id, cpu_period=period, cpu_quota=quota
+                ),
+                f"{self.name} cannot be limited",
+            )
+        except DockerError:
+            if self.pid() is not None:
+                raise
 
     def log_tail(self) -> str:
         """The end of what it printed."""

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -30,6 +31,7 @@ DOWN_S: Final = 20.0
 LOOK_S: Final = 0.02
 POOL: Final = "10.99.{}.0/{}"
 """Addresses of its bridge (the first /24 of a /20) and of the networks made there."""
+RANGES: Final = 16
 DAEMON: Final = "dockerd"
 
 
@@ -41,7 +43,7 @@ class PrivateDaemon:
         self.log_path = self.directory / "log"
         number = int(hashlib.sha256(bytes(self.directory)).hexdigest(), 16)
         self._bridge = f"rbd-{number % 0xFFFFFF:06x}"
-        self._range = 16 * (number % 16)
+        self._range = number % RANGES
         self._state = Path(f"/run/rocketbed-docker-{number % 0xFFFFFF:06x}")
         self.address = f"unix://{self._state}/socket"
         """For DOCKER_HOST."""
@@ -86,6 +88,8 @@ class PrivateDaemon:
         run.note("mount", self.directory)
         run.note("bridge", self._bridge)
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
+        self._range = _free_range(self._range)
         self._make_bridge()
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -111,15 +115,14 @@ class PrivateDaemon:
             *("--host", self.address),
             *("--pidfile", str(self._state / "pid")),
             *("--bridge", self._bridge),
-            *("--default-address-pool", f"base={POOL.format(self._range, 20)},size=24"),
+            *("--default-address-pool", f"base={POOL.format(16 * self._range, 20)},size=24"),
             "--iptables=false",
             "--ip-forward=false",
             "--ip-masq=false",
         ]
 
     def _make_bridge(self) -> None:
-        subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
-        own = POOL.format(self._range, 24).replace(".0/", ".1/")
+        own = POOL.format(16 * self._range, 24).replace(".0/", ".1/")
         for command in (
             ["ip", "link", "add", "name", self._bridge, "type", "bridge"],
             ["ip", "addr", "add", own, "dev", self._bridge],
@@ -148,6 +151,18 @@ class PrivateDaemon:
         if self._run is not None:
             self._run.close()
         os.close(self._lock)
+
+
+def _free_range(wished: int) -> int:
+    """The first range from `wished` on in which this system has no address."""
+    command = ["ip", "-oneline", "-4", "addr", "show"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    own = [IPv4Interface(line.split()[3]).network for line in shown.splitlines()]
+    for number in (wished + step for step in range(RANGES)):
+        pool = IPv4Network(POOL.format(16 * (number % RANGES), 20))
+        if not any(pool.overlaps(network) for network in own):
+            return number % RANGES
+    raise DockerError(f"all addresses of {POOL.format(0, 16)} are in use: end other daemons")
 
 
 def main(arguments: list[str]) -> int:

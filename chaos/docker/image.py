@@ -7,10 +7,11 @@ wheel there is nothing to build from; then the image has to be there.
 import hashlib
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from chaos.docker.client import Daemon
+from chaos.docker.client import Daemon, asking
 from chaos.docker.errors import DockerError
 
 IMAGE: Final = "rocketbed/node:local"
@@ -32,25 +33,26 @@ Say = Callable[[str], None]
 
 
 def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
-    """An image of this very code, built if need be; its name. Blocks. Raises `DockerError`."""
-    import docker.errors
+    """An image of this very code, built if need be; its id. Blocks. Raises `DockerError`.
 
-    try:
-        labels = daemon.api.inspect_image(IMAGE)["Config"]["Labels"] or {}
-    except docker.errors.ImageNotFound:
-        labels = None
+    The id stays what it is when another checkout gives the name to its own image.
+    """
+    found = _look(daemon)
     if not (ROOT / DOCKERFILE).exists():
-        if labels is None:
+        if found is None:
             raise DockerError(
                 f"the Docker daemon has no image {IMAGE}, and there is no checkout to build it "
                 "from: build it in one (python -m chaos.docker.image)"
             )
-        return IMAGE
+        return found[0]
     digest = source_digest()
-    if labels is None or labels.get(SOURCE_LABEL) != digest:
+    if found is None or found[1] != digest:
         say(f"building {IMAGE}")
         build(daemon, digest)
-    return IMAGE
+        found = _look(daemon)
+    if found is None:
+        raise DockerError(f"{IMAGE} was built and is gone: is somebody removing images?")
+    return found[0]
 
 
 def source_digest() -> str:
@@ -72,14 +74,13 @@ def build(daemon: Daemon, digest: str) -> None:
     arguments = ["docker", "--host", daemon.address, "build", "--network", "host"]
     arguments += ["--target", "node"]
     arguments += ["-f", str(ROOT / DOCKERFILE), "-t", IMAGE, "--label", f"{SOURCE_LABEL}={digest}"]
-    try:
+    with asking(f"{BASE} cannot be looked at"), suppress(docker.errors.ImageNotFound):
         daemon.api.inspect_image(BASE)
         arguments += ["--build-arg", f"BASE={BASE}"]
-    except docker.errors.ImageNotFound:
-        pass
     try:
         done = subprocess.run(
             [*arguments, str(ROOT)],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -97,6 +98,18 @@ def build(daemon: Daemon, digest: str) -> None:
             "compose/take-host-settings"
         )
         raise DockerError(f"{IMAGE} cannot be built; {hint}. The build ends with:\n{last}")
+
+
+def _look(daemon: Daemon) -> tuple[str, str] | None:
+    """The image's id and the digest of its sources; None when there is none."""
+    import docker.errors
+
+    with asking(f"the image {IMAGE} cannot be looked at"):
+        try:
+            row = daemon.api.inspect_image(IMAGE)
+        except docker.errors.ImageNotFound:
+            return None
+    return str(row["Id"]), (row["Config"]["Labels"] or {}).get(SOURCE_LABEL, "")
 
 
 def _sources() -> Iterator[Path]:

@@ -11,9 +11,14 @@ from typing import Final
 
 from chaos.docker.client import LABEL, Daemon, asking
 from chaos.docker.container import remove
+from chaos.docker.errors import DockerError
 
 FIRST_HOST: Final = 10
 """Of the range: the first addresses are Docker's own."""
+TRIES: Final = 10
+"""Somebody else may take the range between our two steps."""
+OVERLAPS: Final = ("overlap", "conflicts with network")
+"""What the daemon says then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +39,33 @@ def make_network(daemon: Daemon, name: str, run_id: str) -> Network:
     Raises `DockerError`.
     """
     with asking("no network for the containers"):
-        if daemon.api.networks(names=[name]):
+        if has_network(daemon, name):
             for row in daemon.containers(run_id):
                 remove(daemon, row["Id"])
             daemon.api.remove_network(name)
-        daemon.api.create_network(name, driver="bridge", labels={LABEL: run_id})
-        subnet = str(daemon.api.inspect_network(name)["IPAM"]["Config"][0]["Subnet"])
-        daemon.api.remove_network(name)
-    return take_network(daemon, name, run_id, subnet)
+    for number in range(TRIES):
+        with asking("no network for the containers"):
+            made = daemon.api.create_network(
+                name, driver="bridge", labels={LABEL: run_id}, check_duplicate=True
+            )["Id"]
+            subnet = str(daemon.api.inspect_network(made)["IPAM"]["Config"][0]["Subnet"])
+            daemon.api.remove_network(made)
+        try:
+            return take_network(daemon, name, run_id, subnet)
+        except DockerError as error:
+            if not is_overlap(error) or number == TRIES - 1:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def is_overlap(error: DockerError) -> bool:
+    """Whether a network was refused because somebody else has its addresses."""
+    return any(words in str(error) for words in OVERLAPS)
+
+
+def has_network(daemon: Daemon, name: str) -> bool:
+    """Whether there is one of this very name (the daemon also finds those it is a part of)."""
+    return any(row["Name"] == name for row in daemon.api.networks(names=[name]))
 
 
 def take_network(daemon: Daemon, name: str, run_id: str, subnet: str) -> Network:
@@ -52,7 +76,9 @@ def take_network(daemon: Daemon, name: str, run_id: str, subnet: str) -> Network
     import docker.types
 
     with asking(f"no network for the containers on {subnet}"):
-        if not daemon.api.networks(names=[name]):
+        if not has_network(daemon, name):
             ipam = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet=subnet)])
-            daemon.api.create_network(name, driver="bridge", labels={LABEL: run_id}, ipam=ipam)
+            daemon.api.create_network(
+                name, driver="bridge", labels={LABEL: run_id}, ipam=ipam, check_duplicate=True
+            )
     return Network(subnet)

@@ -1,29 +1,30 @@
 """A cluster of real processes, behind the seam that every backend has (`chaos.trial.api`).
 
-Nodes and nameservers are programs of their own; clients run in this process, on the network of
-their own machine (`chaos.process.fabric`). Disks are plain directories, or a volume for each node
-whose power can be cut (`chaos.process.machine`). Everything that outlives a process is on record of
-the janitor's run.
+Nodes and nameservers are programs of their own (`chaos.process.watcher` reads their logs and notes
+their ends); clients run in this process (`chaos.process.clients`), on the network of their own
+machine (`chaos.process.fabric`). Disks are plain directories, or a volume for each node whose power
+can be cut (`chaos.process.machine`). Everything that outlives a process is on record of the
+janitor's run.
 """
 
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import trio
 
-from chaos.history import Function, HistoryWriter
+from chaos.history import HistoryWriter
 from chaos.process.asking import Asker
+from chaos.process.clients import Clients
+from chaos.process.evidence import Keeping
 from chaos.process.fabric import Fabric
 from chaos.process.machine import Machine
 from chaos.process.member import Launched, ManagedProcess
 from chaos.process.software import OwnSoftware, Software
-from chaos.record import IMAGES, STORES, Image
-from chaos.trace import Trace
+from chaos.process.watcher import POWER_CUT, Watcher
 from chaos.trial.api import (
     BackendError,
     Collected,
@@ -37,7 +38,6 @@ from chaos.trial.api import (
 )
 from rocketbed.world.api import Address, World
 
-LOOK_S: Final = 0.005
 END_S: Final = 20.0
 MISSING: Final = {
     "client.pause": "clients share the harness's process: they cannot be stopped one by one",
@@ -67,26 +67,23 @@ class ProcessBackend:
         self.fabric = fabric
         self._software = OwnSoftware() if software is None else software
         self.history = history
-        self.images: list[Image] = []
+        self._keeping = Keeping(machines, directory.parent, began_ns)
         self._machines = machines
         self._nameservers = list(nameservers)
         self._directory = directory
         self._began_ns = began_ns
         self._processes: dict[str, Launched] = {}
         self._paused: set[str] = set()
-        self._causes: dict[Launched, str] = {}
-        """Why a process is going to end."""
-        self._reasons: dict[str, str] = {}
-        self._end_counts: dict[str, int] = {}
         self._armed: dict[str, bool] = {}
         """Nodes that have a crash point; whether the power goes with it."""
-        self._noted: dict[Launched, trio.Event] = {}
-        """Of each process from its start until its end stands in the history; set then."""
+        self._watcher = Watcher(
+            self._software, history, machines.keys(), self._struck, self._lose_unflushed
+        )
         self._launched: dict[str, trio.Event] = {}
         """Set once the latest start of a program is over: only then can it be signalled."""
         self._power = {name: trio.Lock() for name in machines}
         """Held while a node's power is cut and comes back: the disk is away meanwhile."""
-        self._clients: dict[str, trio.CancelScope] = {}
+        self._clients = Clients()
 
     async def __aenter__(self) -> Self:
         await self.fabric.__aenter__()
@@ -103,16 +100,33 @@ class ProcessBackend:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with trio.CancelScope(shield=True):
-            for process in self._processes.values():
-                self._causes.setdefault(process, "kill")
+        try:
+            with trio.CancelScope(shield=True):
+                await self._end_all()
+        finally:
+            self._nursery.cancel_scope.cancel()
+            try:
+                await self._nursery_manager.__aexit__(kind, error, traceback)
+            finally:
+                await self.fabric.__aexit__(kind, error, traceback)  # may hold a nursery: no shield
+
+    async def _end_all(self) -> None:
+        """End every program, also when one of them cannot be; that one's error comes then."""
+        failures: list[BackendError] = []
+
+        async def end(process: Launched) -> None:
+            try:
                 if await process.send(signal.SIGKILL):
                     await process.wait_ended()  # its watcher may be cancelled already
-        self._nursery.cancel_scope.cancel()
-        try:
-            await self._nursery_manager.__aexit__(kind, error, traceback)
-        finally:
-            await self.fabric.__aexit__(kind, error, traceback)  # may hold a nursery: no shield
+            except BackendError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for process in self._processes.values():
+                self._watcher.blame(process, "kill", first=True)
+                nursery.start_soon(end, process)
+        if failures:
+            raise failures[0]
 
     # --- looking
 
@@ -143,23 +157,21 @@ class ProcessBackend:
 
     def state(self, name: str) -> State:
         """Of a node or nameserver."""
-        if self._processes.get(name) not in self._noted:
+        if not self._watcher.has(self._processes.get(name)):
             return "down"
         return "paused" if name in self._paused else "running"
 
     async def settled(self, name: str) -> None:
         """Wait for the watcher of its last process."""
-        earlier = self._processes.get(name)
-        if earlier is not None and (noted := self._noted.get(earlier)) is not None:
-            await noted.wait()
+        await self._watcher.off(self._processes.get(name))
 
     def ends(self, name: str) -> int:
         """How often it has ended."""
-        return self._end_counts.get(name, 0)
+        return self._watcher.ends(name)
 
     def end_reason(self, name: str) -> str:
         """The last line of its log, if it ended by itself."""
-        return self._reasons.get(name, "")
+        return self._watcher.reason(name)
 
     async def observe(self, name: str) -> Sample | None:
         """Ask the node."""
@@ -178,10 +190,8 @@ class ProcessBackend:
         if found is None:
             return None
         address, epoch, start = found
-        for name in self._machines:
-            if self.fabric.address(name) == address:
-                return Elected(node=name, epoch=epoch, start=start)
-        return None
+        names = (name for name in self._machines if self.fabric.address(name) == address)
+        return next((Elected(node=name, epoch=epoch, start=start) for name in names), None)
 
     # --- processes
 
@@ -189,9 +199,7 @@ class ProcessBackend:
         """Start a node or nameserver; waits until an earlier process of it is off the books."""
         if stale:
             raise BackendError(MISSING["nameserver.stale"])
-        earlier = self._processes.get(name)
-        if earlier is not None and (noted := self._noted.get(earlier)) is not None:
-            await noted.wait()
+        await self.settled(name)
         if name in self._power:
             async with self._power[name]:
                 pass  # a cut that is under way ends first
@@ -214,20 +222,19 @@ class ProcessBackend:
             await self.fabric.restore(name)
         process = self._process(name, command, environment, own)
         self._processes[name] = process
-        self._reasons.pop(name, None)
-        log_end = process.log_path.stat().st_size if process.log_path.exists() else 0
-        self._noted[process] = trio.Event()
+        self._paused.discard(name)
+        log_begin = self._watcher.begin(name, process)
         launched = self._launched[name] = trio.Event()
         try:
             pid = await process.launch()
         except BaseException:
-            self._noted.pop(process).set()
+            self._watcher.give_up(process)
             raise
         finally:
             launched.set()
-        if name in self._machines:
+        if pid and name in self._machines:
             self._machines[name].started(pid)
-        self._nursery.start_soon(self._watch, name, process, log_end)
+        self._nursery.start_soon(self._watcher.watch, name, process, log_begin)
 
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
@@ -243,15 +250,14 @@ class ProcessBackend:
 
     async def stop(self, name: str, timeout_s: float = END_S) -> bool:
         """SIGTERM, and wait; longer where the software is known to take longer."""
-        process = self._processes.get(name)
-        if process is None or process.pid() is None:
+        process = await self._running(name)
+        if process is None:
             return False
-        noted = self._noted[process]
-        self._causes[process] = "stop"
+        self._watcher.blame(process, "stop")
         await process.send(signal.SIGTERM)
         with trio.move_on_after(max(timeout_s, self._software.stop_s)):
             code = await process.wait_ended()
-            await noted.wait()
+            await self._watcher.off(process)
             return self._software.is_clean(code)
         await self.kill(name)
         return False
@@ -273,16 +279,16 @@ class ProcessBackend:
         async with self._power[name]:
             await self.fabric.silence(name)
             machine.power_cut()
-            await self._end(name, "powercut")
+            await self._end(name, POWER_CUT)
             await machine.remount()
-            self._keep_image(name, "powercut")
+            self._keeping.image(name, self.now_ns(), POWER_CUT)
 
     async def _lose_unflushed(self, name: str) -> None:
         machine = self._machines[name]
         async with self._power[name]:
             machine.power_cut()
             await machine.remount()
-            self._keep_image(name, "powercut")
+            self._keeping.image(name, self.now_ns(), POWER_CUT)
 
     async def crash(self, name: str, point: CrashPoint) -> None:
         """Arm a crash point: of the disk layer, or a mark of the node.
@@ -321,68 +327,21 @@ class ProcessBackend:
         if process is None:
             await self.settled(name)
             return
-        self._causes[process] = cause
+        self._watcher.blame(process, cause)
         self._paused.discard(name)
-        noted = self._noted[process]
         await process.send(signal.SIGKILL)
-        with trio.fail_after(END_S):
-            await noted.wait()
+        with trio.move_on_after(END_S):
+            await self._watcher.off(process)
+            return
+        raise BackendError(f"{name} has not ended {END_S:g} s after SIGKILL")
 
-    async def _watch(self, name: str, process: Launched, log_end: int) -> None:
-        """Read a process's log until it has recovered, and note its end."""
-        if name not in self._nameservers:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read_log, name, process, log_end)
-                await process.wait_ended()
-                nursery.cancel_scope.cancel()
-            self._read_rest(name, process, log_end)
-        else:
-            await process.wait_ended()
-        code = process.exit_code()
-        cause = self._causes.pop(process, "crash")
-        has_power_gone = False
-        if cause == "crash" and name in self._armed and code == -signal.SIGKILL:
-            has_power_gone = self._armed[name]
-            cause = "powercut" if has_power_gone else "kill"
-            await self.crash(name, CrashPoint())
-        elif cause == "crash" and self._processes[name] is process:
-            log = process.log_path.read_bytes()[log_end:].decode("utf-8", "replace")
-            self._reasons[name] = self._software.reason(log.strip(), code)
-        if name not in self._nameservers:
-            fields = {"cause": cause, "code": code, "reason": self._reasons.get(name, "")}
-            self.history.event(Function.NODE, name, "exit", fields)
-        if has_power_gone:
-            await self._lose_unflushed(name)
-        self._end_counts[name] = self._end_counts.get(name, 0) + 1
-        self._noted.pop(process).set()
-
-    async def _read_log(self, name: str, process: Launched, log_end: int) -> None:
-        while not self._note_recovery(name, process, log_end):
-            await trio.sleep(LOOK_S)
-
-    def _read_rest(self, name: str, process: Launched, log_end: int) -> None:
-        for fields in self._software.cuts(process.log_path.read_bytes()[log_end:]):
-            self.history.event(Function.NODE, name, "cut", dict(fields))
-
-    def _note_recovery(self, name: str, process: Launched, log_end: int) -> bool:
-        fields = self._software.recovered(process.log_path.read_bytes()[log_end:])
-        if fields is not None:
-            self.history.event(Function.NODE, name, "recovered", dict(fields))
-        return fields is not None
-
-    def _keep_image(self, name: str, cause: str) -> None:
-        number = 1 + sum(image.node == name for image in self.images)
-        where = f"{IMAGES}/{name}-{number}"
-        self._machines[name].copy_store(self._directory.parent / where)
-        self.images.append(
-            Image(
-                node=name,
-                number=number,
-                time_ns=self.now_ns(),
-                cause=cause,
-                directory=where,
-            )
-        )
+    def _struck(self, name: str, code: int | None) -> str | None:
+        """What the crash point of a node did, if that ended it; it is not armed any more then."""
+        if name not in self._armed or code != -signal.SIGKILL:
+            return None
+        with_power = self._armed.pop(name)
+        self._machines[name].crash_at(None, None)
+        return POWER_CUT if with_power else "kill"
 
     # --- surroundings
 
@@ -416,24 +375,11 @@ class ProcessBackend:
 
     def start_client(self, name: str, program: Program) -> None:
         """Run a program in this process, on the network of its machine."""
-        scope = self._clients[name] = trio.CancelScope()
-        self._nursery.start_soon(self._run_client, name, program, scope)
-
-    async def _run_client(self, name: str, program: Program, scope: trio.CancelScope) -> None:
-        try:
-            with scope:
-                await program(self.fabric.world(name))
-        finally:
-            if self._clients.get(name) is scope:
-                del self._clients[name]
+        self._clients.start(self._nursery, name, program, self.fabric.world(name))
 
     async def kill_client(self, name: str) -> None:
         """End the program; its connections close."""
-        scope = self._clients.get(name)
-        if scope is not None:
-            scope.cancel()
-        while self._clients.get(name) is scope and scope is not None:
-            await trio.sleep(LOOK_S)
+        await self._clients.kill(name)
 
     async def pause_client(self, name: str, *, resume: bool = False) -> None:
         """Not possible here (`client.pause`)."""
@@ -441,26 +387,13 @@ class ProcessBackend:
 
     def client_state(self, name: str) -> State:
         """Whether the program runs."""
-        return "running" if name in self._clients else "down"
+        return self._clients.state(name)
 
     # --- the end
 
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "net": self.fabric.name,
-            "software": self._software.name,
-            "elects": self._software.elects,
-        }
-
     async def collect(self, directory: Path) -> Collected:
         """Copy stores off their machines."""
-        stores: dict[str, str] = {}
-        trace = Trace()
-        for name, machine in self._machines.items():
-            where = f"{STORES}/{name}"
-            with suppress(FileNotFoundError):
-                machine.copy_store(directory / where)
-                stores[name] = where
-            machine.read_trace(trace.node(name), self._began_ns)
-        trace.nodes = {name: node for name, node in trace.nodes.items() if node.times}
-        return Collected(stores, self.images, trace, facts=self._facts())
+        stores = self._keeping.stores(directory)
+        software = self._software
+        facts = {"net": self.fabric.name, "software": software.name, "elects": software.elects}
+        return Collected(stores, self._keeping.images, self._keeping.trace(), facts=facts)

@@ -11,7 +11,7 @@ that started it and can be taken up again with `LocalCluster.load`.
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -197,6 +197,9 @@ class LocalCluster:
 
     def prepare(self) -> None:
         """Let there be what members stand on; processes need nothing. May take a while."""
+
+    async def give_up(self, names: Sequence[str]) -> None:
+        """Members that were to start and do not, or not all; processes stay to be looked at."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,12 +5,17 @@ Apart, since most guardians never need it and should start fast.
 
 import http.client
 import socket
+import time
+from pathlib import Path
 from typing import Final
 
 TIMEOUT_S: Final = 20.0
-GONE: Final = (200, 204, 409)
-"""409: somebody else is removing it."""
+GONE: Final = (200, 204)
 UNKNOWN: Final = 404
+BUSY: Final = (403, 409)
+"""A network that a container is still leaving; a container that somebody else is removing."""
+BUSY_S: Final = 10.0
+LOOK_S: Final = 0.05
 
 
 def docker_record(address: str, name: str) -> str:
@@ -19,19 +24,37 @@ def docker_record(address: str, name: str) -> str:
 
 
 def delete(value: str, path: str) -> bool:
-    """DELETE a thing; whether it was there. Raises `OSError`. Without a daemon there is nothing."""
+    """DELETE a thing, and wait until it is gone; whether it was there. Raises `OSError`.
+
+    A daemon that was private took its things along, and the directory of its socket. Another one
+    that does not answer may be back, with what it had: then this is an error, to be tried again.
+    """
     address, _, name = value.partition(" ")
-    connection = _UnixConnection(address.removeprefix("unix://"))
-    try:
-        connection.request("DELETE", path.format(name))
-        status = connection.getresponse().status
-    except (FileNotFoundError, ConnectionRefusedError):
+    socket_path = Path(address.removeprefix("unix://"))
+    if not socket_path.parent.exists():
         return False
-    finally:
-        connection.close()
+    until = time.monotonic() + BUSY_S
+    was_there = False
+    while (status := _delete(socket_path, path.format(name))) in BUSY:
+        was_there = True
+        if time.monotonic() >= until:
+            break
+        time.sleep(LOOK_S)
     if status not in (*GONE, UNKNOWN):
         raise OSError(f"the Docker daemon at {address} answers {status} for {name}")
-    return status != UNKNOWN
+    return was_there or status != UNKNOWN
+
+
+def _delete(socket_path: Path, path: str) -> int:
+    """The answer's status. Raises `OSError`."""
+    connection = _UnixConnection(str(socket_path))
+    try:
+        connection.request("DELETE", path)
+        return int(connection.getresponse().status)
+    except http.client.HTTPException as error:
+        raise OSError(f"the Docker daemon at {socket_path} answers nonsense: {error!r}") from error
+    finally:
+        connection.close()
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -76,6 +76,8 @@ class ClusterPlan:
     """Further settings of every node, by RocketMQ's names."""
     subnet: str = ""
     """Of a cluster in containers: the addresses of its network. Empty: they are processes."""
+    daemon: str = ""
+    """Of a cluster in containers: where its Docker daemon is, `unix:///path`."""
     published: int = 0
     """Of a cluster in containers: the port of this system that leads to the nameserver, 0: none."""
     promotions: int = 0

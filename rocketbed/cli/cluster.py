@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
+import trio
 
 from rocketbed.cli.client import json_option, run, show, show_json, table
 from rocketbed.cli.cluster_watch import watch
@@ -80,11 +81,16 @@ def up(
     them, and --port leads to the nameserver.
     """
     from chaos.process.cluster import LocalCluster
-    from chaos.process.plan import FILE
+    from chaos.process.plan import FILE, ClusterError
 
     if (directory / FILE).exists():
         click.echo(f"{directory} has a cluster already: it goes on with its own options", err=True)
         found = LocalCluster.load(directory)
+        if docker and not found.plan.subnet:
+            raise ClusterError(
+                f"the cluster of {directory} is one of processes: take another --dir for one in "
+                "containers, or delete it (cluster down --remove)"
+            )
     else:
         settings = dict(_setting(item) for item in overrides)
         if docker:
@@ -108,7 +114,12 @@ def up(
 async def _start(found: LocalCluster) -> list[MemberStatus]:
     missing = [name for name in found.names if found.pid(name) is None]
     if missing:
-        await found.start(*missing)
+        try:
+            await found.start(*missing)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await found.give_up(missing)
+            raise
     return await found.status()
 
 

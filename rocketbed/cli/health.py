@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import click
+import trio
 
 from rocketbed.cli.client import run
 
@@ -39,27 +41,29 @@ async def _missing(address: str, nameservers: str | None) -> str | None:
     from rocketbed.world.real import real_world
 
     world = real_world("health")
-    failures = []
     try:
         if nameservers is None:
             async with Admin(world, nameservers=address, timeout_s=TIMEOUT_S) as admin:
                 await admin.cluster()
             return None
         async with Admin(world, nameservers=nameservers, timeout_s=TIMEOUT_S) as admin:
-            info = await admin.runtime_info(address)
+            await admin.runtime_info(address)
     except (ClientError, RemotingError) as exc:
         return str(exc)
-    answers = 0
-    for one in nameservers.split(";"):
+    known: dict[str, bool] = {}  # by nameserver that answers
+
+    async def ask(one: str) -> None:
         async with Admin(world, nameservers=one, timeout_s=TIMEOUT_S) as admin:
-            try:
+            with suppress(ClientError, RemotingError):
                 table = (await admin.cluster()).broker_addr_table
-            except (ClientError, RemotingError):
-                continue
-        answers += 1
-        known = {port for broker in table.values() for port in broker.broker_addrs.values()}
-        if address not in known:
-            failures.append(f"{one} does not know it")
-    if not info or not answers:
+                known[one] = any(
+                    address in broker.broker_addrs.values() for broker in table.values()
+                )
+
+    asked = [one for one in nameservers.split(";") if one.strip()]
+    async with trio.open_nursery() as nursery:  # at once: a health check has little time
+        for one in asked:
+            nursery.start_soon(ask, one)
+    if not known:
         return "no nameserver answers"
-    return "; ".join(failures) or None
+    return "; ".join(f"{one} does not know it" for one in asked if not known.get(one, True)) or None

@@ -1,0 +1,118 @@
+"""Watches the programs of a cluster: what their logs say, and how and why they end.
+
+A program is on the books from its start until its end stands in the history. Whoever is going to
+end it says why beforehand (`blame`); an end that nobody is to blame for is a crash, and the last
+line of the log is its reason.
+"""
+
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from chaos.history import Function, HistoryWriter
+from chaos.process.member import Launched
+from chaos.process.software import Software
+
+LOOK_S: Final = 0.005
+POWER_CUT: Final = "powercut"
+CRASH: Final = "crash"
+
+Struck = Callable[[str, int | None], str | None]
+"""Of a node that ended, with its exit code: what its crash point did (`kill`, `powercut`)."""
+
+
+class Watcher:
+    """The books of one cluster."""
+
+    def __init__(
+        self,
+        software: Software,
+        history: HistoryWriter,
+        nodes: Collection[str],
+        struck: Struck,
+        lose_unflushed: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Nodes have logs that are read; `lose_unflushed` is for one that died with its power."""
+        self._software = software
+        self._history = history
+        self._nodes = nodes
+        self._struck = struck
+        self._lose_unflushed = lose_unflushed
+        self._causes: dict[Launched, str] = {}
+        self._reasons: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._noted: dict[Launched, trio.Event] = {}
+        """Of each program on the books; set when it is off them."""
+
+    def begin(self, name: str, process: Launched) -> int:
+        """It is about to be started; where its log will begin."""
+        self._reasons.pop(name, None)
+        self._noted[process] = trio.Event()
+        with suppress(FileNotFoundError):
+            return process.log_path.stat().st_size
+        return 0
+
+    def give_up(self, process: Launched) -> None:
+        """It was not started."""
+        self._noted.pop(process).set()
+
+    def blame(self, process: Launched, cause: str, *, first: bool = False) -> None:
+        """It will end, and why; with `first` only if nothing else was said before."""
+        if not first or process not in self._causes:
+            self._causes[process] = cause
+
+    def has(self, process: Launched | None) -> bool:
+        """Whether it is on the books."""
+        return process in self._noted
+
+    async def off(self, process: Launched | None) -> None:
+        """Wait until it is off the books."""
+        if process is not None and (noted := self._noted.get(process)) is not None:
+            await noted.wait()
+
+    def ends(self, name: str) -> int:
+        """How often a program has ended."""
+        return self._counts.get(name, 0)
+
+    def reason(self, name: str) -> str:
+        """Why, if it ended by itself and was not started since."""
+        return self._reasons.get(name, "")
+
+    async def watch(self, name: str, process: Launched, log_begin: int) -> None:
+        """Read a node's log until it has recovered; note the end."""
+        is_node = name in self._nodes
+        if is_node:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_log, name, process, log_begin)
+                await process.wait_ended()
+                nursery.cancel_scope.cancel()
+            for fields in self._software.cuts(_read(process, log_begin)):
+                self._history.event(Function.NODE, name, "cut", dict(fields))
+        else:
+            await process.wait_ended()
+        code = process.exit_code()
+        cause = self._causes.pop(process, CRASH)
+        struck = self._struck(name, code) if cause == CRASH else None
+        if struck is not None:
+            cause = struck
+        elif cause == CRASH:
+            log = _read(process, log_begin).decode("utf-8", "replace")
+            self._reasons[name] = self._software.reason(log.strip(), code)
+        if is_node:
+            fields = {"cause": cause, "code": code, "reason": self.reason(name)}
+            self._history.event(Function.NODE, name, "exit", fields)
+        if struck == POWER_CUT:
+            await self._lose_unflushed(name)
+        self._counts[name] = self.ends(name) + 1
+        self._noted.pop(process).set()
+
+    async def _read_log(self, name: str, process: Launched, log_begin: int) -> None:
+        while (fields := self._software.recovered(_read(process, log_begin))) is None:
+            await trio.sleep(LOOK_S)
+        self._history.event(Function.NODE, name, "recovered", dict(fields))
+
+
+def _read(process: Launched, log_begin: int) -> bytes:
+    return process.log_path.read_bytes()[log_begin:]

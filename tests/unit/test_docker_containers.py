@@ -1,0 +1,291 @@
+"""Containers and networks at the wrong moment: ended, paused, named or numbered by others."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.docker import cluster as clusters
+from chaos.docker import member as members
+from chaos.docker.client import LABEL, Daemon
+from chaos.docker.cluster import DockerCluster, name_of
+from chaos.docker.container import Container, Spec
+from chaos.docker.errors import DockerError
+from chaos.docker.member import ContainerMember
+from chaos.docker.network import has_network, make_network
+from chaos.process.janitor import Run
+from chaos.process.plan import FILE, ClusterError, ClusterPlan, Member, read_plan
+from tests.unit.docker_support import FakeApi, daemon_of, free_ranges, refused
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    made = FakeApi()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Run]:
+    with Run.begin(tmp_path / "runs", guard=False) as run:
+        yield run
+
+
+@pytest.fixture
+def container(api: FakeApi, keeper: Run, tmp_path: Path) -> Container:
+    spec = Spec(image="image", command=["node"], network="none", directory=tmp_path)
+    return Container(daemon_of(api), keeper, "b1", spec)
+
+
+# --- a container of a run
+
+
+async def test_a_container_is_paused_once_and_resumed_once(
+    api: FakeApi, container: Container
+) -> None:
+    await container.launch()
+    api.asked.clear()
+    for number in (signal.SIGSTOP, signal.SIGSTOP, signal.SIGCONT, signal.SIGCONT):
+        assert await container.send(number)
+    assert [what for what in api.asked if what != "inspect"] == ["pause", "unpause"]
+
+
+@pytest.mark.parametrize(
+    ("number", "asked"),
+    [(signal.SIGSTOP, "pause"), (signal.SIGCONT, "unpause"), (signal.SIGKILL, "kill")],
+)
+async def test_a_signal_to_one_that_ends_meanwhile_says_that_it_does_not_run(
+    number: signal.Signals, asked: str, api: FakeApi, container: Container
+) -> None:
+    await container.launch()
+    if number == signal.SIGCONT:
+        await container.send(signal.SIGSTOP)
+    api.before[asked] = api.end
+    assert await container.send(number) is False
+    assert await container.wait_ended() == -signal.SIGKILL
+    assert await container.send(number) is False
+    assert not api.rows
+
+
+async def test_a_signal_that_the_daemon_refuses_is_an_error(
+    api: FakeApi, container: Container
+) -> None:
+    await container.launch()
+
+    def refuse(name: str) -> None:
+        raise refused("no")
+
+    api.before["pause"] = refuse
+    with pytest.raises(DockerError, match="b1: SIGSTOP: no"):
+        await container.send(signal.SIGSTOP)
+
+
+async def test_a_limit_for_one_that_has_ended_is_nothing(
+    api: FakeApi, container: Container
+) -> None:
+    await container.launch()
+    api.before["update"] = api.end
+    await container.limit_cpu(0.5)
+    assert container.pid() is None
+
+
+async def test_a_program_that_ends_before_it_is_inspected_has_no_pid_and_a_code(
+    api: FakeApi, container: Container
+) -> None:
+    api.is_born_dead = True
+    assert await container.launch() == 0
+    assert container.pid() is None
+    assert await container.wait_ended() == -signal.SIGKILL
+    assert not api.rows
+
+
+@pytest.mark.parametrize("asked", ["start", "inspect"])
+async def test_one_that_does_not_start_is_taken_away(
+    asked: str, api: FakeApi, container: Container
+) -> None:
+    def refuse(name: str) -> None:
+        raise refused("no such runtime")
+
+    api.before[asked] = refuse
+    with pytest.raises(DockerError, match="b1 does not start: no such runtime"):
+        await container.launch()
+    assert not api.rows
+
+
+# --- networks
+
+
+def test_a_range_that_somebody_takes_between_two_steps_is_left_to_them(api: FakeApi) -> None:
+    def take(name: str) -> None:
+        api.networks_made.setdefault("theirs", free_ranges()[0])
+
+    api.before["network on"] = take
+    network = make_network(daemon_of(api), "ours", "run")
+    assert network.subnet == free_ranges()[1]
+    assert api.networks_made == {"theirs": free_ranges()[0], "ours": free_ranges()[1]}
+
+
+def test_another_refusal_is_not_tried_again(api: FakeApi) -> None:
+    def refuse(name: str) -> None:
+        raise refused("no bridge for you", 500)
+
+    api.before["network on"] = refuse
+    with pytest.raises(DockerError, match="no bridge for you"):
+        make_network(daemon_of(api), "ours", "run")
+    assert not api.networks_made
+
+
+def test_networks_whose_names_contain_ours_are_others(api: FakeApi) -> None:
+    api.networks_made["ours-too"] = "10.77.0.0/24"
+    assert not has_network(daemon_of(api), "ours")
+    make_network(daemon_of(api), "ours", "run")
+    assert has_network(daemon_of(api), "ours")
+    make_network(daemon_of(api), "ours", "run")  # one that was left goes
+    assert api.networks_made["ours-too"] == "10.77.0.0/24"
+
+
+# --- a member of a cluster that stays
+
+
+@pytest.fixture
+def member(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerMember:
+    monkeypatch.setattr(members, "ready_image", lambda daemon: "image")
+    monkeypatch.setattr(members, "give", lambda directory: None)
+    slave = Member(name="slave-1", port=1, broker_id=1)
+    return ContainerMember(daemon_of(api), "bed", slave, ["node"], tmp_path / "slave-1", {})
+
+
+@pytest.mark.parametrize(("number", "asked"), [(signal.SIGSTOP, "pause"), (signal.SIGTERM, "kill")])
+async def test_a_member_that_ends_meanwhile_does_not_run(
+    number: signal.Signals, asked: str, api: FakeApi, member: ContainerMember
+) -> None:
+    assert member.start() == member.pid()
+    api.before[asked] = api.end
+    assert member.signal(number) is False
+    assert await member.wait_ended() == -signal.SIGKILL
+
+
+async def test_a_member_that_somebody_removes_has_ended(
+    api: FakeApi, member: ContainerMember
+) -> None:
+    member.start()
+    api.before["wait"] = lambda name: api.rows.pop(name)["process"].kill()
+    api.end("bed-slave-1")
+    assert await member.wait_ended() is None
+
+
+def test_a_member_whose_name_another_one_has_just_taken_leaves_that_alone(
+    api: FakeApi, member: ContainerMember
+) -> None:
+    def take(name: str) -> None:
+        del api.before["create"]
+        api.create_container("image", name=name, labels={LABEL: "bed"})
+
+    api.before["create"] = take
+    with pytest.raises(DockerError, match=r"slave-1 does not start: .* in use"):
+        member.start()
+    assert list(api.rows) == ["bed-slave-1"]
+
+
+# --- a cluster
+
+
+@pytest.fixture
+def docker(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    """The daemon of clusters."""
+    monkeypatch.setattr(Daemon, "connect", classmethod(lambda cls, address=None: daemon_of(api)))
+    monkeypatch.setattr(api, "close", lambda: None)
+    monkeypatch.setattr(clusters, "ready_image", lambda daemon: "image")
+    return api
+
+
+def test_a_new_cluster_has_a_network_and_a_plan_that_knows_its_daemon(
+    docker: FakeApi, tmp_path: Path
+) -> None:
+    cluster = DockerCluster.create_in_docker(tmp_path / "bed", slaves=1)
+    assert list(docker.networks_made) == [name_of(tmp_path / "bed")]
+    plan = read_plan(tmp_path / "bed")
+    assert plan == cluster.plan
+    assert (plan.daemon, plan.subnet) == ("unix:///nowhere/socket", free_ranges()[0])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_cluster_that_is_not_written_leaves_nothing(
+    error: type[BaseException], docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cluster: DockerCluster) -> None:
+        raise error("now")
+
+    monkeypatch.setattr(ClusterPlan, "save", lambda plan, directory: fail(plan))
+    with pytest.raises((error, ClusterError)):
+        DockerCluster.create_in_docker(tmp_path / "bed", slaves=1)
+    assert not docker.networks_made
+    assert not (tmp_path / "bed").exists()
+
+
+def test_what_else_is_in_the_directory_stays(
+    docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "master" / "store"
+    own.mkdir(parents=True)
+
+    def fail(plan: object, directory: Path) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(ClusterPlan, "save", fail)
+    with pytest.raises(ClusterError, match="no space"):
+        DockerCluster.create_in_docker(tmp_path, slaves=0)
+    assert own.is_dir()
+    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / "master/broker.conf").exists()
+
+
+def test_the_same_directory_by_a_link_is_the_same_cluster(docker: FakeApi, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "bed")
+    DockerCluster.create_in_docker(tmp_path / "bed", slaves=0)
+    found = DockerCluster.load(tmp_path / "link")
+    assert found.directory == tmp_path / "bed"
+    assert name_of(tmp_path / "link") == name_of(tmp_path / "bed")
+
+
+def test_a_cluster_whose_addresses_somebody_has_by_now_gets_others(
+    docker: FakeApi, tmp_path: Path
+) -> None:
+    cluster = DockerCluster.create_in_docker(tmp_path / "bed", slaves=1)
+    path = tmp_path / "bed/master/broker.conf"
+    path.write_text(path.read_text() + "byHand=yes\n")
+    docker.networks_made = {"theirs": cluster.plan.subnet}
+    cluster.prepare()
+    assert cluster.plan.subnet == free_ranges()[1]
+    assert read_plan(tmp_path / "bed") == cluster.plan
+    address = cluster.address("master").partition(":")[0]
+    assert address.startswith(free_ranges()[1].removesuffix("0/24"))
+    lines = path.read_text().splitlines()
+    assert {f"brokerIP1={address}", f"bindAddress={address}", "byHand=yes"} <= set(lines)
+    assert f"namesrvAddr={cluster.nameserver_address}" in lines
+
+
+async def test_what_was_to_start_is_ended_and_with_the_last_one_all_goes(
+    docker: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "ready_image", lambda daemon: "image")
+    monkeypatch.setattr(members, "give", lambda directory: None)
+    cluster = DockerCluster.create_in_docker(tmp_path / "bed", slaves=1)
+    for name in cluster.names:
+        cluster.launch(name)
+    await cluster.give_up(["slave-1"])
+    assert [name for name in cluster.names if cluster.pid(name)] == ["nameserver", "master"]
+    assert docker.networks_made
+    await cluster.give_up(cluster.names)
+    assert not docker.rows
+    assert not docker.networks_made
+    assert read_plan(tmp_path / "bed") == cluster.plan
+
+
+def test_a_cluster_whose_daemon_is_gone_says_so(tmp_path: Path) -> None:
+    plan = ClusterPlan(members=(Member(name="nameserver", port=1),), subnet="10.5.0.0/24")
+    replace(plan, daemon=f"unix://{tmp_path}/socket").save(tmp_path)
+    with pytest.raises(DockerError, match=f"no Docker daemon runs at {tmp_path}/socket.*delete"):
+        DockerCluster.load(tmp_path)
