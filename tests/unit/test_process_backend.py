@@ -1,0 +1,187 @@
+"""What a backend decides by itself, with programs that only pretend to run."""
+
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from chaos.history import HistoryWriter
+from chaos.process.backend import ProcessBackend
+from chaos.process.fabric import PlainFabric
+from chaos.process.machine import Machine
+from chaos.process.member import Launched
+from chaos.trial.api import BackendError
+from rocketbed.world.api import World
+
+
+class Program:
+    """One that runs from `launch` on until a signal ends it."""
+
+    def __init__(self, directory: Path, may_start: trio.Event) -> None:
+        self._log_path = directory / "log"
+        self._log_path.touch()
+        self.got: list[signal.Signals] = []
+        self.ended = trio.Event()
+        self.refuses = False
+        self._may_start = may_start
+        self._is_there = False
+
+    @property
+    def log_path(self) -> Path:
+        return self._log_path
+
+    async def launch(self) -> int:
+        await self._may_start.wait()
+        self._is_there = True
+        return 0
+
+    def pid(self) -> int | None:
+        return 1 if self._is_there and not self.ended.is_set() else None
+
+    async def send(self, number: signal.Signals) -> bool:
+        if self.pid() is None:
+            return False
+        if self.refuses:
+            raise BackendError("the place where it runs is gone")
+        self.got.append(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.ended.set()
+        return True
+
+    async def wait_ended(self) -> int | None:
+        await self.ended.wait()
+        return self.exit_code()
+
+    def exit_code(self) -> int | None:
+        if signal.SIGKILL in self.got:
+            return -signal.SIGKILL
+        return 0 if signal.SIGTERM in self.got else 3
+
+    def log_tail(self) -> str:
+        return ""
+
+
+class Backend(ProcessBackend):
+    """One of such programs; `may_start` holds back those that are being started."""
+
+    programs: dict[str, Program]
+    may_start: trio.Event
+
+    def _process(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
+    ) -> Launched:
+        self.programs[name] = Program(own, self.may_start)
+        return self.programs[name]
+
+
+class Fabric(PlainFabric):
+    """Knows whether it was left."""
+
+    was_left = False
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.was_left = True
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Backend]:
+    machines = {name: Machine(tmp_path / name, name) for name in ("b1", "b2")}
+    fabric = Fabric(["b1", "b2"], ["n1"])
+    with HistoryWriter(tmp_path / "history", lambda: 0) as history:
+        made = Backend(fabric, machines, ["n1"], history, tmp_path / "nodes", 0)
+        made.programs = {}
+        made.may_start = trio.Event()
+        made.may_start.set()
+        yield made
+
+
+async def while_starting(backend: Backend, name: str, do: Callable[[], Awaitable[object]]) -> None:
+    """Do something to a program that has started only afterwards."""
+    backend.may_start = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(backend.start, name, {})
+        await wait_all_tasks_blocked()
+        nursery.start_soon(do)
+        await wait_all_tasks_blocked()
+        backend.may_start.set()
+
+
+@pytest.mark.parametrize("what", ["kill", "stop"])
+async def test_a_program_that_is_just_being_started_is_ended_too(
+    what: str, backend: Backend
+) -> None:
+    async with backend:
+        await while_starting(backend, "b1", partial(getattr(backend, what), "b1"))
+        assert backend.state("b1") == "down"
+        assert backend.ends("b1") == 1
+        assert backend.end_reason("b1") == ""
+
+
+async def test_a_program_that_is_just_being_started_is_paused_once_it_runs(
+    backend: Backend,
+) -> None:
+    async with backend:
+        await while_starting(backend, "b1", partial(backend.pause, "b1"))
+        assert backend.state("b1") == "paused"
+        assert backend.programs["b1"].got == [signal.SIGSTOP]
+
+
+async def test_one_that_was_stopped_while_paused_runs_when_it_is_started_again(
+    backend: Backend,
+) -> None:
+    async with backend:
+        await backend.start("b1", {})
+        await backend.pause("b1")
+        assert await backend.stop("b1")
+        await backend.start("b1", {})
+        assert backend.state("b1") == "running"
+
+
+async def test_who_ends_by_itself_has_a_reason_and_who_is_killed_has_none(
+    backend: Backend,
+) -> None:
+    async with backend:
+        for name in ("b1", "b2"):
+            await backend.start(name, {})
+        backend.programs["b1"].log_path.write_text("rocketbed: the disk is full\n")
+        backend.programs["b1"].ended.set()
+        await backend.settled("b1")
+        await backend.kill("b2")
+        assert backend.end_reason("b1") == "the disk is full (exit code 3)"
+        assert backend.end_reason("b2") == ""
+        await backend.start("b1", {})
+        assert (backend.state("b1"), backend.end_reason("b1")) == ("running", "")
+
+
+async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> None:
+    """The place where it runs may be gone: the others are ended, the network is left."""
+    with pytest.raises(BackendError, match="is gone"):
+        async with backend:
+            for name in ("n1", "b1", "b2"):
+                await backend.start(name, {})
+            backend.programs["n1"].refuses = True
+    assert [backend.programs[name].pid() for name in ("b1", "b2")] == [None, None]
+    assert isinstance(backend.fabric, Fabric)
+    assert backend.fabric.was_left
+
+
+async def test_a_client_is_killed_once_its_program_has_ended(backend: Backend) -> None:
+    ended: list[str] = []
+
+    async def program(world: World) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(world.name)
+
+    async with backend:
+        backend.start_client("producer-1", program)
+        await wait_all_tasks_blocked()
+        assert backend.client_state("producer-1") == "running"
+        await backend.kill_client("producer-1")
+        assert (ended, backend.client_state("producer-1")) == (["producer-1"], "down")
+        await backend.kill_client("producer-1")
