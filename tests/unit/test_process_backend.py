@@ -159,11 +159,15 @@ async def test_who_ends_by_itself_has_a_reason_and_who_is_killed_has_none(
 
 async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> None:
     """The place where it runs may be gone: the others are ended, the network is left."""
-    with pytest.raises(BackendError, match="is gone"):
+
+    async def use() -> None:
         async with backend:
             for name in ("n1", "b1", "b2"):
                 await backend.start(name, {})
             backend.programs["n1"].refuses = True
+
+    with pytest.raises(BackendError, match="is gone"):
+        await use()
     assert [backend.programs[name].pid() for name in ("b1", "b2")] == [None, None]
     assert isinstance(backend.fabric, Fabric)
     assert backend.fabric.was_left

@@ -1,0 +1,149 @@
+"""What the files of compose/ have to agree about, with each other and with the project."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from chaos.docker import image as images
+from chaos.docker.backend import PYTHON, USER
+from chaos.docker.image import BUILT_OF, FILES, source_digest
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+FILES_OF_COMPOSE = sorted(COMPOSE.glob("*.yaml"))
+NODES = ("master", "slave-1", "slave-2")
+DOCKERFILE = (COMPOSE / "Dockerfile").read_text()
+SETTING = re.compile(r"--set (\w+)=(\S+)")
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)\}")
+
+
+def shipped() -> list[str]:
+    """What pyproject.toml puts into the wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    found: list[str] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    return found
+
+
+def service(text: str, name: str) -> str:
+    """The part of a compose file about a service."""
+    found = re.search(rf"^  {name}:\n(?:    .*\n|\n)+", text, re.MULTILINE)
+    assert found is not None, name
+    return found[0]
+
+
+def defaults() -> dict[str, str]:
+    rows = (line.partition("=") for line in (COMPOSE / ".env").read_text().splitlines())
+    return {key: value for key, equals, value in rows if equals and not key.startswith("#")}
+
+
+def test_the_three_nodes_have_the_same_settings_but_for_who_they_are() -> None:
+    text = (COMPOSE / "classic.yaml").read_text()
+    settings = {name: dict(SETTING.findall(service(text, name))) for name in NODES}
+    for number, name in enumerate(NODES):
+        own = settings[name]
+        assert own.pop("brokerId") == str(number)
+        assert own.pop("brokerIP1") == own.pop("brokerIP2") == f"${{SUBNET}}.{21 + number}"
+        assert own.pop("brokerRole") == ("SLAVE" if number else "SYNC_MASTER")
+    assert settings["master"].pop("inSyncReplicas") == "${IN_SYNC_REPLICAS}"
+    assert settings["master"] == settings["slave-1"] == settings["slave-2"]
+    assert settings["master"]["storePathRootDir"].startswith("/data/")
+
+
+def test_each_node_has_a_volume_an_address_and_a_health_check_of_its_own() -> None:
+    text = (COMPOSE / "classic.yaml").read_text()
+    for number, name in enumerate(NODES):
+        part, address = service(text, name), f"${{SUBNET}}.{21 + number}"
+        assert f'volumes: ["{name}:/data"]' in part
+        assert f'ipv4_address: "{address}"' in part
+        assert f'health, "{address}:10911", -n' in part
+
+
+def test_spark_reads_every_nodes_volume_and_writes_none() -> None:
+    text = (COMPOSE / "spark.yaml").read_text()
+    mounts = re.findall(r'- "([\w-]+):/stores/([\w-]+)(:ro)?"', text)
+    assert mounts == [(name, name, ":ro") for name in NODES]
+    assert re.findall(r"--store broker-a/([\w-]+)=/stores/([\w-]+)/store", text) == [
+        (name, name) for name in NODES
+    ]
+
+
+@pytest.mark.parametrize("path", FILES_OF_COMPOSE, ids=lambda path: path.name)
+def test_every_variable_has_a_default(path: Path) -> None:
+    used = set(VARIABLE.findall(path.read_text()))
+    assert used
+    assert used <= defaults().keys()
+
+
+def test_every_default_is_used() -> None:
+    used = {name for path in FILES_OF_COMPOSE for name in VARIABLE.findall(path.read_text())}
+    assert defaults().keys() == used
+
+
+def test_the_image_has_all_that_the_wheel_has() -> None:
+    """Dockerfile, .dockerignore and the digest name the same sources as pyproject.toml."""
+    folders = [name for name in shipped() if (ROOT / name).is_dir()]
+    files = [name for name in shipped() if (ROOT / name).is_file()]
+    assert sorted([*folders, *files]) == sorted(shipped())
+    assert sorted(BUILT_OF) == sorted(folders)
+    assert set(files) < set(FILES)
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line}
+    assert let_in >= {*shipped(), "requirements.lock", "README.md", "compose/pip-install"}
+    for name in folders:
+        assert f"COPY {name}/ /source/{name}/\n" in DOCKERFILE
+    for name in files:
+        assert re.search(rf"^COPY .*\b{name} .*/source/$", DOCKERFILE, re.MULTILINE)
+
+
+def test_what_is_copied_in_is_let_in() -> None:
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line}
+    for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
+        assert {name.rstrip("/") for name in line.split()} <= let_in, line
+
+
+def test_the_user_and_the_interpreter_are_those_that_containers_are_given() -> None:
+    node = DOCKERFILE[DOCKERFILE.index("AS node\n") :]
+    assert f"--uid {USER} " in node
+    assert f'ENTRYPOINT ["{PYTHON}", ' in node
+    assert "USER rocketbed" in node
+
+
+# --- what an image was built of
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small one."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for name in BUILT_OF:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "code.py").write_text(name)
+    monkeypatch.setattr(images, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["node/code.py", "chaos/new.py", "pyproject.toml", "compose/Dockerfile"]
+)
+def test_other_sources_have_another_digest(name: str, checkout: Path) -> None:
+    before = source_digest()
+    (checkout / name).write_text("other")
+    assert source_digest() != before
+    assert source_digest() == source_digest()
+
+
+@pytest.mark.parametrize("name", ["tests/test_a.py", "docs/a.md", "node/__pycache__/code.pyc"])
+def test_what_is_not_in_the_image_does_not_count(name: str, checkout: Path) -> None:
+    before = source_digest()
+    (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+    (checkout / name).write_text("other")
+    assert source_digest() == before
+
+
+def test_a_name_that_moves_counts(checkout: Path) -> None:
+    before = source_digest()
+    (checkout / "node/code.py").rename(checkout / "node/other.py")
+    assert source_digest() != before

@@ -1,0 +1,108 @@
+"""What a sweep does about a container or network that a daemon does not take away at once."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+
+import pytest
+
+from chaos.process import janitor_docker
+from chaos.process.janitor import Run, clean
+from chaos.process.janitor_cleaners import remove_container, remove_docker_network
+from chaos.process.janitor_docker import docker_record
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Each DELETE gets the next status; the last one stays."""
+
+    statuses: list[int]
+    asked: list[str]
+
+    def do_DELETE(self) -> None:
+        self.asked.append(self.path)
+        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        if status:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        else:
+            self.wfile.write(b"what?\r\n\r\n")
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def daemon(path: Path, *statuses: int) -> Iterator[list[str]]:
+    """What it was asked for."""
+    asked: list[str] = []
+    handler = type("Handler", (_Answers,), {"statuses": list(statuses), "asked": asked})
+    with ThreadingUnixStreamServer(str(path), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def record(path: Path) -> str:
+    return docker_record(f"unix://{path}", "thing")
+
+
+def test_what_is_there_is_removed_and_what_is_not_is_no_error(tmp_path: Path) -> None:
+    with daemon(tmp_path / "socket", 204, 404) as asked:
+        assert remove_container(record(tmp_path / "socket"))
+        assert not remove_container(record(tmp_path / "socket"))
+    assert asked == ["/containers/thing?force=true&v=true"] * 2
+
+
+@pytest.mark.parametrize("statuses", [(409, 409, 404), (403, 204)])
+def test_what_is_busy_is_waited_for(statuses: tuple[int, ...], tmp_path: Path) -> None:
+    """Somebody else removes the container; a container is still leaving the network."""
+    with daemon(tmp_path / "socket", *statuses) as asked:
+        assert remove_docker_network(record(tmp_path / "socket"))
+    assert asked == ["/networks/thing"] * len(statuses)
+
+
+def test_what_stays_busy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(janitor_docker, "BUSY_S", 0.0)
+    with (
+        daemon(tmp_path / "socket", 403),
+        pytest.raises(OSError, match="answers 403 for thing"),
+    ):
+        remove_docker_network(record(tmp_path / "socket"))
+
+
+def test_nonsense_is_an_error_that_a_sweep_survives(tmp_path: Path) -> None:
+    with daemon(tmp_path / "socket", 0), Run.begin(tmp_path / "runs", guard=False) as run:
+        (tmp_path / "file").touch()
+        run.note("file", tmp_path / "file")
+        run.note("container", record(tmp_path / "socket"))
+        swept = clean(run.directory)
+        assert [text.partition(":")[0] for text in swept.left] == ["container unix"]
+        assert "nonsense" in swept.left[0]
+        assert not (tmp_path / "file").exists()
+
+
+def test_a_private_daemon_that_is_gone_took_all_along(tmp_path: Path) -> None:
+    assert not remove_container(record(tmp_path / "gone" / "socket"))
+
+
+def test_another_daemon_that_is_down_may_be_back_with_what_it_had(tmp_path: Path) -> None:
+    """Its record stays, and a later sweep does what this one could not."""
+    run = Run.begin(tmp_path / "runs", guard=False)
+    run.note("container", record(tmp_path / "socket"))
+    assert len(run.close().left) == 1
+    with daemon(tmp_path / "socket", 204) as asked:
+        assert clean(run.directory).left == []
+    assert len(asked) == 1
+    assert not run.directory.exists()
