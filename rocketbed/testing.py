@@ -19,6 +19,7 @@ done for our tests stands in `chaos.testing`, which is imported with the first o
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +37,6 @@ __all__ = ["BlockingChaos", "BlockingCluster", "Chaos", "Cluster", "Scenario"]
 
 OURS: Final = "_rb_trial"
 """The fixture that makes a test one of ours."""
-MODULE: Final = "cluster_module"
 _IMPLEMENTATION: Final = "chaos.testing.plugin"
 MARKS: Final = (
     "rocketbed(brokers=3, flush='sync', seeds=20, ...): the cluster of a test, and how many seeds",
@@ -106,7 +106,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in MARKS:
         config.addinivalue_line("markers", line)
     if any(config.getoption(name) != default for name, default in OPTIONS.items()):
-        _plugin().check_options(config)
+        try:
+            _plugin().check_options(config)
+        except _Unusable as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 # --- hooks: what is ours goes to `chaos.testing.plugin`
@@ -115,15 +118,21 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test of ours is there once for each backend and seed."""
-    if {OURS, "rb_seed", "rb_backend"}.intersection(metafunc.fixturenames):
+    if not {OURS, "rb_seed", "rb_backend"}.intersection(metafunc.fixturenames):
+        return
+    try:
         _plugin().generate(metafunc)
+    except _Unusable:  # said by the fixtures, so that tests of others run
+        names = ("rb_backend", "rb_seed")
+        metafunc.parametrize(names, [(None, None)], indirect=True, ids=["refused"])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Ours are run by this plugin, not by another one for async functions."""
-    if config.getoption("rb_replay") or any(_is_ours(item) or _has_module(item) for item in items):
-        _plugin().collected(config, items)
+    if config.getoption("rb_replay") or any(map(_is_ours, items)):
+        with suppress(_Unusable):
+            _plugin().collected(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -132,7 +141,7 @@ def pytest_fixture_setup(
 ) -> object | None:
     """Fixtures that are async functions run where the body does."""
     if request.scope == "function" and _is_ours(request.node):
-        found: object | None = _plugin().fixture(fixturedef, request)
+        found: object | None = _usable_plugin().fixture(fixturedef, request)
         return found
     return None
 
@@ -142,47 +151,59 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run the body of a test of ours."""
     if not _is_ours(pyfuncitem):
         return None
-    _plugin().call(pyfuncitem)
+    _usable_plugin().call(pyfuncitem)
     return True
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Any:
     """A failure is told as it was where it happened."""
-    report = yield
-    if call.when == "call" and _is_ours(item):
-        _plugin().tell(item, call, report)
-    return report
+    outcome = yield  # the old kind of wrapper: the only one that every version of pytest knows
+    if call.when == "call" and _is_ours(item) and _IMPLEMENTATION in sys.modules:
+        sys.modules[_IMPLEMENTATION].tell(item, call, outcome.get_result())
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """How a replay compares with what it replays."""
     if _IMPLEMENTATION in sys.modules:
-        _plugin().summarize(terminalreporter, config)
+        sys.modules[_IMPLEMENTATION].summarize(terminalreporter, config)
 
 
 def _is_ours(item: object) -> bool:
     return OURS in getattr(item, "fixturenames", ())
 
 
-def _has_module(item: object) -> bool:
-    return MODULE in getattr(item, "fixturenames", ())
+class _Unusable(Exception):
+    """Why no test with a cluster can run here."""
 
 
 def _plugin() -> Any:
-    """The part that imports what it needs. Raises `pytest.UsageError` where it cannot work."""
-    if _IMPLEMENTATION in sys.modules:
-        return sys.modules[_IMPLEMENTATION]
+    """The part that imports what it needs. Raises `_Unusable`."""
     try:
         refuse_hidden()
         return importlib.import_module(_IMPLEMENTATION)
     except HiddenName as error:
-        raise pytest.UsageError(str(error)) from None
+        raise _Unusable(str(error)) from None
     except ModuleNotFoundError as error:
-        raise pytest.UsageError(
+        raise _Unusable(
             f"tests with a cluster need more than the client ({error}): pip install"
             " 'rocketbed[chaos]'"
         ) from None
+
+
+def _usable_plugin() -> Any:
+    """The same, for what is done for one test: that test fails."""
+    try:
+        return _plugin()
+    except _Unusable as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def _given(request: pytest.FixtureRequest) -> Any:
+    """A backend or seed; the test fails where there is none."""
+    if request.param is None:
+        _usable_plugin()
+    return request.param
 
 
 # --- fixtures
@@ -191,19 +212,19 @@ def _plugin() -> Any:
 @pytest.fixture
 def rb_backend(request: pytest.FixtureRequest) -> str:
     """`sim`, `process` or `docker`."""
-    return str(request.param)
+    return str(_given(request))
 
 
 @pytest.fixture
 def rb_seed(request: pytest.FixtureRequest) -> int:
     """The number that decides all that is drawn."""
-    return int(request.param)
+    return int(_given(request))
 
 
 @pytest.fixture
 def _rb_trial(request: pytest.FixtureRequest, rb_backend: str, rb_seed: int) -> Any:
     """One run of a test."""
-    return _plugin().make_trial(request, rb_backend, rb_seed)
+    return _usable_plugin().make_trial(request, rb_backend, rb_seed)
 
 
 @pytest.fixture
@@ -228,5 +249,5 @@ def rb_report(_rb_trial: Any) -> Path:
 @pytest.fixture(scope="module")
 def cluster_module(request: pytest.FixtureRequest) -> Iterator[Any]:
     """One cluster for all tests of a module, on real processes; a `BlockingCluster`."""
-    with _plugin().module_cluster(request) as cluster:
+    with _usable_plugin().module_cluster(request) as cluster:
         yield cluster

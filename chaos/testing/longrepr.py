@@ -1,7 +1,5 @@
 """How a failure is shown whose text tells all: no traceback of code that is not the user's."""
 
-from pathlib import Path
-
 import pytest
 from _pytest._code.code import (
     ReprEntryNative,
@@ -19,9 +17,3 @@ def plain_longrepr(item: pytest.Item, text: str) -> ReprExceptionInfo:
         reprtraceback=ReprTraceback([ReprEntryNative(lines)], None, style="native"),
         reprcrash=ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0]),
     )
-
-
-def report_directory(config: pytest.Config) -> Path:
-    """Where runs and replay files go."""
-    option = config.getoption("rb_report")
-    return config.rootpath / ".rocketbed" if option is None else Path(option).absolute()

@@ -29,13 +29,17 @@ class Told:
     """How one run ended."""
 
     kind: str = "passed"
-    """`passed`, `failed`, `skipped`, or `broken` where the harness itself failed."""
+    """`passed`, `failed`, `skipped`, `xfailed`, `exit`; `broken`: the harness itself failed."""
     reason: str = ""
     """Why it was skipped or is broken."""
     error: BaseException | None = None
     """What the body raised, where that can be sent from process to process."""
     longrepr: Any = None
     """pytest's own rendering of it, made where it was raised."""
+    logged: str = ""
+    """What the body logged, as pytest formats it."""
+    printed: tuple[str, str] = ("", "")
+    """What it wrote to output and errors, where pytest keeps that in memory (`--capture=sys`)."""
     signature: str = ""
     """What makes two failures the same: kind and place of the error, or ids of findings."""
     steps: Sequence[tuple[int, str]] = ()

@@ -1,6 +1,7 @@
 """One run of a test's body, in the process that was made for it: with fixtures, and a budget."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -23,20 +24,28 @@ Overdue = Callable[[BudgetSpent], NoReturn]
 """Leaves the process at once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The function of a test."""
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    """Of its arguments; fixtures that it uses without naming them are not among these."""
+    home: str
+    """The file it stands in."""
+
+    def call(self, values: Mapping[str, Any]) -> Any:
+        """Call it with those values that are its arguments."""
+        return self.function(**{name: values[name] for name in self.names})
+
+
 class AsyncPerformance:
     """A body that is an async function."""
 
-    def __init__(
-        self,
-        order: Order,
-        function: Callable[..., Any],
-        home: str,
-        directory: Path,
-        cluster: Cluster,
-    ) -> None:
+    def __init__(self, order: Order, body: Body, directory: Path, cluster: Cluster) -> None:
         self._order = order
-        self._function = function
-        self._home = home
+        self._test = body
+        self._home = body.home
         self._directory = directory
         self._cluster = cluster
         self._arguments: Mapping[str, Any] = {}
@@ -72,7 +81,7 @@ class AsyncPerformance:
         self._cluster.bind(stage)
         fixtures = Fixtures()
         try:
-            await self._function(**await fixtures.open(self._arguments))
+            await self._test.call(await fixtures.open(self._arguments))
         finally:
             with trio.CancelScope(shield=True):
                 await fixtures.close()
@@ -82,17 +91,10 @@ class AsyncPerformance:
 class BlockingPerformance:
     """A body that is a plain function: the cluster is in a thread beside it."""
 
-    def __init__(
-        self,
-        order: Order,
-        function: Callable[..., Any],
-        home: str,
-        directory: Path,
-        cluster: BlockingCluster,
-    ) -> None:
+    def __init__(self, order: Order, body: Body, directory: Path, cluster: BlockingCluster) -> None:
         self._order = order
-        self._function = function
-        self._home = home
+        self._test = body
+        self._home = body.home
         self._cluster = cluster
         self._thread = StageThread(order, directory)
 
@@ -115,7 +117,7 @@ class BlockingPerformance:
             with alarm(0.0 if overdue is None else order.budget_s, ring):
                 if thread.start():
                     self._cluster.bind(thread)
-                    self._function(**arguments)
+                    self._test.call(arguments)
         except BaseException as error:
             failure = error
         self._cluster.bind(None)

@@ -5,8 +5,9 @@ what a plain fixture of the user's keeps is the same object there.
 """
 
 import gc
+import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,10 +18,10 @@ from chaos.testing.cluster import Cluster
 from chaos.testing.errors import BudgetSpent
 from chaos.testing.faults import Chaos
 from chaos.testing.order import Order, Told
-from chaos.testing.performance import BUDGET, AsyncPerformance, BlockingPerformance
+from chaos.testing.performance import BUDGET, AsyncPerformance, BlockingPerformance, Body
 
-Finish = Callable[[Told, BaseException], None]
-"""Called where the error was raised, to render it."""
+Finish = Callable[[Told, BaseException | None], None]
+"""Called when the run is over, where it was: to render its error, and to keep what was logged."""
 
 
 class Trial:
@@ -33,10 +34,13 @@ class Trial:
         home: str,
         directory: Path,
         *,
+        names: Sequence[str],
         is_async: bool,
     ) -> None:
-        """`home` is the file of the test, `directory` where its run goes if it is kept."""
+        """`home` is the file of the test, `directory` where its run goes if it is kept, `names`
+        are the function's arguments."""
         self.function = function
+        self.names = tuple(names)
         self.order = order
         self.home = home
         self.is_async = is_async
@@ -66,14 +70,20 @@ class Trial:
         finish: Finish,
         *,
         order: Order | None = None,
+        quiet: bool = False,
         keep: Callable[[Told], bool] = lambda told: False,
     ) -> Told:
-        """Run the body in a process of its own; its directory is kept if `keep` says so."""
+        """Run the body in a process of its own; its directory is kept if `keep` says so.
+
+        `quiet`: what it prints past pytest is not shown.
+        """
         wanted = order or self.order
         place = Scratch()
         try:
 
             def work(leave: Callable[[Told], NoReturn]) -> Told:
+                if quiet:
+                    _silence()
                 if wanted.backend == "sim":
                     gc.freeze()
                     gc.disable()
@@ -84,8 +94,7 @@ class Trial:
                     leave(told)
 
                 told, error = self._performance(wanted, place.path).run(arguments, overdue)
-                if error is not None:
-                    finish(told, error)
+                finish(told, error)
                 return told
 
             simulated = wanted.backend == "sim"
@@ -105,6 +114,15 @@ class Trial:
             place.remove()
 
     def _performance(self, order: Order, directory: Path) -> AsyncPerformance | BlockingPerformance:
+        body = Body(function=self.function, names=self.names, home=self.home)
         if isinstance(self.cluster, Cluster):
-            return AsyncPerformance(order, self.function, self.home, directory, self.cluster)
-        return BlockingPerformance(order, self.function, self.home, directory, self.cluster)
+            return AsyncPerformance(order, body, directory, self.cluster)
+        return BlockingPerformance(order, body, directory, self.cluster)
+
+
+def _silence() -> None:
+    """What is written to standard output and error from now on is lost."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)

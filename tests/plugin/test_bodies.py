@@ -66,7 +66,7 @@ def test_a_replay_leaves_out_what_the_shrinker_left_out_and_says_when_it_passes(
     tmp_path: Path,
 ) -> None:
     run_suite(tmp_path, "-q", test_down=FAILS)
-    file = ".rocketbed/FAIL-test_down-sim-1.rbx"
+    file = ".rocketbed/FAIL-test_down-test_down-sim-1.rbx"
     row = json.loads((tmp_path / file).read_text())
     assert row["left_out"] == [1]
     assert row["signature"].startswith("AssertionError:")
@@ -79,7 +79,7 @@ def test_a_replay_leaves_out_what_the_shrinker_left_out_and_says_when_it_passes(
 def test_runs_are_kept_as_asked(tmp_path: Path) -> None:
     suite = "async def test_one(cluster, rb_report):\n    (rb_report / 'own.txt').write_text('x')\n"
     run_suite(tmp_path, "--rb-keep", "all", "--rb-report", "kept", test_one=suite)
-    place = tmp_path / "kept" / "test_one-sim-1"
+    place = tmp_path / "kept" / "test_one-test_one-sim-1"
     assert (place / "own.txt").read_text() == "x"
     assert (place / "history.rbh").stat().st_size > 0
     run_suite(
@@ -90,7 +90,7 @@ def test_runs_are_kept_as_asked(tmp_path: Path) -> None:
         "none",
         test_down=FAILS.replace("sleep(60)", "sleep(1)"),
     )
-    assert not (tmp_path / "none" / "test_down-sim-1").exists()
+    assert not (tmp_path / "none" / "test_down-test_down-sim-1").exists()
 
 
 def test_outcomes_of_pytest_stay_what_they_are(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_replay_file_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "written in format 9" in ran.text
     failing = PLAIN.replace("'b1'", "'b2'")
     run_suite(tmp_path, "--no-rb-shrink", test_one=failing)
-    file = ".rocketbed/FAIL-test_one-sim-1.rbx"
+    file = ".rocketbed/FAIL-test_one-test_one-sim-1.rbx"
     ran = run_suite(tmp_path, "--rb-replay", file, "test_two.py", test_two=PLAIN)
     assert ran.code == pytest.ExitCode.USAGE_ERROR, ran.text
     assert "test_one.py::test_one[sim-1], which is not among the tests" in ran.text
@@ -78,13 +78,28 @@ def test_a_replay_file_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_package_that_hides_one_of_ours_is_refused_by_its_path(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")
-    ran = run_suite(tmp_path, test_one=PLAIN)
-    assert ran.code != 0
-    assert f"{tmp_path / name} hides rocketbed's own package {name!r}" in ran.text, ran.text
+    plain = f"def test_plain():\n    import {name}\n    assert not {name}.__doc__\n"
+    ran = run_suite(tmp_path, test_one=PLAIN, test_plain=plain)
+    assert ran.counts() == {"error": 1, "passed": 1}, ran.text
+    assert ran.text.count(f"{tmp_path / name} hides rocketbed's own package {name!r}") == 1
     assert "Traceback" not in ran.text
-    assert "passed" not in ran.text
-    plain = run_suite(tmp_path, "test_plain.py", test_plain="def test_plain():\n    import node\n")
-    assert plain.counts() == {"passed": 1}, plain.text
+    ran = run_pytest(tmp_path, "--rb-seeds", "2")
+    assert ran.code == pytest.ExitCode.USAGE_ERROR, ran.text
+
+
+def test_without_the_extra_only_tests_with_a_cluster_are_refused(tmp_path: Path) -> None:
+    """As after a plain `pip install rocketbed`: the plugin is there, and what it needs is not."""
+    missing = "import sys\nsys.modules['jinja2'] = None\n"
+    module = "def test_module(cluster_module):\n    pass\n"
+    plain = "def test_plain():\n    import sys\n    assert 'numpy' not in sys.modules\n"
+    suites = {"test_one": PLAIN, "test_module": module, "test_plain": plain}
+    ran = run_suite(tmp_path, "test_plain.py", conftest=missing, **suites)
+    assert ran.counts() == {"passed": 1}, ran.text
+    ran = run_pytest(tmp_path, "-p", "no:randomly")
+    assert ran.counts() == {"error": 2, "passed": 1}, ran.text
+    assert ran.text.count("tests with a cluster need more than the client (") == 2, ran.text
+    assert "pip install 'rocketbed[chaos]'" in ran.text
+    assert "Traceback" not in ran.text
 
 
 def test_a_package_that_would_be_hidden_by_ours_is_refused_too(tmp_path: Path) -> None:

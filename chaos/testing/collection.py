@@ -1,0 +1,110 @@
+"""Which tests there are: each of ours once for each backend and seed."""
+
+import inspect
+import re
+import zlib
+from typing import Any, Final
+
+import pytest
+
+from chaos.scenario.errors import ScenarioError
+from chaos.testing.options import number_of, replay_of
+from chaos.testing.wishes import Wishes, check_count, read_backends, read_needs, read_wishes
+
+TRIAL: Final = "_rb_trial"
+"""The fixture that makes a test one of ours."""
+NAME_MAX: Final = 120
+
+
+def generate(metafunc: pytest.Metafunc) -> None:
+    """Backends and seeds of one test function."""
+    try:
+        pairs = _pairs(metafunc.definition, metafunc.config)
+    except ScenarioError as error:
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
+    ids = [f"{backend}-{seed}" for backend, seed in pairs]
+    metafunc.parametrize(("rb_backend", "rb_seed"), pairs, indirect=True, ids=ids)
+
+
+def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nobody else is to run what is ours; a replay is of one test only."""
+    for item in items:
+        if TRIAL in getattr(item, "fixturenames", ()):
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]
+    replay = replay_of(config)
+    if replay is not None:
+        chosen = [item for item in items if item.nodeid == replay.node]
+        if not chosen:
+            raise pytest.UsageError(
+                f"--rb-replay {config.getoption('rb_replay')}: it is of {replay.node}, which is"
+                " not among the tests that were collected"
+            )
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+def wishes_of(item: pytest.Item) -> Wishes:
+    """What its marks ask for. Raises `ScenarioError`."""
+    marks = list(item.iter_markers("rocketbed"))
+    return read_wishes((mark.args, mark.kwargs) for mark in reversed(marks))
+
+
+def needs_of(item: pytest.Item) -> tuple[str, ...]:
+    """Capabilities of its marks. Raises `ScenarioError`."""
+    return read_needs(name for mark in item.iter_markers("rb_needs") for name in mark.args)
+
+
+def is_async(item: Any) -> bool:
+    """Whether a test is an async function."""
+    return inspect.iscoroutinefunction(inspect.unwrap(item.obj))
+
+
+def file_name(item: pytest.Item) -> str:
+    """Of what a run of a test leaves behind: its id in plain signs, which no other test has."""
+    file, _, test = item.nodeid.partition("::")
+    place = file.removesuffix(".py").replace("/", ".")
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{place}-{test}").strip("-.")
+    if len(name) > NAME_MAX:
+        name = f"{name[:NAME_MAX]}-{zlib.crc32(item.nodeid.encode()):08x}"
+    return name
+
+
+# --- inside
+
+
+def _pairs(item: pytest.Item, config: pytest.Config) -> list[tuple[str, int]]:
+    wishes = wishes_of(item)
+    needs_of(item)
+    replay = replay_of(config)
+    if replay is not None:
+        return [(replay.backend, replay.seed)]
+    backends = _backends(item, config)
+    counts = {backend: wishes.seed_count(backend) for backend in backends}
+    for mark in item.iter_markers("rb_seeds"):
+        if len(mark.args) != 1 or mark.kwargs:
+            raise ScenarioError("the mark rb_seeds takes one number: rb_seeds(20)")
+        check_count(f"rb_seeds({mark.args[0]!r})", mark.args[0])
+        counts = dict.fromkeys(backends, mark.args[0])
+        break
+    count, first = number_of(config, "rb_seeds"), number_of(config, "rb_seed")
+    if count is None and first is not None:
+        count = 1
+    if count is not None:
+        counts = dict.fromkeys(backends, count)
+    begin = 1 if first is None else first
+    return [(backend, begin + number) for backend in backends for number in range(counts[backend])]
+
+
+def _backends(item: pytest.Item, config: pytest.Config) -> list[str]:
+    """Those of the mark, as far as the option wants them; the option's without a mark."""
+    option = config.getoption("rb_backend")
+    wanted = None if option is None else read_backends(option)
+    marked: list[str] | None = None
+    for mark in item.iter_markers("rb_backend"):
+        marked = read_backends(",".join(map(str, mark.args)))
+        break
+    if marked is not None and wanted is not None:
+        return [name for name in marked if name in wanted] or marked
+    if marked is None and wanted is None:
+        return ["sim"] if is_async(item) else ["process"]
+    return wanted or marked or []

@@ -1,0 +1,73 @@
+"""The plugin's options as they are used: read once, refused in a sentence before anything runs."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from chaos.scenario.errors import ScenarioError
+from chaos.scenario.units import parse_duration
+from chaos.testing.replay import TestReplay, load_test_replay
+from chaos.testing.wishes import check_count, read_backends
+
+KEEPS: Final = ("failed", "all", "none")
+REPLAY: Final = pytest.StashKey[TestReplay]()
+
+
+def check_options(config: pytest.Config) -> None:
+    """Raises `pytest.UsageError` for an option that cannot be used."""
+    try:
+        if (text := config.getoption("rb_backend")) is not None:
+            read_backends(text)
+        for name in ("rb_seeds", "rb_seed"):
+            number_of(config, name)
+        budget_s(config)
+        replay_of(config)
+    except ScenarioError as error:
+        raise pytest.UsageError(str(error)) from None
+    keep = config.getoption("rb_keep")
+    if keep not in KEEPS:
+        raise pytest.UsageError(f"--rb-keep {keep}: it is one of {', '.join(KEEPS)}")
+
+
+def budget_s(config: pytest.Config) -> float:
+    """Real seconds of one run. Raises `ScenarioError`."""
+    text = str(config.getoption("rb_budget"))
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise ScenarioError(f"--rb-budget: {error}") from None
+    if seconds <= 0:
+        raise ScenarioError(f"--rb-budget {text}: it has to be above 0")
+    return seconds
+
+
+def number_of(config: pytest.Config, name: str) -> int | None:
+    """`rb_seeds` or `rb_seed`; None where it was not given. Raises `ScenarioError`."""
+    text = config.getoption(name)
+    if text is None:
+        return None
+    option = f"--{name.replace('_', '-')}"
+    try:
+        number = int(text)
+    except ValueError:
+        raise ScenarioError(f"{option} {text}: it is a whole number") from None
+    if name == "rb_seeds":
+        check_count(f"{option} {text}", number)
+    return number
+
+
+def replay_of(config: pytest.Config) -> TestReplay | None:
+    """The file of `--rb-replay`. Raises `ScenarioError`."""
+    text = config.getoption("rb_replay")
+    if text is None:
+        return None
+    if REPLAY not in config.stash:
+        config.stash[REPLAY] = load_test_replay(Path(text))
+    return config.stash[REPLAY]
+
+
+def report_directory(config: pytest.Config) -> Path:
+    """Where runs and replay files go."""
+    option = config.getoption("rb_report")
+    return config.rootpath / ".rocketbed" if option is None else Path(option).absolute()

@@ -1,0 +1,212 @@
+"""How the body of a test is run, and how pytest is told what came of it.
+
+The body runs in a forked process. What it printed is in pytest's file already; what pytest keeps in
+memory (all that was logged, and what the fixture `capsys` holds) is sent back with the rest.
+"""
+
+import os
+import shlex
+from io import StringIO
+from typing import Any, Final
+
+import pytest
+
+from chaos.testing.collection import TRIAL, file_name
+from chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
+from chaos.testing.fixtures import Deferred
+from chaos.testing.longrepr import plain_longrepr
+from chaos.testing.options import replay_of, report_directory
+from chaos.testing.order import Order, Told
+from chaos.testing.performance import BUDGET
+from chaos.testing.replay import make_replay, save_test_replay
+from chaos.testing.shrinking import Shrunk, shrink_order
+from chaos.testing.story import ignore_all, tell_story
+from chaos.testing.trial import Trial
+
+TOLD: Final = pytest.StashKey[Told]()
+STORY: Final = pytest.StashKey[list[str]]()
+NOTES: Final = pytest.StashKey[list[str]]()
+SHRUNK: Final = pytest.StashKey[set[str]]()
+"""Tests of which a failure was shrunk already: one of each is enough."""
+PLAIN: Final = (ChecksFailed, ClusterFailed, BudgetSpent)
+"""Errors that tell all in their text: a traceback would only show our own code."""
+OUTCOMES: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)
+"""What a body raises that is no failure."""
+
+
+class RunFailed(Exception):
+    """Stands for an error that cannot leave the process of its run; the real one is shown."""
+
+
+def call(item: Any) -> None:
+    """Run the body of a test; raises what it raised."""
+    __tracebackhide__ = True
+    trial: Trial = item.funcargs[TRIAL]
+    arguments = _arguments(item)
+    config = item.config
+    if config.getoption("usepdb") or config.getoption("trace"):
+        told, error = trial.run_here(arguments)
+        if error is not None and not isinstance(error, OUTCOMES):
+            item.stash[TOLD] = told
+        if error is not None:
+            raise error
+        _raise(item, told, None)
+        return
+    keep, logged = config.getoption("rb_keep"), _log_stream(config)
+    logged_before = len(logged.getvalue())
+
+    def kept(told: Told) -> bool:
+        return keep == "all" or (keep == "failed" and told.kind in ("failed", "broken"))
+
+    def finish(told: Told, error: BaseException | None) -> None:
+        told.logged = logged.getvalue()[logged_before:]
+        told.printed = _printed(config)
+        if error is not None:
+            render(item, told, error)
+
+    told = trial.run_forked(arguments, finish, keep=kept)
+    logged.write(told.logged)
+    for stream, text in zip(("stdout", "stderr"), told.printed, strict=True):
+        item.add_report_section("call", stream, text)
+    if told.kind == "failed":
+        item.stash[STORY] = _look_into(item, trial, arguments, told)
+    elif (replay := replay_of(config)) is not None:
+        config.stash.setdefault(NOTES, []).append(f"{replay.node}: {replay.compared(told)}")
+    _raise(item, told, told.error)
+
+
+def render(item: pytest.Item, told: Told, error: BaseException) -> None:
+    """Fill in how pytest shows an error; called where it was raised."""
+    if isinstance(error, OUTCOMES):
+        kinds = dict(zip(OUTCOMES, ("skipped", "xfailed", "exit"), strict=True))
+        told.kind, told.reason = kinds[type(error)], str(error.msg)
+    elif isinstance(error, PLAIN):
+        told.longrepr = plain_longrepr(item, f"{type(error).__name__}: {error}")
+    else:
+        excinfo = pytest.ExceptionInfo.from_exception(error)
+        told.longrepr = item.repr_failure(excinfo)
+    told.error = error
+
+
+def tell(item: pytest.Item, call_: "pytest.CallInfo[None]", report: Any) -> None:
+    """Put what was rendered where it was raised into the report, and what repeats it."""
+    told = item.stash.get(TOLD, None)
+    if told is None or call_.excinfo is None:
+        return
+    del item.stash[TOLD]
+    if told.longrepr is None and told.kind == "broken":
+        told.longrepr = plain_longrepr(item, told.reason)
+    if told.longrepr is not None:
+        report.longrepr = told.longrepr
+    lines = item.stash.get(STORY, None)
+    if lines is None:
+        lines = tell_story(item.funcargs[TRIAL].order, told, [])  # type: ignore[attr-defined]
+    if hasattr(report.longrepr, "addsection"):
+        report.longrepr.addsection("rocketbed", "\n".join(lines))
+
+
+def summarize(reporter: Any, config: pytest.Config) -> None:
+    """Lines at the end of the session: how a replay that passed compares."""
+    for line in config.stash.get(NOTES, []):
+        reporter.write_line(f"rocketbed: {line}")
+
+
+# --- inside
+
+
+def _arguments(item: Any) -> dict[str, Any]:
+    """Those of the body, and async fixtures that it uses without naming them, in their order."""
+    names = item._fixtureinfo.argnames
+    values = {name: item.funcargs[name] for name in item.fixturenames if name in item.funcargs}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in names or isinstance(value, Deferred)
+    }
+
+
+def _look_into(item: pytest.Item, trial: Trial, arguments: dict[str, Any], told: Told) -> list[str]:
+    """Shrink a failure and write its replay file; what is to be said about it."""
+    config, order = item.config, trial.order
+    replay = replay_of(config)
+    if replay is not None:
+        return tell_story(order, told, [replay.compared(told)])
+    wanted = config.getoption("rb_shrink")
+    done = config.stash.setdefault(SHRUNK, set())
+    is_first = order.test not in done
+    may = wanted if wanted is not None else order.backend == "sim" and is_first
+    notes: list[str] = []
+    if may and told.signature != BUDGET:
+        done.add(order.test)
+        shrunk = _shrink(item, trial, arguments, told)
+        if shrunk.reproduced:
+            order, told = shrunk.order, shrunk.told
+            notes.append(
+                f"shrunk from {shrunk.steps_before} to {shrunk.steps_after} steps in"
+                f" {shrunk.runs} runs"
+            )
+        else:
+            notes.append("it did not come again when it was tried once more")
+    path = report_directory(config) / f"FAIL-{file_name(item)}.rbx"
+    try:
+        save_test_replay(make_replay(item.nodeid, order, told), path)
+        ignore_all(path.parent)
+    except OSError as error:
+        return tell_story(order, told, [*notes, f"no replay file could be written: {error}"])
+    test = shlex.quote(item.nodeid.partition("[")[0])
+    shown = shlex.quote(os.path.relpath(path))
+    return tell_story(order, told, [*notes, f"replay: pytest {test} --rb-replay {shown}"])
+
+
+def _shrink(item: pytest.Item, trial: Trial, arguments: dict[str, Any], told: Told) -> Shrunk:
+    """Look for a smaller order; what its runs print is not shown, since none was asked for."""
+    capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    is_captured = capture is not None and capture.is_globally_capturing()
+
+    def run(tried: Order) -> Told:
+        return trial.run_forked(arguments, lambda told, error: None, order=tried, quiet=True)
+
+    if is_captured:
+        output, errors = capture.read_global_capture()
+        item.add_report_section("call", "stdout", output)
+        item.add_report_section("call", "stderr", errors)
+    try:
+        return shrink_order(trial.order, told, run)
+    finally:
+        if is_captured:
+            capture.read_global_capture()
+
+
+def _printed(config: pytest.Config) -> tuple[str, str]:
+    """What was printed into this process's memory only; first, what `capsys` holds goes on."""
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    if capture is None:
+        return "", ""
+    capture.deactivate_fixture()
+    if config.getoption("capture") != "sys":
+        return "", ""
+    printed: tuple[str, str] = tuple(capture.read_global_capture())
+    return printed
+
+
+def _log_stream(config: pytest.Config) -> StringIO:
+    """Where pytest keeps what is logged during a test; one of nobody's where it does not."""
+    handler = getattr(config.pluginmanager.get_plugin("logging-plugin"), "report_handler", None)
+    stream = getattr(handler, "stream", None)
+    return stream if isinstance(stream, StringIO) else StringIO()
+
+
+def _raise(item: pytest.Item, told: Told, error: BaseException | None) -> None:
+    __tracebackhide__ = True
+    if told.kind == "passed":
+        return
+    if told.kind == "skipped":
+        raise pytest.skip.Exception(told.reason, _use_item_location=True)
+    if told.kind == "xfailed":
+        pytest.xfail(told.reason)
+    if told.kind == "exit":
+        raise error or pytest.exit.Exception(told.reason)
+    item.stash[TOLD] = told
+    if error is None:
+        raise RunFailed(told.reason or told.signature)
+    raise error if isinstance(error, Exception) else RunFailed(str(error))

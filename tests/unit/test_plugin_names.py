@@ -1,0 +1,50 @@
+"""Names of what tests with a cluster leave behind, and fixtures that other plugins wrapped."""
+
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.testing.collection import NAME_MAX, file_name
+from chaos.testing.plugin import ASYNCIO, _unwrapped
+
+
+def name_of(node: str) -> str:
+    item: Any = SimpleNamespace(nodeid=node)
+    return file_name(item)
+
+
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [
+        ("test_a.py::test_one[sim-7]", "test_a-test_one-sim-7"),
+        (
+            "tests/unit/test_a.py::TestX::test_one[a/b-sim-7]",
+            "tests.unit.test_a-TestX-test_one-a-b-sim-7",
+        ),
+        ("../x/test_a.py::test_one", "x.test_a-test_one"),
+    ],
+)
+def test_a_name_has_plain_signs_and_says_whose_it_is(node: str, name: str) -> None:
+    assert name_of(node) == name
+
+
+def test_a_long_name_is_cut_and_still_its_own() -> None:
+    one, other = (name_of(f"test_a.py::test_one[{'x' * 400}{end}]") for end in "ab")
+    assert len(one) == len(other) <= NAME_MAX + 9
+    assert one != other
+
+
+def test_a_fixture_wrapped_by_pytest_asyncio_is_the_users_again() -> None:
+    def inner() -> None:
+        raise AssertionError
+
+    def wrapper_of(home: str) -> Any:
+        made: Any = FunctionType(inner.__code__, {"__name__": home})
+        made.__wrapped__ = inner
+        return made
+
+    assert _unwrapped(wrapper_of(ASYNCIO[0])) is inner
+    other = wrapper_of("somebody")
+    assert _unwrapped(other) is other
+    assert _unwrapped(inner) is inner
