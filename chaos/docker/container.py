@@ -107,15 +107,20 @@ class Container:
         return self._pid if self._descriptor >= 0 and not _has_ended(self._descriptor) else None
 
     async def send(self, number: signal.Signals) -> bool:
-        """A signal to the program; SIGSTOP and SIGCONT freeze and thaw all of the container."""
+        """A signal to the program; SIGSTOP and SIGCONT freeze and thaw all of the container.
+
+        Where the daemon cannot be asked, SIGKILL still ends what it started: nothing stays behind.
+        """
         if self.pid() is None:
             return False
         try:
             await call(partial(self._send, number), f"{self.name}: {number.name}")
         except DockerError:
-            if self.pid() is not None:
-                raise
-            return False  # it ended meanwhile
+            if self.pid() is None:
+                return False  # it ended meanwhile
+            if number == signal.SIGKILL:
+                kill_init(self._descriptor)
+            raise
         return True
 
     def _send(self, number: signal.Signals) -> None:
@@ -220,6 +225,12 @@ def remove(daemon: Daemon, container: str) -> None:
 
     with suppress(docker.errors.NotFound):
         daemon.api.remove_container(container, force=True, v=True)
+
+
+def kill_init(descriptor: int) -> None:
+    """End a container without its daemon: all in it ends with its first process."""
+    with suppress(OSError):
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
 
 def _has_ended(descriptor: int) -> bool:

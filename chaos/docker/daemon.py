@@ -81,6 +81,13 @@ class PrivateDaemon:
     ) -> None:
         self._end()
 
+    def wait_ended(self) -> None:
+        """Wait until it ends by itself. Raises `DockerError` then."""
+        assert self._process is not None
+        code = self._process.wait()
+        tail = "\n".join(self.log_path.read_text(errors="replace").strip().splitlines()[-5:])
+        raise DockerError(f"dockerd has ended with code {code}; {self.log_path} ends with:\n{tail}")
+
     def _start(self) -> None:
         run = self._run = Run.begin()
         run.note("directory", self._state)
@@ -178,7 +185,7 @@ def main(arguments: list[str]) -> int:
                 environment = {**os.environ, "DOCKER_HOST": daemon.address}
                 return subprocess.run(arguments[1:], env=environment, check=False).returncode
             print(f"export DOCKER_HOST={daemon.address}", flush=True)
-            signal.pause()
+            daemon.wait_ended()
     except KeyboardInterrupt:
         return 130
     except DockerError as exc:

@@ -7,12 +7,14 @@ power cut takes it away. Docker's bridge needs no root and has no faults.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from chaos.docker.client import Daemon, call
-from chaos.docker.container import Spec, create, remove
+from chaos.docker.container import Spec, create, kill_init, remove
+from chaos.docker.errors import DockerError
 from chaos.docker.network import make_network
 from chaos.process import netns
 from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
@@ -24,6 +26,17 @@ from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
 
 HOLD: Final = ["sleep", "infinity"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """The container of a machine."""
+
+    container: str
+    pid: int
+    descriptor: int
+    """Of that pid; to be closed."""
+    record: int
 
 
 class ContainerSwitchFabric(SwitchFabric):
@@ -44,8 +57,7 @@ class ContainerSwitchFabric(SwitchFabric):
         self._daemon = daemon
         self._image = image
         self._held = frozenset([*nodes, *nameservers])
-        self._holders: dict[str, tuple[str, int, int]] = {}
-        """Machine -> container, its pid, its record."""
+        self._holders: dict[str, _Holder] = {}
 
     async def __aenter__(self) -> "ContainerSwitchFabric":
         async with trio.open_nursery() as nursery:
@@ -56,7 +68,7 @@ class ContainerSwitchFabric(SwitchFabric):
 
     def network(self, machine: str) -> str:
         """What Docker is told: a container's."""
-        return f"container:{self._holders[machine][0]}"
+        return f"container:{self._holders[machine].container}"
 
     def container_address(self, machine: str) -> None:
         """The switch's, given inside."""
@@ -75,7 +87,7 @@ class ContainerSwitchFabric(SwitchFabric):
         if machine not in self._held:
             await super()._make_namespace(machine)
             return
-        pid = self._holders[machine][1]
+        pid = self._holders[machine].pid
         await trio.to_thread.run_sync(netns.adopt, self.namespace(machine), pid)
 
     async def _remove(self, machine: str) -> None:
@@ -96,20 +108,26 @@ class ContainerSwitchFabric(SwitchFabric):
         record = self._run.note("container", docker_record(self._daemon.address, full))
         spec = Spec(image=self._image, command=HOLD, network="none")
 
-        def start() -> tuple[str, int]:
+        def start() -> _Holder:
             made = create(self._daemon, self._run.id, full, spec, HOLD)
             self._daemon.api.start(made)
-            return made, int(self._daemon.api.inspect_container(made)["State"]["Pid"])
+            pid = int(self._daemon.api.inspect_container(made)["State"]["Pid"])
+            return _Holder(made, pid, os.pidfd_open(pid), record)
 
-        made, pid = await call(start, f"the machine of {machine} does not start")
-        self._holders[machine] = made, pid, record
+        self._holders[machine] = await call(start, f"the machine of {machine} does not start")
 
     async def _release(self, machine: str) -> None:
         held = self._holders.pop(machine, None)
-        if held is not None:
-            made, _, record = held
-            await call(lambda: remove(self._daemon, made), f"the machine of {machine}")
-            self._run.forget(record)
+        if held is None:
+            return
+        try:
+            await call(lambda: remove(self._daemon, held.container), f"the machine of {machine}")
+        except DockerError:
+            kill_init(held.descriptor)
+            raise
+        finally:
+            os.close(held.descriptor)
+        self._run.forget(held.record)
 
 
 class BridgeFabric:

@@ -9,6 +9,8 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,9 +43,15 @@ def marked(run_id: str) -> Iterator[int]:
 
 
 def kill_marked(run_id: str) -> list[int]:
-    """SIGKILL to every process of a run; the pids that got one."""
+    """SIGKILL to every process of a run and to what they started; the pids that got one.
+
+    The program of a container has no mark; it is a child of one that has (a shim of the daemon's).
+    """
     wanted = f"{MARK}={run_id}".encode()
-    return [pid for pid in marked(run_id) if kill(pid, lambda one: _is_marked(one, wanted))]
+    found = list(marked(run_id))
+    below = list(_below(found)) if found else []
+    killed = [pid for pid, ticks in below if kill(pid, partial(_is_same, ticks))]
+    return [*killed, *(pid for pid in found if kill(pid, lambda one: _is_marked(one, wanted)))]
 
 
 def kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
@@ -80,6 +88,26 @@ def wait_gone(pids: list[int], seconds: float) -> list[int]:
         finally:
             os.close(descriptor)
     return left
+
+
+def _below(pids: list[int]) -> Iterator[tuple[int, int]]:
+    """Children of processes, and theirs, as (pid, began); never this one, nor those themselves."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                fields = _fields(int(entry.name))
+                children.setdefault(int(fields[1]), []).append((int(entry.name), int(fields[19])))
+    waiting = list(pids)
+    while waiting:
+        for pid, ticks in children.pop(waiting.pop(), []):
+            if pid not in pids:
+                waiting.append(pid)
+                yield pid, ticks
+
+
+def _is_same(ticks: int, pid: int) -> bool:
+    return is_alive(pid, ticks)
 
 
 def _is_marked(pid: int, wanted: bytes) -> bool:

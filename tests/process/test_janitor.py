@@ -158,6 +158,27 @@ def test_grandchildren_have_the_mark_too(tmp_path: Path) -> None:
     assert wait_gone([int(output)], 10.0) == []
 
 
+def test_what_a_marked_process_starts_without_the_mark_is_ended_too(tmp_path: Path) -> None:
+    """As a container's program is by a daemon; children of others are left alone."""
+    script = "env -u ROCKETBED_RUN sleep 1000 & echo $!; exec sleep 1000"
+    with Run.begin(tmp_path / "runs", guard=False) as run:
+        marked = {**os.environ, **run.environment()}
+        ours = subprocess.Popen(["sh", "-c", script], env=marked, stdout=subprocess.PIPE, text=True)
+        other = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        assert ours.stdout is not None
+        assert other.stdout is not None
+        child, strangers = int(ours.stdout.readline()), int(other.stdout.readline())
+        run.close()
+        assert ours.wait() == -signal.SIGKILL
+        assert wait_gone([child], 10.0) == []
+        assert is_alive(strangers, began(strangers))
+        os.kill(strangers, signal.SIGKILL)
+        other.kill()
+        other.wait()
+        ours.stdout.close()
+        other.stdout.close()
+
+
 def test_the_run_of_another_boot_is_dead_and_of_another_pid_namespace_is_not(
     tmp_path: Path,
 ) -> None:

@@ -82,6 +82,22 @@ async def test_a_signal_that_the_daemon_refuses_is_an_error(
         await container.send(signal.SIGSTOP)
 
 
+async def test_one_whose_daemon_is_gone_is_ended_all_the_same(
+    api: FakeApi, container: Container
+) -> None:
+    await container.launch()
+
+    def fail(name: str) -> None:
+        raise ConnectionRefusedError("nobody there")
+
+    api.before["kill"] = fail
+    with pytest.raises(DockerError, match="b1: SIGKILL: the Docker daemon does not answer"):
+        await container.send(signal.SIGKILL)
+    (row,) = api.rows.values()
+    assert row["process"].wait() == -signal.SIGKILL
+    assert container.pid() is None
+
+
 async def test_a_limit_for_one_that_has_ended_is_nothing(
     api: FakeApi, container: Container
 ) -> None:
