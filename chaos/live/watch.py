@@ -70,7 +70,7 @@ class Watch:
         feed.put("phase", {"name": "watching", "zero": 0})
 
     async def run(self, rate: float | None) -> None:
-        """Look, until cancelled; with `rate` send so many messages a second."""
+        """Look, until there is another cluster; with `rate` send so many messages a second."""
         sender = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._asker.run)
@@ -80,9 +80,10 @@ class Watch:
             for name in self._cluster.nodes:
                 nursery.start_soon(self._ask, name)
             nursery.start_soon(self._count, sender)
-            while True:
+            while self._is_the_same():
                 self._look()
                 await trio.sleep(LOOK_S)
+            nursery.cancel_scope.cancel()
 
     async def press(self, action: str, name: str) -> str:
         """A button. Raises `Refused`."""
@@ -164,11 +165,22 @@ class Watch:
 
     # --- looking
 
-    def _look(self) -> None:
+    def _is_the_same(self) -> bool:
+        """Read the cluster's file again if it changed; whether it is the same cluster still."""
         changed = self._plan_changed()
-        if changed != self._plan_time_ns and not self._promoting.locked():
-            self._plan_time_ns = changed
-            self._cluster = LocalCluster.load(self._cluster.directory)
+        if changed == self._plan_time_ns or self._promoting.locked():
+            return True
+        try:
+            found = LocalCluster.load(self._cluster.directory)
+        except ClusterError:
+            return not (self._cluster.directory / FILE).exists()  # gone: nothing runs
+        places = {name: found.address(name) for name in found.names}
+        if places != {name: self._cluster.address(name) for name in self._cluster.names}:
+            return False
+        self._plan_time_ns, self._cluster = changed, found
+        return True
+
+    def _look(self) -> None:
         now_s = self._now_s()
         self.feed.put("clock", round(now_s, 1))
         for name in self._cluster.names:
@@ -251,6 +263,7 @@ def watch(
     Raises `ClusterError` where there is no cluster, `LiveError` when the page cannot be served.
     """
     found: list[Path | None] = []
+    is_over = False
 
     async def main() -> None:
         world = real_world("live")
@@ -262,7 +275,7 @@ def watch(
         with trio.open_signal_receiver(*STOPPING) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve)
-                nursery.start_soon(desk.run, rate)
+                nursery.start_soon(look, desk, nursery.cancel_scope)
                 say(f"live page: {address}")
                 async for _number in signals:
                     break
@@ -270,7 +283,15 @@ def watch(
         steps = desk.notebook.steps
         found.append(desk.notebook.save(cluster.directory) if steps else None)
 
+    async def look(desk: Watch, scope: trio.CancelScope) -> None:
+        nonlocal is_over
+        await desk.run(rate)
+        is_over = True
+        scope.cancel()
+
     trio.run(main)
+    if is_over:
+        raise ClusterError(f"{directory} has another cluster now: watch it from its beginning")
     return found[0]
 
 

@@ -1,0 +1,58 @@
+"""A watched cluster that others take away or make anew; none of its members runs."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from chaos.live.feed import Feed
+from chaos.live.server import Refused
+from chaos.live.watch import Watch
+from chaos.process.cluster import LocalCluster
+from chaos.process.plan import FILE
+from rocketbed.world.real import real_world
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.live.watch.LOOK_S", 0.005)
+
+
+def made(directory: Path, slaves: int = 2) -> LocalCluster:
+    return LocalCluster.create(directory, slaves=slaves)
+
+
+async def test_the_same_cluster_with_other_roles_is_watched_on(tmp_path: Path) -> None:
+    cluster = made(tmp_path)
+    watch = Watch(cluster, Feed(), real_world("test"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch.run, None)
+        with trio.fail_after(20):
+            while watch.feed.get("machine:master") is None:
+                await trio.lowlevel.checkpoint()
+            assert watch.feed.get("machine:slave-1")["role"] == "slave"
+            cluster.plan.promoted("slave-1").save(tmp_path)
+            while watch.feed.get("machine:slave-1")["role"] == "slave":
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(Refused, match="it is down"):
+                await watch.press("kill", "slave-1")
+        nursery.cancel_scope.cancel()
+
+
+async def test_another_cluster_in_its_place_ends_the_watch(tmp_path: Path) -> None:
+    cluster = made(tmp_path)
+    watch = Watch(cluster, Feed(), real_world("test"))
+    async with trio.open_nursery() as nursery:
+
+        async def replace() -> None:
+            while watch.feed.get("machine:slave-2") is None:
+                await trio.lowlevel.checkpoint()
+            (tmp_path / FILE).unlink()
+            before = watch.feed.get("clock")
+            while watch.feed.get("clock") == before:  # it looks on at nothing
+                await trio.lowlevel.checkpoint()
+            made(tmp_path, slaves=1)
+
+        nursery.start_soon(replace)
+        with trio.fail_after(20):
+            await watch.run(None)
