@@ -21,7 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.docker.client import Daemon
+from chaos.docker.client import LABEL, Daemon, asking
+from chaos.docker.container import remove
 from chaos.docker.errors import DockerError
 from chaos.foreign.program import tied_program
 from chaos.process.janitor import Run
@@ -113,6 +114,15 @@ class PrivateDaemon:
                 tail = self.log_path.read_text(errors="replace").strip().splitlines()[-5:]
                 raise DockerError("dockerd does not come up:\n" + "\n".join(tail))
             time.sleep(LOOK_S)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what earlier runs left when this directory's daemon died: nobody has it now."""
+        with Daemon.connect(self.address) as daemon, asking("what earlier runs left stays"):
+            for row in daemon.api.containers(all=True, filters={"label": LABEL}):
+                remove(daemon, row["Id"])
+            for row in daemon.api.networks(filters={"label": LABEL}):
+                daemon.api.remove_network(row["Id"])
 
     def _command(self) -> list[str]:
         return [

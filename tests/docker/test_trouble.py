@@ -231,3 +231,34 @@ def test_the_doctor_says_what_there_is(docker_host: str) -> None:
     found = rocketbed("chaos", "doctor", "--json")
     assert '"docker"' in found.stdout
     assert f"at {docker_host}; {images.IMAGE} is there" in found.stdout
+
+
+def test_an_interrupted_start_of_a_cluster_leaves_nothing_in_the_daemon(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    directory = str(tmp_path / "bed")
+    command = [sys.executable, "-P", "-m", "rocketbed", "cluster", "up", "--docker"]
+    command += ["--dir", directory, "--port", "0"]
+    with a_strangers_container(daemon):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            wait_for(lambda: len(ours(daemon)) >= 3, "a network and two containers")
+            process.send_signal(signal.SIGINT)
+        assert process.returncode == 130
+        assert not ours(daemon)
+        down = rocketbed("cluster", "down", "--remove", "--dir", directory)
+        assert (down.returncode, down.stderr) == (0, ""), down.stderr
+        assert not (tmp_path / "bed").exists()
+
+
+def test_two_clusters_that_start_at_once_have_networks_of_their_own(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    names = ("one", "two")
+    command = [sys.executable, "-P", "-m", "rocketbed", "cluster", "up", "--docker"]
+    command += ["--slaves", "0", "--port", "0", "--dir"]
+    starting = [subprocess.Popen([*command, str(tmp_path / name)]) for name in names]
+    assert [process.wait(WAIT_S) for process in starting] == [0, 0]
+    assert len(ours(daemon)) == 6
+    for name in names:
+        assert rocketbed("cluster", "down", "--dir", str(tmp_path / name)).returncode == 0
+    assert not ours(daemon)

@@ -16,7 +16,8 @@ from chaos.docker.errors import DockerError
 from chaos.docker.member import ContainerMember
 from chaos.docker.network import has_network, make_network
 from chaos.process.janitor import Run
-from chaos.process.plan import FILE, ClusterError, ClusterPlan, Member, read_plan
+from chaos.process.plan import FILE, ClusterError, ClusterPlan, Member, make_plan, read_plan
+from rocketbed.cli.main import main
 from tests.unit.docker_support import FakeApi, daemon_of, free_ranges, refused
 
 
@@ -298,6 +299,16 @@ async def test_what_was_to_start_is_ended_and_with_the_last_one_all_goes(
     assert not docker.rows
     assert not docker.networks_made
     assert read_plan(tmp_path / "bed") == cluster.plan
+
+
+def test_a_directory_with_a_cluster_of_processes_gets_no_containers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_plan(slaves=0).save(tmp_path)
+    before = (tmp_path / FILE).read_text()
+    assert main(["cluster", "up", "--docker", "--dir", str(tmp_path)]) == 1
+    assert "is one of processes: take another --dir" in capsys.readouterr().err
+    assert (tmp_path / FILE).read_text() == before
 
 
 def test_a_cluster_whose_daemon_is_gone_says_so(tmp_path: Path) -> None:
