@@ -13,7 +13,7 @@ import pytest
 from chaos.docker.client import LABEL, Daemon
 from chaos.docker.image import IMAGE
 from chaos.process.volume_loop import mounts_at_or_below
-from tests.docker.test_trouble import ENDLESS, WAIT_S, wait_for
+from tests.docker.support import ENDLESS, WAIT_S, wait_for
 
 pytestmark = pytest.mark.slow
 

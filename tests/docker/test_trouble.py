@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,29 +17,9 @@ from chaos.docker.errors import DockerError
 from chaos.process.janitor import Run
 from chaos.process.ports import HOST, free_port
 from chaos.process.volume import Volume
+from tests.docker.support import ENDLESS, WAIT_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
-WAIT_S = 120.0
-ENDLESS = """
-name = "endless"
-steps = ["at 300s kill leader"]
-[cluster]
-brokers = 1
-nameservers = 1
-[load.producer]
-count = 1
-rate = 20.0
-[calm]
-at = "400s"
-drain = "5s"
-"""
-
-
-def wait_for(holds: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < until, f"{what} did not come about"
-        time.sleep(0.05)
 
 
 def ours(daemon: Daemon) -> list[str]:
