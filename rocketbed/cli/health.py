@@ -9,6 +9,7 @@ import click
 import trio
 
 from rocketbed.cli.client import run
+from rocketbed.remoting.client import parse_address
 
 EXIT_NOT_SERVING: Final = 1
 TIMEOUT_S: Final = 3.0
@@ -28,6 +29,10 @@ def health(address: str, nameservers: str | None) -> int:
     A nameserver serves when it answers. A node serves when it answers and, with -n, when clients
     that ask a nameserver are sent to it.
     """
+    try:
+        parse_address(address)
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
     reason = run(lambda: _missing(address, nameservers))
     click.echo(f"{address} serves" if reason is None else f"{address} does not serve: {reason}")
     return 0 if reason is None else EXIT_NOT_SERVING
@@ -36,31 +41,39 @@ def health(address: str, nameservers: str | None) -> int:
 async def _missing(address: str, nameservers: str | None) -> str | None:
     """What is missing; None when it serves."""
     from rocketbed.client.admin import Admin
-    from rocketbed.client.errors import ClientError
+    from rocketbed.client.errors import BadMessage, ClientError, RequestRefused
     from rocketbed.remoting.errors import RemotingError
     from rocketbed.world.real import real_world
 
     world = real_world("health")
+    in_time = trio.move_on_after(TIMEOUT_S)  # the client tries several times
     try:
-        if nameservers is None:
-            async with Admin(world, nameservers=address, timeout_s=TIMEOUT_S) as admin:
-                await admin.cluster()
-            return None
-        async with Admin(world, nameservers=nameservers, timeout_s=TIMEOUT_S) as admin:
-            await admin.runtime_info(address)
+        with in_time:
+            async with Admin(world, nameservers=nameservers or address) as admin:
+                if nameservers is None:
+                    with suppress(RequestRefused):  # as nodes do
+                        await admin.cluster()
+                        return None
+                await admin.runtime_info(address)
+    except BadMessage:
+        raise
     except (ClientError, RemotingError) as exc:
         return str(exc)
+    if in_time.cancelled_caught:
+        return f"no answer within {TIMEOUT_S:g} s"
+    if nameservers is None:
+        return None
     known: dict[str, bool] = {}  # by nameserver that answers
 
     async def ask(one: str) -> None:
-        async with Admin(world, nameservers=one, timeout_s=TIMEOUT_S) as admin:
-            with suppress(ClientError, RemotingError):
+        async with Admin(world, nameservers=one) as admin:
+            with trio.move_on_after(TIMEOUT_S), suppress(ClientError, RemotingError):
                 table = (await admin.cluster()).broker_addr_table
                 known[one] = any(
                     address in broker.broker_addrs.values() for broker in table.values()
                 )
 
-    asked = [one for one in nameservers.split(";") if one.strip()]
+    asked = [one.strip() for one in nameservers.split(";") if one.strip()]
     async with trio.open_nursery() as nursery:  # at once: a health check has little time
         for one in asked:
             nursery.start_soon(ask, one)
