@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 import trio
 
@@ -21,6 +21,7 @@ from chaos.scenario.determinism import shared_events, window
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.form import plan_from_row, plan_to_row
 from chaos.scenario.plan import Plan
+from chaos.scenario.step import unknown
 from chaos.sim.clock import CHECKPOINT_EVENTS
 from rocketbed import __version__
 
@@ -173,7 +174,7 @@ def load_replay(path: Path) -> Replay:
         return Replay(
             plan=plan_from_row(row["plan"]),
             taken=_taken(row["taken"]),
-            backend=row["backend"],
+            backend=_backend(row["backend"]),
             target=row.get("target", ""),
             mode=row.get("mode", "classic"),
             repro=row["repro"],
@@ -184,6 +185,13 @@ def load_replay(path: Path) -> Replay:
         )
     except (ScenarioError, KeyError, TypeError, AttributeError) as error:
         raise ScenarioError(f"{path}: the replay file is damaged: {error}") from None
+
+
+def _backend(name: Any) -> BackendName:
+    for known in get_args(BackendName):
+        if name == known:
+            return cast(BackendName, known)
+    raise ScenarioError(unknown("backend", str(name), list(get_args(BackendName))))
 
 
 def run_replay(

@@ -177,6 +177,8 @@ def run(
 def check_target(target: str, mode: Literal["classic", "controller"], backend: str) -> None:
     """Have the software that is to be run, or end with what to do."""
     if not target:
+        if mode == "controller":
+            raise click.UsageError("--mode is of a real RocketMQ: add --target rocketmq:5.3.3")
         return
     if backend != "process":
         raise click.UsageError("--target needs real processes: add --backend process")

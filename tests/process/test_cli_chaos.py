@@ -223,6 +223,7 @@ def test_a_scenario_with_a_mistake_names_file_and_place(
         (["run", "soak-swarm", "--backend", "process"], "not made for process"),
         (["run", "abort-file", "--backend", "cloud"], "cloud"),
         (["run", "soak-swarm", "--backend", "docker"], "not made for docker"),
+        (["run", "sync-failover", "--mode", "controller"], "add --target"),
         (["replay", "/nowhere/x.rbx"], "/nowhere/x.rbx"),
         (["doctor", "disk.powerct"], "disk.powerct"),
         (["mutants", "--only", "M99"], "M99"),

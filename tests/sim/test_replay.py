@@ -87,6 +87,9 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
     assert "written by rocketbed 9.1 in format 2, and this rocketbed" in later
     assert "the replay file is damaged" in refused({**row, "plan": {}})
     assert "the replay file is damaged" in refused({**row, "taken": {"x": 1}})
+    assert "unknown backend 'dokcer'; did you mean 'docker'?" in refused(
+        {**row, "backend": "dokcer"}
+    )
     assert "unknown fault 'kil'" in refused(
         {**row, "plan": {**row["plan"], "steps": ["at 1s kil b1"]}}
     )
