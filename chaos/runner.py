@@ -5,7 +5,6 @@ state of a module passes from one seed to the next and a run that hangs or eats 
 What comes back is an `Outcome`; the run's directory is kept if it is wanted.
 """
 
-import errno
 import gc
 import json
 import math
@@ -17,7 +16,6 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -25,13 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from chaos.checkers.judgement import Judgement, judge_run
+from chaos.failures import explain as explain
+from chaos.failures import is_full as is_full
 from chaos.process.tied import tie_to
 from chaos.record import RunRecord
 from chaos.scenario.plan import Plan
 from chaos.scratch import Scratch
-from chaos.sim.fate import SimulationError
-from chaos.trial.api import BackendError
-from rocketbed.wire.errors import RocketbedError
 
 if TYPE_CHECKING:
     from chaos.process.run import Host
@@ -43,7 +40,6 @@ TIMEOUT_S: Final = 900.0
 """Real seconds that one run may take."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXIT_INTERRUPTED: Final = 130
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Say = Callable[[str], None]
 BackendName = Literal["sim", "process", "docker"]
@@ -350,39 +346,6 @@ def _readable(pipes: Iterable[int], seconds: float) -> list[int]:
     for pipe in pipes:
         poll.register(pipe, select.POLLIN)
     return [pipe for pipe, _ in poll.poll(math.ceil(1000 * seconds))]
-
-
-def explain(error: BaseException) -> str:
-    """Why a run failed: a sentence for what the harness foresees, else where it happened."""
-    errors = list(_leaves(error))
-    for one in errors:
-        if isinstance(one, OSError) and _says_full(one):
-            place = one.filename or "its scratch place"
-            return f"no space left where the harness writes ({place}): make room, run again"
-    for one in errors:
-        if isinstance(one, BackendError | RocketbedError | SimulationError):
-            return str(one)
-    return "".join(traceback.format_exception(error))
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether the harness could not write for want of space."""
-    return any(isinstance(one, OSError) and _says_full(one) for one in _leaves(error))
-
-
-def _says_full(error: OSError) -> bool:
-    if isinstance(error, shutil.Error):  # of a copied tree: reasons as texts
-        return any(os.strerror(number) in str(error) for number in FULL)
-    return error.errno in FULL
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors within groups of errors."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def _prepare_image(say: Say) -> None:
