@@ -24,8 +24,7 @@ from chaos.process.cluster import LocalCluster
 from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
 from chaos.process.plan import FILE, NAMESERVER, ClusterError, ClusterPlan, Member, node_names
 from chaos.process.ports import HOST, is_free
-from chaos.process.software import CONFIG
-from rocketbed.wire.properties_text import render_properties
+from chaos.process.settings import CONFIG
 
 
 class DockerCluster(LocalCluster):
@@ -134,8 +133,7 @@ class DockerCluster(LocalCluster):
             for member in members[1:]:
                 own = self.member_directory(member.name)
                 wanted = self.plan.node_settings(member, own)
-                settings = self._settings(member.name) | {key: wanted[key] for key in addresses}
-                (own / CONFIG).write_text(render_properties(settings), encoding="utf-8")
+                self._settings(member.name).change({key: wanted[key] for key in addresses})
             self.plan.save(self.directory)
         except OSError as exc:
             raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

@@ -12,7 +12,6 @@ that started it and can be taken up again with `LocalCluster.load`.
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -30,11 +29,12 @@ from chaos.process.plan import (
     make_plan,
     read_plan,
 )
+from chaos.process.settings import CONFIG, NodeSettings
+from chaos.process.status import MemberStatus
 from chaos.process.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.properties_text import parse_properties, render_properties
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
@@ -51,36 +51,6 @@ CATCH_UP_S: Final = 2.0
 LOOK_S: Final = 0.01
 """Pause between looks whether a member serves; a process cannot tell us."""
 ASK_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStatus:
-    """One member as it is now."""
-
-    member: Member
-    pid: int | None
-    """None: it does not run."""
-    info: Mapping[str, str] | None
-    """A node's runtime information; None when it does not answer."""
-    is_routed: bool
-    """Whether the nameserver routes to it; of a nameserver, whether it answers."""
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether clients can use it."""
-        return self.is_routed and (self.info is not None or not self.member.is_node)
-
-    @property
-    def role(self) -> str:
-        """`nameserver`, `master` or `slave`."""
-        if not self.member.is_node:
-            return NAMESERVER
-        return "slave" if self.member.broker_id else "master"
-
-    def offset(self, name: str) -> int | None:
-        """A number of the runtime information, such as `commitLogMaxOffset`."""
-        text = (self.info or {}).get(name, "")
-        return int(text) if text.isdigit() else None
 
 
 class LocalCluster:
@@ -404,37 +374,18 @@ class LocalCluster:
                 "--set",
                 f"bindAddress={member.address.rpartition(':')[0]}",
             )
-        return self._command_line("node", "-c", "broker.conf")
+        return self._command_line("node", "-c", CONFIG)
 
-    def _settings(self, name: str) -> dict[str, str]:
-        """A node's `broker.conf` as it is. Raises `ClusterError`."""
-        path = self.member_directory(name) / "broker.conf"
-        try:
-            rows = parse_properties(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as exc:
-            raise ClusterError(f"{path} cannot be read: {exc}") from exc
-        return {key: value for _, key, value in rows}
+    def _settings(self, name: str) -> NodeSettings:
+        return NodeSettings(self.member_directory(name))
+
+    def _write_roles(self, name: str) -> None:
+        self._settings(name).change(self.plan.role_settings(self.plan.member(name)))
 
     def _changes(self, plan: ClusterPlan, name: str) -> bool:
         """Whether a node's settings differ from what this plan wants of its role."""
         wanted = plan.role_settings(plan.member(name))
-        return not wanted.items() <= self._settings(name).items()
-
-    def _write_roles(self, name: str) -> None:
-        """Write a node's role into its `broker.conf`; what was edited by hand stays.
-
-        Raises `ClusterError`.
-        """
-        if not self._changes(self.plan, name):
-            return
-        path = self.member_directory(name) / "broker.conf"
-        settings = {**self._settings(name), **self.plan.role_settings(self.plan.member(name))}
-        temporary = path.with_suffix(".new")
-        try:
-            temporary.write_text(render_properties(settings), encoding="utf-8")
-            temporary.replace(path)
-        except OSError as exc:
-            raise ClusterError(f"{path} cannot be written: {exc}") from exc
+        return not wanted.items() <= self._settings(name).read().items()
 
     def _write(self) -> None:
         try:
@@ -442,8 +393,7 @@ class LocalCluster:
                 own = self.member_directory(member.name)
                 own.mkdir(parents=True, exist_ok=True)
                 if member.is_node:
-                    text = render_properties(self.plan.node_settings(member, own))
-                    (own / "broker.conf").write_text(text, encoding="utf-8")
+                    NodeSettings(own).write(self.plan.node_settings(member, own))
             self.plan.save(self.directory)
         except OSError as exc:
             raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

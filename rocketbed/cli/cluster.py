@@ -17,7 +17,8 @@ from rocketbed.cli.client import json_option, run, show, show_json, table
 from rocketbed.cli.cluster_watch import watch
 
 if TYPE_CHECKING:
-    from chaos.process.cluster import LocalCluster, MemberStatus
+    from chaos.process.cluster import LocalCluster
+    from chaos.process.status import MemberStatus
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
 DEFAULT_PORT: Final = 9876
