@@ -40,7 +40,7 @@ class PrivateDaemon:
     """One daemon, while inside. Raises `DockerError`: no root, no dockerd, or in use."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.absolute()
+        self.directory = directory.resolve()  # as mounts name it
         self.log_path = self.directory / "log"
         number = int(hashlib.sha256(bytes(self.directory)).hexdigest(), 16)
         self._bridge = f"rbd-{number % 0xFFFFFF:06x}"
