@@ -55,7 +55,13 @@ def test_a_scenario_passes(name: str, daemon: Daemon, tmp_path: Path) -> None:
 LOSING = Plan(
     name="losing",
     seed=1,
-    shape=Shape(brokers=1, nameservers=1, repl="async", flush="async"),
+    shape=Shape(
+        brokers=1,
+        nameservers=1,
+        repl="async",
+        flush="async",
+        settings={"flushIntervalCommitLog": "5000"},
+    ),
     producers=Producers(count=1, rate=200),
     steps=(parse_step("at 3s powercut leader for 300ms"),),
     needs=("disk.powercut",),

@@ -70,11 +70,13 @@ def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_pa
             command, stdout=subprocess.PIPE, text=True, env={**os.environ, "DOCKER_HOST": address}
         ) as run:
             assert run.stdout is not None
+            lines = []
             for line in run.stdout:
+                lines.append(line)
                 if line.rstrip().endswith("storm"):
                     break
             pids = programs(address)
-            assert len(pids) == 4  # a node, a nameserver, and the machines of both
+            assert len(pids) == 4, lines  # a node, a nameserver, and the machines of both
             pid = Path(address.removeprefix("unix://")).with_name("pid").read_text()
             os.kill(int(pid), signal.SIGKILL)
             said = run.stdout.read()
