@@ -50,7 +50,6 @@ class Place:
 class _Session:
     outcome: Outcome
     interrupted: bool = False
-    page: Path | None = None
     looking: trio.CancelScope = field(default_factory=trio.CancelScope)
     """In force while nothing but the page is left."""
 
