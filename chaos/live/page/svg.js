@@ -1,4 +1,4 @@
-// Small helpers for drawings that are kept and changed, not drawn anew: nodes are found by a key.
+// Parts of drawings that are kept and changed, not drawn anew: nodes are found by a key.
 const SPACE = "http://www.w3.org/2000/svg";
 
 // A drawing that fills its place, with one unit for each pixel of its width. What is put into a later
