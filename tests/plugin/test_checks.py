@@ -56,7 +56,7 @@ def test_a_broken_promise_is_found_and_shrunk(tmp_path: Path) -> None:
     assert "FINDING A1 lost write" in bad.text
     assert "failed:  checks A1" in bad.text
     assert "steps:   at" in bad.text
-    assert (tmp_path / ".rocketbed" / "test_loss-sim-1" / "index.html").exists()
+    assert (tmp_path / ".rocketbed" / "test_loss-test_loss-sim-1" / "index.html").exists()
 
 
 def test_named_checks_only(tmp_path: Path) -> None:
