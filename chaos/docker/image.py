@@ -25,6 +25,10 @@ FILES: Final = (
     *("pyproject.toml", "requirements.lock", "README.md", "pyspark_rocketbed.py"),
     *(DOCKERFILE, "compose/pip-install"),
 )
+STAGE_LABEL: Final = "rocketbed.stage"
+"""On the images of a build's stages, by the Dockerfile."""
+KEPT: Final = "2h"
+"""How long the leftovers of a build speed up the next one."""
 BUILD_S: Final = 900
 TAIL: Final = 12
 """Lines of a failed build that an error shows."""
@@ -49,6 +53,7 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
     if found is None or found[1] != digest:
         say(f"building {IMAGE}")
         build(daemon, digest)
+        _prune(daemon)
         found = _look(daemon)
     if found is None:
         raise DockerError(f"{IMAGE} was built and is gone: is somebody removing images?")
@@ -98,6 +103,14 @@ def build(daemon: Daemon, digest: str) -> None:
             "compose/take-host-settings"
         )
         raise DockerError(f"{IMAGE} cannot be built; {hint}. The build ends with:\n{last}")
+
+
+def _prune(daemon: Daemon) -> None:
+    """Remove what earlier builds left, when it is old, has no name and no container uses it."""
+    for label in (SOURCE_LABEL, STAGE_LABEL):
+        with suppress(DockerError), asking(f"old images with the label {label} stay"):
+            filters = {"dangling": True, "label": [label], "until": KEPT}
+            daemon.api.prune_images(filters)
 
 
 def _look(daemon: Daemon) -> tuple[str, str] | None:
