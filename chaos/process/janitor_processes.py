@@ -17,6 +17,10 @@ from typing import Final
 MARK: Final = "ROCKETBED_RUN"
 """Environment variable that names the run a process belongs to; its children inherit it."""
 PROC: Final = Path("/proc")
+EXEC_S: Final = 0.05
+"""How long a process may seem to have no environment: it is just beginning another program."""
+KERNEL_THREAD: Final = 0x00200000
+"""PF_KTHREAD of linux/sched.h."""
 
 
 def began(pid: int) -> int:
@@ -47,11 +51,13 @@ def kill_marked(run_id: str) -> list[int]:
 
     The program of a container has no mark; it is a child of one that has (a shim of the daemon's).
     """
-    wanted = f"{MARK}={run_id}".encode()
-    found = list(marked(run_id))
-    below = list(_below(found)) if found else []
-    killed = [pid for pid, ticks in below if kill(pid, partial(_is_same, ticks))]
-    return [*killed, *(pid for pid in found if kill(pid, lambda one: _is_marked(one, wanted)))]
+    found = {}
+    for pid in marked(run_id):
+        with suppress(OSError):
+            found[pid] = began(pid)
+    below = dict(_below(list(found))) if found else {}
+    # By when they began: one that was marked a moment ago may be another program by now.
+    return [pid for pid, ticks in {**below, **found}.items() if kill(pid, partial(_is_same, ticks))]
 
 
 def kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
@@ -113,9 +119,19 @@ def _is_same(ticks: int, pid: int) -> bool:
 def _is_marked(pid: int, wanted: bytes) -> bool:
     try:
         environment = (PROC / str(pid) / "environ").read_bytes()
+        until = time.monotonic() + EXEC_S
+        while not environment and _begins_a_program(pid) and time.monotonic() < until:
+            time.sleep(0.001)
+            environment = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
     return wanted in environment.split(b"\0")
+
+
+def _begins_a_program(pid: int) -> bool:
+    """Whether one without an environment may be within `exec`: no kernel thread, not ended."""
+    fields = _fields(pid)
+    return fields[0] not in "ZX" and not int(fields[6]) & KERNEL_THREAD
 
 
 def _fields(pid: int) -> list[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.process import volume_loop
+from chaos.process import janitor_processes, volume_loop
 from chaos.process.janitor import OWNER, RECORDS, Run, owner_is_dead, sweep
-from chaos.process.janitor_processes import MARK, began, is_alive, marked, wait_gone
+from chaos.process.janitor_processes import MARK, began, is_alive, kill_marked, marked, wait_gone
 
 SLEEPER = "import time\nwhile True: time.sleep(60)"
 
@@ -177,6 +177,16 @@ def test_what_a_marked_process_starts_without_the_mark_is_ended_too(tmp_path: Pa
         other.wait()
         ours.stdout.close()
         other.stdout.close()
+
+
+def test_a_process_that_begins_another_program_meanwhile_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It had the mark when it was found; its new program was given an environment without."""
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as found:
+        monkeypatch.setattr(janitor_processes, "marked", lambda run_id: iter([found.pid]))
+        assert kill_marked("a-run") == [found.pid]
+        assert found.wait(10) == -signal.SIGKILL
 
 
 def test_the_run_of_another_boot_is_dead_and_of_another_pid_namespace_is_not(
