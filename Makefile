@@ -16,7 +16,7 @@ test-all: $(VENV)/.test  ## the same and what takes long
 	$(BIN)/python -m pytest -q -m "not peer"
 
 test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17 and Maven)
-	$(BIN)/python -m pytest -q -m peer tests/peer
+	$(BIN)/python -m pytest -q -m peer
 
 check: $(VENV)/.lint  ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
