@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.docker.client import LABEL, Daemon
-from chaos.docker.image import IMAGE
+from chaos.docker.image import IMAGE, ready_image
 from chaos.process.volume_loop import mounts_at_or_below
 from tests.docker.support import ENDLESS, WAIT_S, wait_for
 
@@ -52,6 +52,8 @@ def is_over(pid: int) -> bool:
 def directory(docker_host: str, image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a daemon that has the image too."""
     made = tmp_path_factory.mktemp("daemon") / "docker"
+    with Daemon.connect(docker_host) as built:
+        ready_image(built)  # the name may be that of an image of docker-compose's by now
     with private_daemon(made) as (_, address):
         save = ["docker", "--host", docker_host, "save", IMAGE]
         with subprocess.Popen(save, stdout=subprocess.PIPE) as saving:
