@@ -135,11 +135,7 @@ def run(
     if is_live:
         from rocketbed.cli.chaos_live import LiveOptions, live
 
-        if seeds or corpus or crash_points or verify or strict:
-            raise click.UsageError(
-                "--live is one run that you end: no --seeds, --corpus, --crash-points, --verify,"
-                " --strict"
-            )
+        check_live(seeds, corpus, crash_points, verify, strict)
         asked = LiveOptions(
             options=options, seed=seed, quick=quick, report=report, port=live_port, as_json=as_json
         )
@@ -172,6 +168,15 @@ def run(
     if as_json:
         click.echo(json.dumps(as_row(result), indent=1))
     return result.exit_code
+
+
+def check_live(*others: object) -> None:
+    """Refuse what makes no sense beside --live."""
+    if any(others):
+        raise click.UsageError(
+            "--live is one run that you end: no --seeds, --corpus, --crash-points, --verify,"
+            " --strict"
+        )
 
 
 def check_target(target: str, mode: Literal["classic", "controller"], backend: str) -> None:
