@@ -10,6 +10,8 @@ from typing import Final
 
 LIMIT_S: Final = 180
 HEAD: Final = "import pytest\nimport trio\n"
+SERVERS: Final = ("CI", "BUILD_NUMBER")
+"""Where one is set, pytest's summary repeats whole messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ def command(*options: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Without what the pytest that runs us has set; our commands are found."""
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    """Without what changes the output of pytest; our commands are found."""
+    own = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("PYTEST_") and key not in SERVERS
+    }
     return own | {"PATH": f"{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}"}
