@@ -6,7 +6,7 @@ power cut takes it away. Docker's bridge needs no root and has no faults.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,13 +17,10 @@ from chaos.docker.container import Spec, create, kill_init, remove
 from chaos.docker.errors import DockerError
 from chaos.docker.network import make_network
 from chaos.process import netns
-from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
+from chaos.process.fabric import HealthyLinks, usual_ports
 from chaos.process.janitor import Run
 from chaos.process.janitor_docker import docker_record
 from chaos.process.switch_fabric import SwitchFabric
-from chaos.trial.api import LinkState
-from rocketbed.world.api import Address, World
-from rocketbed.world.real import real_world
 
 HOLD: Final = ["sleep", "infinity"]
 
@@ -130,19 +127,19 @@ class ContainerSwitchFabric(SwitchFabric):
         self._run.forget(held.record)
 
 
-class BridgeFabric:
+class BridgeFabric(HealthyLinks):
     """A network of Docker's with an address for each machine; no faults."""
 
     name = "bridge"
+    kind = "a bridge of Docker's"
+    instead = "the containers are on a bridge of Docker's: choose --net switch (root)"
 
     def __init__(
         self, daemon: Daemon, nodes: Sequence[str], nameservers: Sequence[str], *, run: Run
     ) -> None:
+        super().__init__(nodes, usual_ports(nodes, nameservers))
         self._daemon = daemon
         self._run = run
-        self._nodes = frozenset(nodes)
-        self._ports = dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
-        self._addresses: dict[str, str] = {}
         self._name = f"rocketbed-{run.id}"
         self._record = 0
 
@@ -169,44 +166,3 @@ class BridgeFabric:
     def container_address(self, machine: str) -> str:
         """Its own on the bridge."""
         return self._addresses[machine]
-
-    def lacks(self, capability: str) -> str | None:
-        """All of the network's."""
-        if capability.startswith("net."):
-            return "the containers are on a bridge of Docker's: choose --net switch (root)"
-        return None
-
-    def address(self, machine: str) -> Address:
-        """On the bridge, which this system reaches too."""
-        return self._addresses[machine], self._ports[machine]
-
-    def settings(self, machine: str) -> Mapping[str, str]:
-        """One address for all."""
-        address = self._addresses[machine]
-        lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
-        if machine in self._nodes:
-            lines |= {"brokerIP1": address, "brokerIP2": address}
-        return lines
-
-    def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """As it is."""
-        return list(command)
-
-    def world(self, machine: str) -> World:
-        """This system's."""
-        return real_world(machine)
-
-    async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """Only the healthy state."""
-        if state != LinkState():
-            raise ValueError("a bridge of Docker's has no link faults")
-
-    async def reset(self, one: str, other: str) -> None:
-        """Not possible."""
-        raise ValueError("a bridge of Docker's has no link faults")
-
-    async def silence(self, machine: str) -> None:
-        """Nothing: peers will see the node's connections reset."""
-
-    async def restore(self, machine: str) -> None:
-        """Nothing."""

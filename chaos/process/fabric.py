@@ -6,7 +6,7 @@ Three kinds, best first: `SwitchFabric` (own network namespaces, every packet th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from chaos.process.ports import HOST, free_node_port, free_port, node_ports
 from chaos.trial.api import LinkState
@@ -64,21 +64,84 @@ class Fabric(Protocol):
         ...
 
 
-class PlainFabric:
+def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, int]:
+    """RocketMQ's own, for machines with an address each."""
+    return dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
+
+
+class OneAddress:
+    """A network on which each machine has one address, the same from everywhere."""
+
+    def __init__(self, nodes: Sequence[str], ports: Mapping[str, int]) -> None:
+        """`ports` are those of all servers. Their addresses may come to be known later."""
+        self._nodes = frozenset(nodes)
+        self._ports = dict(ports)
+        self._addresses: dict[str, str] = {}
+
+    def address(self, machine: str) -> Address:
+        """The machine's, and the port of its server."""
+        return self._addresses[machine], self._ports[machine]
+
+    def settings(self, machine: str) -> Mapping[str, str]:
+        """It listens where others find it."""
+        address = self._addresses[machine]
+        lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
+        if machine in self._nodes:
+            lines |= {"brokerIP1": address, "brokerIP2": address}
+        return lines
+
+
+class HealthyLinks(OneAddress):
+    """A network with nothing of ours in between: this system reaches it, and nothing breaks it."""
+
+    kind: ClassVar[str]
+    """What it is, in a sentence."""
+    instead: ClassVar[str]
+    """What to choose for faults."""
+
+    def lacks(self, capability: str) -> str | None:
+        """All of the network's."""
+        return self.instead if capability.startswith("net.") else None
+
+    def command(self, machine: str, command: Sequence[str]) -> list[str]:
+        """As it is."""
+        return list(command)
+
+    def world(self, machine: str) -> World:
+        """This system's."""
+        return real_world(machine)
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """Only the healthy state."""
+        if state != LinkState():
+            raise ValueError(f"{self.kind} has no link faults")
+
+    async def reset(self, one: str, other: str) -> None:
+        """Not possible."""
+        raise ValueError(f"{self.kind} has no link faults")
+
+    async def silence(self, machine: str) -> None:
+        """Nothing: peers will see the process's connections reset."""
+
+    async def restore(self, machine: str) -> None:
+        """Nothing."""
+
+
+class PlainFabric(HealthyLinks):
     """Loopback without anything between: kills and disks can be tried, links cannot."""
 
     name = "plain"
+    kind = "plain loopback"
+    instead = "the cluster runs on plain loopback: choose --net proxy or switch"
 
     def __init__(self, nodes: Sequence[str], nameservers: Sequence[str]) -> None:
-        self._ports: dict[str, int] = {}
+        ports: dict[str, int] = {}
         for name in nameservers:
-            self._ports[name] = free_port(self._taken())
+            ports[name] = free_port(_taken(ports))
         for name in nodes:
-            self._ports[name] = free_node_port(self._taken())
-        self._nodes = set(nodes)
-
-    def _taken(self) -> set[int]:
-        return {taken for port in self._ports.values() for taken in node_ports(port)}
+            ports[name] = free_node_port(_taken(ports))
+        super().__init__(nodes, ports)
+        self._addresses = dict.fromkeys(ports, HOST)
 
     async def __aenter__(self) -> "PlainFabric":
         return self
@@ -86,42 +149,6 @@ class PlainFabric:
     async def __aexit__(self, *exception: object) -> None:
         return None
 
-    def lacks(self, capability: str) -> str | None:
-        """All of the network's."""
-        if capability.startswith("net."):
-            return "the cluster runs on plain loopback: choose --net proxy or switch"
-        return None
 
-    def address(self, machine: str) -> Address:
-        """On loopback."""
-        return HOST, self._ports[machine]
-
-    def settings(self, machine: str) -> Mapping[str, str]:
-        """Address and port."""
-        lines = {"listenPort": str(self._ports[machine]), "bindAddress": HOST}
-        if machine in self._nodes:
-            lines |= {"brokerIP1": HOST, "brokerIP2": HOST}
-        return lines
-
-    def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """As it is."""
-        return list(command)
-
-    def world(self, machine: str) -> World:
-        """This machine's."""
-        return real_world(machine)
-
-    async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """Only the healthy state."""
-        if state != LinkState():
-            raise ValueError("plain loopback has no link faults")
-
-    async def reset(self, one: str, other: str) -> None:
-        """Not possible."""
-        raise ValueError("plain loopback has no link faults")
-
-    async def silence(self, machine: str) -> None:
-        """Nothing: peers will see the process's connections reset."""
-
-    async def restore(self, machine: str) -> None:
-        """Nothing."""
+def _taken(ports: Mapping[str, int]) -> set[int]:
+    return {taken for port in ports.values() for taken in node_ports(port)}

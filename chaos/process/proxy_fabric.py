@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
+from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT, usual_ports
 from chaos.process.ports import free_node_port, free_port, is_free, node_ports
 from chaos.process.proxy import BUFFER, Crossing, Link, Machine, is_served
 from chaos.trial.api import LinkState
@@ -63,7 +63,7 @@ class ProxyFabric:
             for target in names
             if source != target
         }
-        self._ports = dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
+        self._ports = usual_ports(nodes, nameservers)
         self._crossings: set[Crossing] = set()
         self._listeners: dict[tuple[str, int], tuple[socket.socket, trio.CancelScope]] = {}
 

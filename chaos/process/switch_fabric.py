@@ -6,20 +6,20 @@ addresses exist only inside: no packet leaves for any other network. Needs root 
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import trio
 
 from chaos.process import netns
-from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
+from chaos.process.fabric import OneAddress, usual_ports
 from chaos.process.janitor import Run
 from chaos.process.switch import MTU, Switch
 from chaos.process.switch_process import TUN_DEVICE
 from chaos.process.switch_rules import Rule
 from chaos.trial.api import LinkState
-from rocketbed.world.api import Address, World
+from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
 HARNESS: Final = "harness"
@@ -43,7 +43,7 @@ def missing_for_switch() -> str | None:
     return None
 
 
-class SwitchFabric:
+class SwitchFabric(OneAddress):
     """All faults of the network between machines. An async context manager."""
 
     name = "switch"
@@ -61,11 +61,10 @@ class SwitchFabric:
         """`clients` are further machines; `harness` is always one."""
         names = list(dict.fromkeys([*nodes, *nameservers, *clients, HARNESS]))
         assert len(names) <= MACHINES_MAX
+        super().__init__(nodes, usual_ports(nodes, nameservers))
         self.switch = Switch(run, seed=seed)
         self._run = run
         self._mtu = mtu
-        self._nodes = frozenset(nodes)
-        self._ports = dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
         self._addresses = {name: f"10.98.0.{number}" for number, name in enumerate(names, 1)}
         self._records: dict[str, int] = {}
         self._silent: set[str] = set()
@@ -90,18 +89,6 @@ class SwitchFabric:
     def lacks(self, capability: str) -> str | None:
         """Nothing of the network."""
         return None
-
-    def address(self, machine: str) -> Address:
-        """The same from everywhere."""
-        return self._addresses[machine], self._ports[machine]
-
-    def settings(self, machine: str) -> Mapping[str, str]:
-        """One address for all."""
-        address = self._addresses[machine]
-        lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
-        if machine in self._nodes:
-            lines |= {"brokerIP1": address, "brokerIP2": address}
-        return lines
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
         """`nsenter` enters and becomes the command: same pid, same parent, same mounts.
