@@ -8,23 +8,18 @@ the timeline and waited for.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
 from chaos.history import Function, HistoryWriter
-from chaos.record import STORES
 from chaos.sim.clock import SECOND
-from chaos.sim.coverage import Coverage
 from chaos.sim.diskfaults import DiskFaults, arm, flip_bit
 from chaos.sim.image import DiskImage
-from chaos.sim.images import KeptImages
-from chaos.sim.logwatch import COMMIT_LOG, LogWatch
-from chaos.sim.markwatch import mark_ahead, table_in_place
 from chaos.sim.process import Process
-from chaos.sim.simulation import LogLine, Simulation
-from chaos.sim.twin import Twins, innermost
-from chaos.trace import Trace
+from chaos.sim.recorder import Recorder
+from chaos.sim.simulation import Simulation
+from chaos.sim.twin import Twins
 from chaos.trial.api import (
     BackendError,
     Collected,
@@ -48,7 +43,6 @@ PORT: Final = 10911
 NAMESERVER_PORT: Final = 9876
 STORE: Final = "/store"
 HARNESS: Final = "harness"
-CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
 SETTINGS: Final = {
     "mappedFileSizeConsumeQueue": "6000",
     "maxHashSlotNum": "100",
@@ -73,28 +67,19 @@ class SimBackend:
         self.world = world
         self.history = history
         self.simulation = simulation
-        self.trace = Trace()
         self.nodes: dict[str, Node] = {}
         """Nodes that have got as far as serving; the latest incarnation."""
         self._nameservers = nameservers
         self._tables: dict[str, Nameserver] = {}
-        self._images = KeptImages(STORE)
-        self._watches: dict[str, LogWatch] = {}
         self._disks: dict[str, DiskFaults] = {}
-        self._segment_size: dict[str, int] = {}
-        self._after_power_cut: dict[str, bool] = {}
         self._ended: dict[str, trio.Event] = {}
-        self._reasons: dict[str, str] = {}
-        self._end_counts: dict[str, int] = {}
-        self._roles: dict[str, str] = {}
-        self._coverage = Coverage(simulation, self._roles, self._saw_disk)
         self._configs: dict[str, NodeConfig] = {}
         self._twins = Twins(simulation, f"{STORE}/lock")
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
         simulation.on_end.append(self._process_ended)
-        simulation.on_log.append(self._logged)
+        self._recorder = Recorder(simulation, history, STORE)
         simulation.tolerate_crashes = True
 
     # --- looking
@@ -148,11 +133,11 @@ class SimBackend:
 
     def ends(self, name: str) -> int:
         """How often it has ended."""
-        return self._end_counts.get(name, 0)
+        return self._recorder.ends(name)
 
     def end_reason(self, name: str) -> str:
         """The error that its main let out."""
-        return self._reasons.get(name, "")
+        return self._recorder.end_reason(name)
 
     # --- processes
 
@@ -171,9 +156,7 @@ class SimBackend:
         }
         config, _ = make_config([Setting(key, value, name) for key, value in lines.items()])
         self._configs[name] = config
-        self._segment_size[name] = config.store.segment_size
-        self._roles[name] = config.broker_role
-        self._watch(name)
+        self._recorder.starts(name, config)
         self.nodes.pop(name, None)
 
         async def main(world: World) -> None:
@@ -225,8 +208,8 @@ class SimBackend:
         """Cut the power of a host, running or not."""
         running = self.state(name) != "down"
         await self._act(partial(self.simulation.power_cut, name, mode))
-        if not running and name in self._watches:
-            self._lost_power(name)
+        if not running:
+            self._recorder.lost_power(name)
 
     async def crash(self, name: str, point: CrashPoint) -> None:
         """Arm a crash point."""
@@ -250,14 +233,14 @@ class SimBackend:
         """An empty disk."""
         await self.kill(name)
         self.simulation.host(name).image = DiskImage()
-        self._watch(name).wiped(self.now_ns())
+        self._recorder.wiped(name)
 
     async def bit_flip(self, name: str) -> str:
         """Flip a bit within what the log holds."""
         if self.state(name) != "down":
             raise BackendError(f"{name} is running: bits are flipped while a node is down")
         random = self.simulation.timeline.stream("bit-flip")
-        end, size = self._watch(name).ends().durable, self._segment_size[name]
+        end, size = self._recorder.log(name)
         return flip_bit(self.simulation.host(name), random, f"{STORE}/commitlog", end, size)
 
     # --- surroundings
@@ -318,102 +301,15 @@ class SimBackend:
 
     async def collect(self, directory: Path) -> Collected:
         """Write stores and images."""
-        stores: dict[str, str] = {}
-        for name in self._watches:
-            image = self.simulation.host(name).image
-            image.export(str(directory / STORES / name))
-            stores[name] = f"{STORES}/{name}{STORE}"
-        self._images.export(directory)
-        marks = {f"{node}:{mark}": count for (node, mark), count in self.simulation.marks.items()}
-        digest, facts = self.simulation.digest(), self._coverage.facts()
-        return Collected(stores, self._images.records, self.trace, digest, marks, facts)
-
-    # --- what the simulation tells
-
-    def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
-        watch = self._watches.get(host)
-        if watch is not None:
-            watch.saw(self.simulation.timeline.now, kind, path, offset, size)
-            if kind == "sync_failed" and path.startswith(COMMIT_LOG):
-                self.history.event(Function.NODE, host, "eio", {"path": path})
-            if table_in_place(kind, path):
-                self.history.event(Function.NODE, host, "table_in_place", {"path": path})
-            durable = watch.ends().durable if kind == "sync_dir" else 0
-            ahead = mark_ahead(self.simulation.process(host).disk, kind, path, durable)
-            if ahead is not None:
-                fields = {"offset": ahead, "durable": durable}
-                self.history.event(Function.NODE, host, "mark_ahead", fields)
-
-    def _process_ended(self, process: Process) -> None:
-        name = process.host.name
-        ended = self._ended.pop(name, None)
-        if ended is not None:
-            self._in_harness(ended.set)
-        if name not in self._watches:
-            return
-        self.nodes.pop(name, None)
-        cause = {"end": "crash" if process.crashed else "stop", "power": "powercut"}.get(
-            process.fate.cause, process.fate.cause
-        )
-        reason = self._reasons[name] = ""
-        if process.crashed:
-            try:
-                process.value()
-            except BaseException as error:
-                reason = self._reasons[name] = innermost(error)
-        if process.fate.cause == "closed":
-            return
-        ends = self._watches[name].ends()
-        self._end_counts[name] = self._end_counts.get(name, 0) + 1
-        self.history.event(
-            Function.NODE,
-            name,
-            "exit",
-            {"cause": cause, "reason": reason, "written": ends.written, "durable": ends.durable},
-        )
-        if cause == "powercut":
-            self._lost_power(name)
-        else:
-            self._watches[name].died()
-            if cause != "stop":
-                self._keep_image(name, cause)
-
-    def _lost_power(self, name: str) -> None:
-        self._keep_image(name, "powercut")
-        self._watches[name].lost_power(self.now_ns())
-        self._after_power_cut[name] = True
-
-    def _keep_image(self, name: str, cause: str) -> None:
-        ends = self._watches[name].ends()
-        self._images.keep(
-            self.simulation.host(name).image,
-            name,
-            cause,
-            time_ns=self.now_ns(),
-            written=ends.written,
-            durable=ends.durable,
-        )
-
-    def _logged(self, line: LogLine) -> None:
-        if line.event == "store.recovered" and line.node in self._watches:
-            fields: dict[str, Any] = dict(line.fields)
-            self._watches[line.node].recovered(
-                line.moment,
-                int(fields["end"]),
-                self._segment_size[line.node],
-                is_durable=self._after_power_cut.pop(line.node, False),
-            )
-            self.history.event(Function.NODE, line.node, "recovered", fields)
-        elif line.event in CUTS:
-            self.history.event(Function.NODE, line.node, CUTS[line.event], dict(line.fields))
+        return self._recorder.collect(directory)
 
     # --- inside
 
-    def _watch(self, name: str) -> LogWatch:
-        watch = self._watches.get(name)
-        if watch is None:
-            watch = self._watches[name] = LogWatch(self.trace.node(name))
-        return watch
+    def _process_ended(self, process: Process) -> None:
+        ended = self._ended.pop(process.host.name, None)
+        if ended is not None:
+            self._in_harness(ended.set)
+        self.nodes.pop(process.host.name, None)
 
     def _disk(self, name: str) -> DiskFaults:
         return self._disks.setdefault(name, DiskFaults())

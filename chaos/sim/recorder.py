@@ -1,0 +1,162 @@
+"""What a run in simulation leaves for the judge, written down while it happens.
+
+It stands on what the simulation itself tells: events of disks, lines of logs, ends of processes. No
+node is asked, since what a node thinks of itself is on trial.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.history import Function, HistoryWriter
+from chaos.record import STORES
+from chaos.sim.coverage import Coverage
+from chaos.sim.images import KeptImages
+from chaos.sim.logwatch import COMMIT_LOG, LogWatch
+from chaos.sim.markwatch import mark_ahead, table_in_place
+from chaos.sim.process import Process
+from chaos.sim.simulation import LogLine, Simulation
+from chaos.sim.twin import innermost
+from chaos.trace import Trace
+from chaos.trial.api import Collected
+from node.config import NodeConfig
+
+CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
+
+
+class Recorder:
+    """Watches every node of a simulation, from its first start on."""
+
+    def __init__(self, simulation: Simulation, history: HistoryWriter, store: str) -> None:
+        """`store` is the directory of the store on every disk, with its slash."""
+        self._simulation = simulation
+        self._history = history
+        self._store = store
+        self._trace = Trace()
+        self._images = KeptImages(store)
+        self._watches: dict[str, LogWatch] = {}
+        self._segment_size: dict[str, int] = {}
+        self._after_power_cut: dict[str, bool] = {}
+        self._reasons: dict[str, str] = {}
+        self._end_counts: dict[str, int] = {}
+        self._roles: dict[str, str] = {}
+        self._coverage = Coverage(simulation, self._roles, self._saw_disk)
+        simulation.on_end.append(self._process_ended)
+        simulation.on_log.append(self._logged)
+
+    def starts(self, name: str, config: NodeConfig) -> None:
+        """A node is about to start."""
+        self._segment_size[name] = config.store.segment_size
+        self._roles[name] = config.broker_role
+        self._watch(name)
+
+    def ends(self, name: str) -> int:
+        """How often it has ended."""
+        return self._end_counts.get(name, 0)
+
+    def end_reason(self, name: str) -> str:
+        """The error that its main let out."""
+        return self._reasons.get(name, "")
+
+    def log(self, name: str) -> tuple[int, int]:
+        """Where the durable part of a node's log ends, and how long its segments are, in bytes."""
+        return self._watch(name).ends().durable, self._segment_size[name]
+
+    def lost_power(self, name: str) -> None:
+        """The power of a node's host was cut; of other hosts nothing is kept."""
+        if name in self._watches:
+            self._keep_image(name, "powercut")
+            self._watches[name].lost_power(self._now_ns())
+            self._after_power_cut[name] = True
+
+    def wiped(self, name: str) -> None:
+        """A node that is down has an empty disk now."""
+        self._watch(name).wiped(self._now_ns())
+
+    def collect(self, directory: Path) -> Collected:
+        """Write stores and images below a run's directory."""
+        stores: dict[str, str] = {}
+        for name in self._watches:
+            image = self._simulation.host(name).image
+            image.export(str(directory / STORES / name))
+            stores[name] = f"{STORES}/{name}{self._store}"
+        self._images.export(directory)
+        marks = {f"{node}:{mark}": count for (node, mark), count in self._simulation.marks.items()}
+        digest, facts = self._simulation.digest(), self._coverage.facts()
+        return Collected(stores, self._images.records, self._trace, digest, marks, facts)
+
+    def _watch(self, name: str) -> LogWatch:
+        watch = self._watches.get(name)
+        if watch is None:
+            watch = self._watches[name] = LogWatch(self._trace.node(name))
+        return watch
+
+    def _now_ns(self) -> int:
+        return self._simulation.timeline.now
+
+    def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
+        watch = self._watches.get(host)
+        if watch is not None:
+            watch.saw(self._simulation.timeline.now, kind, path, offset, size)
+            if kind == "sync_failed" and path.startswith(COMMIT_LOG):
+                self._history.event(Function.NODE, host, "eio", {"path": path})
+            if table_in_place(kind, path):
+                self._history.event(Function.NODE, host, "table_in_place", {"path": path})
+            durable = watch.ends().durable if kind == "sync_dir" else 0
+            ahead = mark_ahead(self._simulation.process(host).disk, kind, path, durable)
+            if ahead is not None:
+                fields = {"offset": ahead, "durable": durable}
+                self._history.event(Function.NODE, host, "mark_ahead", fields)
+
+    def _process_ended(self, process: Process) -> None:
+        name = process.host.name
+        if name not in self._watches:
+            return
+        cause = {"end": "crash" if process.crashed else "stop", "power": "powercut"}.get(
+            process.fate.cause, process.fate.cause
+        )
+        reason = self._reasons[name] = ""
+        if process.crashed:
+            try:
+                process.value()
+            except BaseException as error:
+                reason = self._reasons[name] = innermost(error)
+        if process.fate.cause == "closed":
+            return
+        ends = self._watches[name].ends()
+        self._end_counts[name] = self._end_counts.get(name, 0) + 1
+        self._history.event(
+            Function.NODE,
+            name,
+            "exit",
+            {"cause": cause, "reason": reason, "written": ends.written, "durable": ends.durable},
+        )
+        if cause == "powercut":
+            self.lost_power(name)
+        else:
+            self._watches[name].died()
+            if cause != "stop":
+                self._keep_image(name, cause)
+
+    def _keep_image(self, name: str, cause: str) -> None:
+        ends = self._watches[name].ends()
+        self._images.keep(
+            self._simulation.host(name).image,
+            name,
+            cause,
+            time_ns=self._now_ns(),
+            written=ends.written,
+            durable=ends.durable,
+        )
+
+    def _logged(self, line: LogLine) -> None:
+        if line.event == "store.recovered" and line.node in self._watches:
+            fields: dict[str, Any] = dict(line.fields)
+            self._watches[line.node].recovered(
+                line.moment,
+                int(fields["end"]),
+                self._segment_size[line.node],
+                is_durable=self._after_power_cut.pop(line.node, False),
+            )
+            self._history.event(Function.NODE, line.node, "recovered", fields)
+        elif line.event in CUTS:
+            self._history.event(Function.NODE, line.node, CUTS[line.event], dict(line.fields))
