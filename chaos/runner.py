@@ -31,6 +31,7 @@ from chaos.scenario.plan import Plan
 from chaos.scratch import Scratch
 
 if TYPE_CHECKING:
+    from chaos.docker.host import DockerHost
     from chaos.process.run import Host
 
 VERDICT_FILE: Final = "verdict.json"
@@ -95,7 +96,7 @@ class Options:
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
     """What lies between the machines of a process cluster."""
     target: str = ""
-    """Somebody else's software on the machines of a process cluster (`chaos.foreign.target`)."""
+    """Somebody else's software on the machines of a real cluster (`chaos.foreign.target`)."""
     mode: Literal["classic", "controller"] = "classic"
     """Of that software: who decides about roles."""
     timeout_s: float = TIMEOUT_S
@@ -137,9 +138,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 def host_of(options: Options) -> "Iterator[Host | None]":
     """Where the cluster's programs run; None: as processes of this system."""
     if options.backend == "docker":
-        from chaos.docker.host import DockerHost
-
-        with DockerHost.open() as host:
+        with _docker_host(options) as host:
             yield host
     elif options.target:
         from chaos.foreign.target import foreign_host
@@ -171,7 +170,7 @@ def run_many(
     """
     options = options or Options()
     if options.backend == "docker":
-        _prepare_image(options.say or _say_nothing)
+        _prepare_image(options)
     with held():  # finalizers of what is collected here would swallow an interrupt
         _prepare_to_fork()
     waiting = iter(plans)
@@ -348,13 +347,28 @@ def _readable(pipes: Iterable[int], seconds: float) -> list[int]:
     return [pipe for pipe, _ in poll.poll(math.ceil(1000 * seconds))]
 
 
-def _prepare_image(say: Say) -> None:
-    """Build the image of containers, which may take longer than a run. Raises `BackendError`."""
+def _docker_host(options: Options) -> "DockerHost":
+    if options.target:
+        from chaos.foreign.contained import foreign_docker_host
+
+        return foreign_docker_host(options.target, options.mode)
+    from chaos.docker.host import DockerHost
+
+    return DockerHost.open()
+
+
+def _prepare_image(options: Options) -> None:
+    """Have the image of containers, which may take longer than a run. Raises `BackendError`."""
     from chaos.docker.client import Daemon
     from chaos.docker.image import ready_image
+    from chaos.foreign.contained import ready_target
 
+    say = options.say or _say_nothing
     with Daemon.connect() as daemon:
-        ready_image(daemon, say)
+        if options.target:
+            ready_target(daemon, options.target, say)
+        else:
+            ready_image(daemon, say)
 
 
 def _prepare_to_fork() -> None:

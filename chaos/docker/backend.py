@@ -7,6 +7,7 @@ order of things. What differs is how a program is started, stopped, frozen and l
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,7 +17,7 @@ from chaos.process.backend import ProcessBackend
 from chaos.process.fabric import Fabric
 from chaos.process.member import Launched
 from chaos.process.run import SetUp
-from chaos.process.software import OwnSoftware
+from chaos.process.software import OwnSoftware, Software
 
 PYTHON: Final = "/opt/rocketbed/bin/python"
 """In the image (compose/Dockerfile)."""
@@ -26,6 +27,20 @@ MEMORY: Final = 1 << 30
 """Bytes a node may use, page cache included."""
 STORE: Final = "store"
 PRELOAD: Final = "LD_PRELOAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """As whom a program runs, and whom its files belong to."""
+
+    user: int
+    group: int
+
+    def __str__(self) -> str:
+        return f"{self.user}:{self.group}"
+
+
+OURS: Final = Owner(USER, USER)
 
 
 class ContainerFabric(Fabric, Protocol):
@@ -45,7 +60,16 @@ class DockerBackend(ProcessBackend):
 
     name = "docker"
 
-    def __init__(self, daemon: Daemon, image: str, fabric: ContainerFabric, setup: SetUp) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        image: str,
+        fabric: ContainerFabric,
+        setup: SetUp,
+        software: Software | None = None,
+        owner: Owner = OURS,
+    ) -> None:
+        """`software` (None: rocketbed) is in the image and runs as `owner`."""
         super().__init__(
             fabric,
             setup.machines,
@@ -53,8 +77,9 @@ class DockerBackend(ProcessBackend):
             setup.history,
             setup.directory,
             setup.began_ns,
-            OwnSoftware(contained_command),
+            OwnSoftware(contained_command) if software is None else software,
         )
+        self._owner = owner if os.geteuid() == 0 else Owner(os.geteuid(), os.getegid())
         self._daemon = daemon
         self._image = image
         self._keeper = setup.keeper
@@ -70,18 +95,15 @@ class DockerBackend(ProcessBackend):
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
     ) -> Launched:
-        user = ""
         (own / "log").touch()  # looked at while the container starts
         if os.geteuid() == 0:
-            give(own)
-        else:
-            user = f"{os.geteuid()}:{os.getegid()}"
+            give(own, self._owner)
         spec = Spec(
             image=self._image,
             command=command,
             network=self._plugs.network(name),
             directory=own.absolute(),
-            user=user,
+            user=str(self._owner),
             environment=environment,
             files=environment.get(PRELOAD, "").split(":") if environment.get(PRELOAD) else (),
             memory=MEMORY,
@@ -102,18 +124,22 @@ def contained_command(*arguments: str) -> list[str]:
     return [PYTHON, "-P", "-m", "chaos.process.tied", "1", *arguments]
 
 
-def give(own: Path) -> None:
-    """Let the image's user have a machine's directory; what a node stored is its own already."""
-    for path in _below(own):
-        if path.lstat().st_uid != USER:
-            os.chown(path, USER, USER, follow_symlinks=False)
+def give(own: Path, owner: Owner = OURS) -> None:
+    """Let a program have its machine's directory; a store that it has already is its own whole.
+
+    A directory comes after what is in it, so that one cut short is done again.
+    """
+    for path in _below(own, owner):
+        if path.lstat().st_uid != owner.user:
+            os.chown(path, owner.user, owner.group, follow_symlinks=False)
 
 
-def _below(directory: Path) -> Iterator[Path]:
-    yield directory
+def _below(directory: Path, owner: Owner) -> Iterator[Path]:
     for entry in os.scandir(directory):
         path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False) and entry.name != STORE:
-            yield from _below(path)
+        is_had = entry.name == STORE and path.lstat().st_uid == owner.user
+        if entry.is_dir(follow_symlinks=False) and not is_had:
+            yield from _below(path, owner)
         else:
             yield path
+    yield directory

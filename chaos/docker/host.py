@@ -67,7 +67,11 @@ class DockerHost:
 
     def backend(self, setup: SetUp) -> DockerBackend:
         """The containers."""
-        fabric = setup.fabric
-        assert isinstance(fabric, BridgeFabric | ContainerSwitchFabric)
-        plugs: ContainerFabric = fabric
-        return DockerBackend(self._daemon, self._image, plugs, setup)
+        return DockerBackend(self._daemon, self._image, plugs_of(setup), setup)
+
+
+def plugs_of(setup: SetUp) -> ContainerFabric:
+    """The network of a run, which is one that `DockerHost.fabric` made."""
+    fabric = setup.fabric
+    assert isinstance(fabric, BridgeFabric | ContainerSwitchFabric)
+    return fabric

@@ -6,10 +6,10 @@ wheel there is nothing to build from; then the image has to be there.
 
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from chaos.docker.client import Daemon, asking
 from chaos.docker.errors import DockerError
@@ -41,7 +41,7 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
 
     The id stays what it is when another checkout gives the name to its own image.
     """
-    found = _look(daemon)
+    found = found_image(daemon, IMAGE)
     if not (ROOT / DOCKERFILE).exists():
         if found is None:
             raise DockerError(
@@ -53,8 +53,8 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
     if found is None or found[1] != digest:
         say(f"building {IMAGE}")
         build(daemon, digest)
-        _prune(daemon)
-        found = _look(daemon)
+        prune(daemon)
+        found = found_image(daemon, IMAGE)
     if found is None:
         raise DockerError(f"{IMAGE} was built and is gone: is somebody removing images?")
     return found[0]
@@ -70,22 +70,27 @@ def source_digest() -> str:
 
 
 def build(daemon: Daemon, digest: str) -> None:
-    """Build the image with the `docker` command. Raises `DockerError` with the build's last lines.
+    """Build the image. Raises `DockerError`."""
+    what = ["--target", "node", "-f", str(ROOT / DOCKERFILE), str(ROOT)]
+    run_build(daemon, IMAGE, digest, what)
 
-    The base is `rocketbed/base:local` where the daemon has it, else the Dockerfile's own.
+
+def run_build(
+    daemon: Daemon, name: str, digest: str, what: Sequence[str], context: IO[bytes] | None = None
+) -> None:
+    """Build an image with the `docker` command. Raises `DockerError` with the build's last lines.
+
+    `what` are its arguments, the last of them the context: a directory, or `-` for a tar archive
+    in `context`. The base is `rocketbed/base:local` where the daemon has it, else the Dockerfile's.
     """
-    import docker.errors
-
-    arguments = ["docker", "--host", daemon.address, "build", "--network", "host"]
-    arguments += ["--target", "node"]
-    arguments += ["-f", str(ROOT / DOCKERFILE), "-t", IMAGE, "--label", f"{SOURCE_LABEL}={digest}"]
-    with asking(f"{BASE} cannot be looked at"), suppress(docker.errors.ImageNotFound):
-        daemon.api.inspect_image(BASE)
+    arguments = ["docker", "--host", daemon.address, "build", "--network", "host", "--force-rm"]
+    arguments += ["-t", name, "--label", f"{SOURCE_LABEL}={digest}"]
+    if found_image(daemon, BASE) is not None:
         arguments += ["--build-arg", f"BASE={BASE}"]
     try:
         done = subprocess.run(
-            [*arguments, str(ROOT)],
-            stdin=subprocess.DEVNULL,
+            [*arguments, *what],
+            stdin=subprocess.DEVNULL if context is None else context,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -95,17 +100,17 @@ def build(daemon: Daemon, digest: str) -> None:
     except FileNotFoundError as exc:
         raise DockerError("no docker command here: apt-get install docker.io") from exc
     except subprocess.TimeoutExpired as exc:
-        raise DockerError(f"{IMAGE} was not built within {BUILD_S} s") from exc
+        raise DockerError(f"{name} was not built within {BUILD_S} s") from exc
     if done.returncode:
         last = "\n".join(done.stdout.strip().splitlines()[-TAIL:])
         hint = (
             "without an image hub: compose/base-image makes a base; behind a proxy: "
             "compose/take-host-settings"
         )
-        raise DockerError(f"{IMAGE} cannot be built; {hint}. The build ends with:\n{last}")
+        raise DockerError(f"{name} cannot be built; {hint}. The build ends with:\n{last}")
 
 
-def _prune(daemon: Daemon) -> None:
+def prune(daemon: Daemon) -> None:
     """Remove what earlier builds left, when it is old, has no name and no container uses it."""
     for label in (SOURCE_LABEL, STAGE_LABEL):
         with suppress(DockerError), asking(f"old images with the label {label} stay"):
@@ -113,13 +118,13 @@ def _prune(daemon: Daemon) -> None:
             daemon.api.prune_images(filters)
 
 
-def _look(daemon: Daemon) -> tuple[str, str] | None:
-    """The image's id and the digest of its sources; None when there is none."""
+def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
+    """An image's id and the digest of its sources; None when there is none."""
     import docker.errors
 
-    with asking(f"the image {IMAGE} cannot be looked at"):
+    with asking(f"the image {name} cannot be looked at"):
         try:
-            row = daemon.api.inspect_image(IMAGE)
+            row = daemon.api.inspect_image(name)
         except docker.errors.ImageNotFound:
             return None
     return str(row["Id"]), (row["Config"]["Labels"] or {}).get(SOURCE_LABEL, "")

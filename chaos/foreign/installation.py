@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,8 @@ OPEN: Final = (
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
 )
 """What RocketMQ's own start scripts open for its mapped files."""
+LAST_OPEN: Final = 8
+"""The Java that has nothing to open, and does not know those options."""
 FAST_START: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 NEEDED: Final = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-store", "rocketmq-controller")
 _PARTS: Final = ("namesrv", "broker", "client", "tools")
@@ -72,6 +74,10 @@ class Installation:
     version: str
     """Of the broker's jar."""
     lib: Path
+    java: str = "java"
+    """The program, where the jars are."""
+    java_release: int = 17
+    """8, 11, 17, ..."""
 
     def command(
         self,
@@ -88,11 +94,11 @@ class Installation:
         """
         path = f"{self.lib}/*" if classes is None else f"{classes}:{self.lib}/*"
         return [
-            "java",
+            self.java,
             f"-Xms{memory_mib}m",
             f"-Xmx{memory_mib}m",
             *FAST_START,
-            *OPEN,
+            *(OPEN if self.java_release > LAST_OPEN else ()),
             *options,
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
@@ -110,7 +116,6 @@ def install(version: str, directory: Path | None = None) -> Installation:
     """
     if _VERSION.fullmatch(version) is None:
         raise InstallationError(f"{version!r} is no version of RocketMQ: such as {VERSIONS[0]}")
-    need("java")
     pom = pom_text(version)
     digest = hashlib.sha256(pom.encode()).hexdigest()
     place = cache() / f"rocketmq-{version}" if directory is None else directory
@@ -122,16 +127,19 @@ def install(version: str, directory: Path | None = None) -> Installation:
 
 def unpacked(directory: Path) -> Installation:
     """A distribution (`lib/*.jar`) or a folder of jars. Raises `InstallationError`."""
-    need("java")
     lib = directory / "lib" if (directory / "lib").is_dir() else directory
     for name in NEEDED:
         if not list(lib.glob(f"{name}-[0-9]*.jar")):
             raise InstallationError(
                 f"{lib} has no {name}-VERSION.jar: name the directory of a RocketMQ 5, unpacked"
             )
-    jar = min(lib.glob(f"{NEEDED[0]}-[0-9]*.jar"))
-    version = jar.name.removeprefix(f"{NEEDED[0]}-").removesuffix(".jar")
-    return Installation(version, lib.absolute())
+    return Installation(version_of([path.name for path in lib.glob("*.jar")]), lib.absolute())
+
+
+def version_of(jars: Iterable[str]) -> str:
+    """By the name of the broker's jar, which is among them."""
+    jar = min(name for name in jars if re.match(rf"{NEEDED[0]}-\d", name))
+    return jar.removeprefix(f"{NEEDED[0]}-").removesuffix(".jar")
 
 
 def pom_text(version: str) -> str:
@@ -167,6 +175,7 @@ def run_tool(command: Sequence[str], limit_s: int, what: str) -> None:
 
 
 def _fetch(pom: str, place: Path, digest: str) -> None:
+    need("java")
     maven = need("mvn")
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=place) as temporary:

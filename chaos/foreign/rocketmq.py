@@ -41,6 +41,8 @@ GET_REPLICA_INFO: Final = 1004
 GET_BROKER_EPOCH_CACHE: Final = 1007
 CONTROLLERS_MIN: Final = 3
 """Nameservers from which on each has a controller; fewer would need all of them to elect."""
+OWN_ADDRESSES: Final = ("switch", "bridge")
+"""Networks on which each machine has an address, and so all ports, of its own."""
 MISSING: Final = {
     "disk.faults": "RocketMQ writes through mappings, which the library below a process cannot see",
     "proc.crash.event": "RocketMQ writes through mappings, so its disk events cannot be counted",
@@ -192,6 +194,10 @@ class RocketMQSoftware:
         command = self._installation.command(
             main, "-c", file, home=directory.absolute(), memory_mib=memory_mib, options=options
         )
+        return self._launched(command)
+
+    def _launched(self, command: Sequence[str]) -> list[str]:
+        """What starts it on a machine: a process that dies with the harness."""
         return tied_program(command)
 
     def _controllers(self) -> list[Address]:
@@ -199,7 +205,7 @@ class RocketMQSoftware:
 
     def _port(self, name: str) -> int:
         """On machines with an address of their own RocketMQ's port, else one that is free."""
-        if self._fabric.name == "switch":
+        if self._fabric.name in OWN_ADDRESSES:
             return CONTROLLER_PORT
         if name not in self._ports:
             taken = [*self._ports.values(), *(self._fabric.address(one)[1] for one in self._hosts)]

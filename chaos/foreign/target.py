@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chaos.foreign.installation import Installation, install, unpacked
+from chaos.foreign.installation import Installation, install, need, unpacked
 from chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from chaos.process.backend import ProcessBackend
 from chaos.process.fabric import Fabric, PlainFabric
@@ -22,6 +22,7 @@ from chaos.trial.api import BackendError
 from chaos.trial.load import topic_names
 
 KIND: Final = "rocketmq"
+IMAGE_KIND: Final = "image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,22 @@ class ForeignHost:
 
 def foreign_host(target: str, mode: Mode = "classic") -> ForeignHost:
     """For `--target`. Raises `InstallationError`, `ScenarioError` for a text that names nothing."""
+    if target.startswith(f"{IMAGE_KIND}:"):
+        raise ScenarioError(f"{target!r} runs in containers: add --backend docker")
+    found = installation_of(target)
+    need("java")
+    return ForeignHost(found, mode)
+
+
+def installation_of(target: str) -> Installation:
+    """The jars that a target names. Raises what `foreign_host` does."""
     kind, separator, rest = target.partition(":")
     if separator and kind == KIND and rest:
         place = Path(rest).expanduser()
-        if place.is_dir():
-            return ForeignHost(unpacked(place), mode)
-        return ForeignHost(install(rest), mode)
+        return unpacked(place) if place.is_dir() else install(rest)
     if Path(target).expanduser().is_dir():
-        return ForeignHost(unpacked(Path(target).expanduser()), mode)
+        return unpacked(Path(target).expanduser())
     raise ScenarioError(
-        f"{target!r} is no target: rocketmq:5.3.3, rocketmq:DIR or the DIR of one that is unpacked"
+        f"{target!r} is no target: rocketmq:5.3.3, rocketmq:DIR, the DIR of one that is unpacked,"
+        " or image:NAME (--backend docker)"
     )

@@ -13,7 +13,7 @@ from chaos.runner import BackendName, Options
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.replay import load_replay, run_replay
 from chaos.trial.api import BackendError
-from rocketbed.cli.chaos_run import tell_failure
+from rocketbed.cli.chaos_run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 EXIT_NOT_REPEATABLE = 7
@@ -67,7 +67,9 @@ def replay(
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
     place = backend or held.backend
-    target = held.target if place == "process" else ""
+    target = "" if place == "sim" else held.target
+    if target:
+        check_target(target, held.mode, place, say)
     options = Options(backend=place, net=net, target=target, mode=held.mode, say=say)
     try:
         with Interruptible():

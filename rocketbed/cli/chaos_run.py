@@ -48,7 +48,7 @@ from rocketbed.cli.pipeline_agreement import second_judge
     "--target",
     metavar="SOFTWARE",
     default="",
-    help="A real RocketMQ in place of our nodes: rocketmq:5.3.3, or DIR; --backend process.",
+    help="A real RocketMQ in place of our nodes: rocketmq:5.3.3, DIR, or image:NAME (docker).",
 )
 @click.option(
     "--mode",
@@ -130,7 +130,7 @@ def run(
 
     first = SystemRandom().randrange(1_000_000) if seed is None else seed
     numbers = range(first, first + (seeds or 1))
-    check_target(target, mode, backend)
+    check_target(target, mode, backend, say)
     options = Options(backend=backend, net=net, target=target, mode=mode, say=say)
     if is_live:
         from rocketbed.cli.chaos_live import LiveOptions, live
@@ -179,22 +179,36 @@ def check_live(*others: object) -> None:
         )
 
 
-def check_target(target: str, mode: Literal["classic", "controller"], backend: str) -> None:
+def check_target(
+    target: str,
+    mode: Literal["classic", "controller"],
+    backend: str,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
     """Have the software that is to be run, or end with what to do."""
     if not target:
         if mode == "controller":
             raise click.UsageError("--mode is of a real RocketMQ: add --target rocketmq:5.3.3")
         return
-    if backend != "process":
-        raise click.UsageError("--target needs real processes: add --backend process")
+    if backend == "sim":
+        raise click.UsageError(
+            "--target needs real processes: add --backend process (or docker: containers)"
+        )
     from chaos.foreign.installation import InstallationError
     from chaos.foreign.target import foreign_host
 
     try:
-        foreign_host(target, mode)
+        if backend == "docker":
+            from chaos.docker.client import Daemon
+            from chaos.foreign.contained import ready_target
+
+            with Daemon.connect() as daemon:
+                ready_target(daemon, target, say)
+        else:
+            foreign_host(target, mode)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
-    except InstallationError as exc:
+    except (InstallationError, BackendError) as exc:
         raise Unavailable(str(exc)) from exc
 
 

@@ -1,0 +1,85 @@
+"""A real RocketMQ in containers: the host that `--backend docker --target ...` runs on."""
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from chaos.docker.backend import DockerBackend
+from chaos.docker.client import Daemon
+from chaos.docker.errors import DockerError
+from chaos.docker.host import DockerHost, plugs_of
+from chaos.foreign.image import ImageInstallation, image_of, in_image
+from chaos.foreign.installation import InstallationError
+from chaos.foreign.program import without_shim
+from chaos.foreign.rocketmq import Mode, RocketMQSoftware
+from chaos.foreign.target import IMAGE_KIND, installation_of
+from chaos.process.member import Launched
+from chaos.process.run import SetUp
+from chaos.trial.load import topic_names
+
+Say = Callable[[str], None]
+
+
+class ContainedRocketMQ(RocketMQSoftware):
+    """The same commands, without what ties a process to the harness: a container ends anyway."""
+
+    def is_clean(self, code: int | None) -> bool:
+        """Docker tells Java's 143 and an end by SIGTERM as the same number."""
+        return code == -signal.SIGTERM or super().is_clean(code)
+
+    def _launched(self, command: Sequence[str]) -> list[str]:
+        return list(command)
+
+
+class ForeignDockerBackend(DockerBackend):
+    """One run's containers of other software."""
+
+    def _process(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
+    ) -> Launched:
+        return super()._process(name, command, without_shim(dict(environment)), own)
+
+
+class ForeignDockerHost(DockerHost):
+    """Brokers and nameservers in containers of one image. A context manager, as its base is."""
+
+    def __init__(self, daemon: Daemon, found: ImageInstallation, mode: Mode) -> None:
+        super().__init__(daemon, found.image)
+        self._found = found
+        self._mode = mode
+
+    def backend(self, setup: SetUp) -> DockerBackend:
+        """The containers."""
+        names = setup.plan.shape.nameserver_names
+        topics, queues = topic_names(setup.plan), setup.plan.producers.queues
+        software = ContainedRocketMQ(
+            self._found.jars, self._mode, setup.fabric, names, topics, queues
+        )
+        return ForeignDockerBackend(
+            self._daemon, self._image, plugs_of(setup), setup, software, self._found.owner
+        )
+
+
+def foreign_docker_host(target: str, mode: Mode = "classic") -> ForeignDockerHost:
+    """For `--target`. Raises `DockerError`, `ScenarioError` for a text that names nothing."""
+    daemon = Daemon.connect()
+    try:
+        return ForeignDockerHost(daemon, ready_target(daemon, target), mode)
+    except BaseException:
+        daemon.close()
+        raise
+
+
+def ready_target(daemon: Daemon, target: str, say: Say = lambda line: None) -> ImageInstallation:
+    """The image that a target names: pulled, or built, if it has to be. Blocks.
+
+    Raises `DockerError`, `ScenarioError` for a text that names nothing.
+    """
+    kind, _, name = target.partition(":")
+    if kind == IMAGE_KIND and name:
+        return in_image(daemon, name, say)
+    try:
+        installation = installation_of(target)
+    except InstallationError as error:
+        raise DockerError(str(error)) from error
+    return image_of(daemon, installation, say)
