@@ -28,6 +28,8 @@ from chaos.process.member import tail_of
 SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
 SIGNALLED: Final = 128
 """A program that a signal ended has this exit code plus the signal's number."""
+OWN_HOST: Final = "127.0.1.1"
+"""What Debian has for a machine's own name."""
 CPU_PERIOD_US: Final = 20_000
 """Shorter than Docker's 100 ms: a container at a tenth pauses 18 ms, not 90."""
 _numbers = count(1)
@@ -54,6 +56,8 @@ class Spec:
     """Its address in the network."""
     ports: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     """Port inside -> address and port of this system that lead to it."""
+    host_name: str = ""
+    """Resolved to loopback; empty: Docker's choice, which without a network nothing resolves."""
 
 
 class Container:
@@ -148,7 +152,7 @@ class Container:
                 return
             answer = await call(lambda: self._daemon.api.wait(self._id), f"the end of {self.name}")
             status = int(answer["StatusCode"])
-            self._code = SIGNALLED - status if status > SIGNALLED else status
+            self._code = posix_code(status)
             await call(lambda: remove(self._daemon, self._id), f"{self.name} stays behind")
             self._run.forget(self._record)
             if self._descriptor >= 0:
@@ -183,6 +187,12 @@ class Container:
         return state
 
 
+def posix_code(status: int) -> int:
+    """An exit code as `subprocess` has it: negative for a signal's number."""
+    is_signal = SIGNALLED < status < SIGNALLED + signal.NSIG
+    return SIGNALLED - status if is_signal else status
+
+
 def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence[str]) -> str:
     """Make a container; its id. Blocks. Raises the SDK's errors."""
     api = daemon.api
@@ -197,6 +207,7 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
         port_bindings=dict(spec.ports),
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
+        extra_hosts={spec.host_name: OWN_HOST} if spec.host_name else None,
     )
     networking = None
     if spec.address is not None:
@@ -207,6 +218,7 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
         command=list(command),
         entrypoint=[],
         user=spec.user or None,
+        hostname=spec.host_name or None,
         environment=dict(spec.environment),
         working_dir=None if spec.directory is None else str(spec.directory),
         ports=list(spec.ports),

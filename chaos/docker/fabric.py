@@ -103,7 +103,7 @@ class ContainerSwitchFabric(SwitchFabric):
     async def _hold(self, machine: str) -> None:
         full = f"rocketbed-{self._run.id}-{machine}-machine-{os.urandom(3).hex()}"
         record = self._run.note("container", docker_record(self._daemon.address, full))
-        spec = Spec(image=self._image, command=HOLD, network="none")
+        spec = Spec(image=self._image, command=HOLD, network="none", host_name=machine)
 
         def start() -> _Holder:
             made = create(self._daemon, self._run.id, full, spec, HOLD)

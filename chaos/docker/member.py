@@ -11,7 +11,7 @@ import trio
 
 from chaos.docker.backend import MEMORY, USER, give
 from chaos.docker.client import Daemon, asking, call
-from chaos.docker.container import SHELL, SIGNALLED, Spec, create, remove
+from chaos.docker.container import SHELL, Spec, create, posix_code, remove
 from chaos.docker.errors import DockerError
 from chaos.docker.image import ready_image
 from chaos.process.member import ProcessError, tail_of
@@ -126,7 +126,7 @@ class ContainerMember:
                 return None  # somebody removed it meanwhile
             raise
         status = int(answer["StatusCode"])
-        return SIGNALLED - status if status > SIGNALLED else status
+        return posix_code(status)
 
     def log_tail(self) -> str:
         """The end of what it printed."""
