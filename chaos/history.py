@@ -107,6 +107,10 @@ class Row(NamedTuple):
     """RocketMQ's BODYCRC of the body that was sent or received."""
 
 
+_NOT_RETURNED = UNKNOWN, Outcome.INFO, UNKNOWN, UNKNOWN, UNKNOWN
+"""Of a row: `returned_ns` to `physical_offset`."""
+
+
 class Event(NamedTuple):
     """Something that happened to a node or was done to it."""
 
@@ -194,21 +198,14 @@ class Attempt:
         epoch: int = UNKNOWN,
         node: str | None = None,
     ) -> None:
-        """The attempt has returned, now."""
-        writer = self._writer
-        writer.write(
-            self._row._replace(
-                returned_ns=writer.now_ns(),
-                outcome=outcome,
-                status=status,
-                queue=self._row.queue if queue is None else queue,
-                queue_offset=queue_offset,
-                physical_offset=physical_offset,
-                epoch=epoch,
-                node=self._row.node if node is None else writer.node_id(node),
-            )
-        )
-        writer.forget(self._row.number)
+        """The attempt has returned, now. Raises `KeyError` when it had returned before."""
+        writer, begun = self._writer, self._row
+        writer.forget(begun.number)
+        queue = begun.queue if queue is None else queue
+        place = begun.node if node is None else writer.node_id(node)
+        said = writer.now_ns(), outcome, status, queue_offset, physical_offset
+        rest = begun.length, epoch, place, begun.body_crc
+        writer.write(Row(*begun[:4], queue, *begun[5:9], *said, *rest))
 
 
 class HistoryWriter:
@@ -251,29 +248,37 @@ class HistoryWriter:
         invoked_ns: int | None = None,
     ) -> Attempt:
         """An attempt begins now (or began at `invoked_ns`)."""
-        row = Row(
-            number=self._next_number,
-            process=process,
-            function=function,
-            topic=self._name_id("topic", topic),
-            queue=queue,
-            value=value,
-            operation=operation,
-            attempt=attempt,
-            invoked_ns=self.now_ns() if invoked_ns is None else invoked_ns,
-            returned_ns=UNKNOWN,
-            outcome=Outcome.INFO,
-            status=UNKNOWN,
-            queue_offset=UNKNOWN,
-            physical_offset=UNKNOWN,
-            length=length,
-            epoch=UNKNOWN,
-            node=self.node_id(node),
-            body_crc=body_crc,
-        )
+        number = self._next_number
         self._next_number += 1
-        started = self._open[row.number] = Attempt(self, row)
+        invoked = number, process, function, self._name_id("topic", topic), queue, value, operation
+        time_ns = self.now_ns() if invoked_ns is None else invoked_ns
+        known = length, UNKNOWN, self.node_id(node), body_crc
+        row = Row(*invoked, attempt, time_ns, *_NOT_RETURNED, *known)
+        started = self._open[number] = Attempt(self, row)
         return started
+
+    def note(
+        self,
+        function: Function,
+        *,
+        process: int,
+        topic: str,
+        queue: int,
+        value: int,
+        operation: int,
+        queue_offset: int,
+        physical_offset: int,
+        length: int,
+        node: str,
+        body_crc: int,
+    ) -> None:
+        """An attempt that began and returned just now: a message that a client was handed."""
+        number, now_ns = self._next_number, self.now_ns()
+        self._next_number += 1
+        topic_id, node_id = self._name_id("topic", topic), self.node_id(node)
+        invoked = number, process, function, topic_id, queue, value, operation, 0, now_ns
+        returned = now_ns, Outcome.OK, UNKNOWN, queue_offset, physical_offset
+        self.write(Row(*invoked, *returned, length, UNKNOWN, node_id, body_crc))
 
     def event(
         self, function: Function, node: str, what: str, fields: Mapping[str, Any] | None = None

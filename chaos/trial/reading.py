@@ -59,17 +59,19 @@ class Reading:
     ) -> None:
         """The row of one message that a client got."""
         writer = decode_body(message.body)
-        self.history.begin(
+        self.history.note(
             function,
             process=process,
             topic=message.topic,
             queue=message.queue.queue_id,
             value=UNKNOWN if writer is None else writer.value,
             operation=operation,
+            queue_offset=message.queue_offset,
+            physical_offset=asked,
             length=len(message.body),
-            body_crc=body_crc(message.body),
             node=message.queue.broker_name,
-        ).finish(Outcome.OK, queue_offset=message.queue_offset, physical_offset=asked)
+            body_crc=body_crc(message.body),
+        )
 
 
 class GroupMember:

@@ -68,6 +68,42 @@ def test_rows_names_and_events_come_back(tmp_path: Path) -> None:
     assert history.events == [Event(6001, Function.NEMESIS, "m", "kill", {"signal": 9})]
 
 
+def test_what_a_client_was_handed_is_a_row_that_began_and_returned_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    with HistoryWriter(path, Ticks()) as writer:
+        writer.begin(Function.PULL, process=1, topic="T", node="m").finish(Outcome.OK)
+        writer.note(
+            Function.GOT,
+            process=1,
+            topic="T",
+            queue=3,
+            value=40,
+            operation=0,
+            queue_offset=9,
+            physical_offset=8,
+            length=100,
+            node="m",
+            body_crc=7,
+        )
+    history = read_history(path)
+    pull, got = history.rows()
+    assert got == pull._replace(
+        number=1,
+        function=Function.GOT,
+        queue=3,
+        value=40,
+        operation=0,
+        invoked_ns=3,
+        returned_ns=3,
+        queue_offset=9,
+        physical_offset=8,
+        length=100,
+        body_crc=7,
+    )
+    assert history.topic(got) == "T"
+    assert history.nodes[got.node] == "m"
+
+
 def test_attempts_that_did_not_return_are_unknown(tmp_path: Path) -> None:
     path = tmp_path / "history"
     with HistoryWriter(path, Ticks()) as writer:
