@@ -74,19 +74,27 @@ class Message:
             raise BadMessage(f"a body of {len(self.body)} bytes is over {BODY_MAX}")
         if not -(2**31) <= self.flag < 2**31:
             raise BadMessage(f"flag {self.flag} does not fit 32 bits")
-        if isinstance(self.keys, str) or any(not key or " " in key for key in self.keys):
+        if isinstance(self.keys, str) or not all(self.keys) or " " in "".join(self.keys):
             raise BadMessage("keys are a sequence of words without blanks")
+        if self.message_id is not None and not re.fullmatch(r"\S+", self.message_id):
+            raise BadMessage(f"message id {self.message_id!r}: one word, without blanks")
+        _check_texts(*self.keys, self.tag or "", self.message_id or "")
+        if self.properties:
+            self._check_properties()
+
+    def _check_properties(self) -> None:
         reserved = OWN_PROPERTIES.intersection(self.properties)
         if reserved:
             raise BadMessage(f"the client sets {', '.join(sorted(reserved))} itself")
-        if self.message_id is not None and not re.fullmatch(r"\S+", self.message_id):
-            raise BadMessage(f"message id {self.message_id!r}: one word, without blanks")
-        own = [*self.keys, self.tag or "", self.message_id or ""]
-        texts = [*own, *self.properties, *self.properties.values()]
-        if any(NAME_END in text or PAIR_END in text for text in texts):
-            raise BadMessage("tags, keys and properties cannot contain the characters 1 and 2")
+        _check_texts(*self.properties, *self.properties.values())
         if not all(self.properties) or not all(self.properties.values()):
             raise BadMessage("a property needs a name and a text")
+
+
+def _check_texts(*texts: str) -> None:
+    together = "".join(texts)
+    if NAME_END in together or PAIR_END in together:
+        raise BadMessage("tags, keys and properties cannot contain the characters 1 and 2")
 
 
 def check_topic(topic: str) -> None:

@@ -276,8 +276,10 @@ class Producer:
         """One attempt's outcome, and the broker that was asked."""
         ids = envelope.message_ids
         try:
-            with trio.fail_at(deadline):
-                route = await self._session.routes.get(envelope.topic, make=True)
+            route = self._session.routes.known(envelope.topic, make=True)
+            if route is None:
+                with trio.fail_at(deadline):
+                    route = await self._session.routes.get(envelope.topic, make=True)
             queue = pick(route, avoid)
             address = _master(route, queue)
             if queue.broker_name == avoid:
@@ -324,7 +326,7 @@ class Producer:
             return Unknown(reason=str(exc), code=None, message_ids=ids, attempts=attempt)
         if answer.code == ResponseCode.GO_AWAY:
             self._session.connections.close(address)
-        return replace(_read(answer, queue, ids, address), attempts=attempt)
+        return _read(answer, queue, ids, address, attempt)
 
 
 async def _sleep(seconds: float, deadline: float) -> None:
@@ -356,7 +358,7 @@ def _master(route: Route, queue: MessageQueue) -> Address:
 
 
 def _read(
-    answer: Command, queue: MessageQueue, ids: tuple[str, ...], address: Address
+    answer: Command, queue: MessageQueue, ids: tuple[str, ...], address: Address, attempts: int
 ) -> Sent | Refused | Unknown:
     """What an answer means."""
     status = STATUSES.get(answer.code)
@@ -364,18 +366,19 @@ def _read(
     if status is None:
         reason = f"{peer} answered code {answer.code}: {answer.remark or 'no reason given'}"
         kind = Unknown if answer.code in DOUBTFUL_CODES else Refused
-        return kind(reason=reason, code=answer.code, message_ids=ids, attempts=1)
+        return kind(reason=reason, code=answer.code, message_ids=ids, attempts=attempts)
     try:
         header = SendMessageResponse.decode(answer.raw_fields)
     except ProtocolError as exc:
         reason = f"{peer} stored the message but its answer cannot be read: {exc}"
-        return Unknown(reason=reason, code=answer.code, message_ids=ids, attempts=1)
-    stored_in = queue if header.queueId is None else replace(queue, queue_id=header.queueId)
+        return Unknown(reason=reason, code=answer.code, message_ids=ids, attempts=attempts)
+    if header.queueId not in (None, queue.queue_id):
+        queue = replace(queue, queue_id=header.queueId)
     return Sent(
         status=status,
         message_ids=ids,
         offset_ids=tuple((header.msgId or "").split(",")) if header.msgId else (),
-        queue=stored_in,
+        queue=queue,
         queue_offset=-1 if header.queueOffset is None else header.queueOffset,
-        attempts=1,
+        attempts=attempts,
     )

@@ -115,12 +115,17 @@ class Routes:
 
         Raises `NoRoute`, `NoNameserver`, `RequestRefused`.
         """
-        entry = self._fresh(topic, make)
-        if entry is not None:
-            return entry.route
+        route = self.known(topic, make=make)
+        if route is not None:
+            return route
         async with self._locks.setdefault(topic, trio.Lock()):
-            entry = self._fresh(topic, make)
-            return entry.route if entry is not None else await self._refresh(topic, make)
+            route = self.known(topic, make=make)
+            return route if route is not None else await self._refresh(topic, make)
+
+    def known(self, topic: str, *, make: bool = False) -> Route | None:
+        """The same where nobody has to be asked; else None."""
+        entry = self._fresh(topic, make)
+        return None if entry is None else entry.route
 
     def distrust(self, topic: str, *, older_than_s: float = 0.0) -> None:
         """Ask again before the next use: a broker was not where the route said.

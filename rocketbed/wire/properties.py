@@ -25,7 +25,7 @@ def encode_properties(properties: Mapping[str, str | None] | Iterable[tuple[str,
     """The property string; pairs with a None value are left out."""
     pairs = properties.items() if isinstance(properties, Mapping) else properties
     return "".join(
-        f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs if value is not None
+        [f"{name}{NAME_END}{value}{PAIR_END}" for name, value in pairs if value is not None]
     )
 
 
