@@ -4,6 +4,7 @@ Unlike other runs it lives in the command's own process: somebody sits before it
 storm, a second one (and SIGTERM at any time) the run, with everything cleaned up.
 """
 
+import gc
 import json
 import signal
 from collections.abc import Awaitable, Callable
@@ -63,6 +64,8 @@ def run_live(
     `LiveError` when the page cannot be served, `OSError` when files cannot be written.
     """
     session = _Session(Outcome(plan=plan, backend=backend, directory=place.directory))
+    gc.collect()
+    gc.freeze()  # what was imported stays, and need not be looked through again and again
     trio.run(_session, session, plan, place, run, say, port)
     if session.interrupted:
         raise KeyboardInterrupt
