@@ -20,7 +20,7 @@ from chaos.report.page import write_report
 from chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape
 from chaos.scenario.step import parse_step
 from chaos.trial.api import Backend
-from chaos.trial.conductor import OCCASIONS
+from chaos.trial.attendant import OCCASIONS
 
 SECONDS: Final = 10.0
 SECONDS_MIN: Final = 6.0

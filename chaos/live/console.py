@@ -72,6 +72,8 @@ class Console:
             found["promote"] = "a nameserver has no master"
         elif conductor.members.is_leader(name):
             found["promote"] = "it is the master"
+        elif conductor.backend.elects:
+            found["promote"] = "a controller elects the master here"
         return found
 
     def is_cut(self, name: str) -> bool:

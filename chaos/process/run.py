@@ -24,7 +24,7 @@ from chaos.process.software import OwnSoftware, Software
 from chaos.record import HISTORY_FILE, RunRecord
 from chaos.scenario.plan import Plan
 from chaos.trial.api import Backend
-from chaos.trial.attendant import Attendant
+from chaos.trial.attendant import Attendant, Company
 from chaos.trial.conductor import Conductor, MakeConductor
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -179,8 +179,8 @@ async def run(
             async with host.backend(setup) as backend, trio.open_nursery() as nursery:
                 nursery.start_soon(_watch_room, directory)
                 visit = None if guest is None else guest.visit
-                conducting = conductor(plan, backend, say, visit=visit, attendant=attendant)
-                record = await conducting.run(directory)
+                company = Company(say=say, visit=visit, attendant=attendant)
+                record = await conductor(plan, backend, company).run(directory)
                 nursery.cancel_scope.cancel()
             return record
         finally:

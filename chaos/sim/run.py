@@ -10,6 +10,7 @@ from chaos.scenario.plan import Plan
 from chaos.sim.backend import HARNESS, SimBackend
 from chaos.sim.clock import MILLISECOND
 from chaos.sim.simulation import Simulation
+from chaos.trial.attendant import Company
 from chaos.trial.conductor import Conductor, MakeConductor
 from chaos.trial.targets import machine_names
 from rocketbed.world.api import World
@@ -38,7 +39,7 @@ def run_in_simulation(
             async def main(world: World) -> RunRecord:
                 names = plan.shape.nameserver_names
                 backend = SimBackend(simulation, world, history, names)
-                return await conductor(plan, backend, say).run(directory)
+                return await conductor(plan, backend, Company(say=say)).run(directory)
 
             process = simulation.start(HARNESS, main)
             limit_s = plan.storm_s + plan.calm_s + LIMIT_S

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from chaos.history import Function
 from chaos.record import RunRecord
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.generator import GENERATED, Generate, draw_steps
@@ -26,10 +25,9 @@ from chaos.scenario.targets import check_target
 from chaos.testing.errors import ClusterFailed, FaultMissing
 from chaos.testing.operator import Operator
 from chaos.testing.script import Script
-from chaos.trial.actions import Actions
 from chaos.trial.api import Backend
-from chaos.trial.attendant import Attendant
-from chaos.trial.conductor import SET_UP_S, Conductor, Say, Visit
+from chaos.trial.attendant import Company
+from chaos.trial.conductor import Conductor
 from chaos.trial.reading import Reading
 from chaos.trial.schedule import Held, Schedule
 from chaos.trial.targets import Resolver
@@ -85,27 +83,14 @@ class Choice:
 class Stage(Conductor):
     """See the module. `script` is the test; what came of it is written there."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        backend: Backend,
-        say: Say,
-        *,
-        visit: Visit | None = None,
-        attendant: Attendant | None = None,
-        script: Script,
-    ) -> None:
-        super().__init__(plan, backend, say, visit=visit, attendant=attendant)
+    def __init__(self, plan: Plan, backend: Backend, company: Company, *, script: Script) -> None:
+        super().__init__(plan, backend, company)
         self.topics: list[str] = []
         """Those with recorded sends: only there every body is known, and what is read judged."""
         self._made: set[str] = set()
         self.reading = self._reading = Reading(
             self.control, backend.history, backend.nameservers(), self.topics
         )
-        resolver = BodyResolver(plan, self.members, Random(f"{plan.seed}/targets"))
-        actions = Random(f"{plan.seed}/actions")
-        self.actions = Actions(plan, backend, self.members, resolver, actions, self.programs)
-        self.resolver = resolver
         self.body_schedule = self.schedule = self._schedule(plan)
         self.operator = Operator(self, script.failover_s)
         self.groups: dict[str, int] = {}
@@ -146,12 +131,9 @@ class Stage(Conductor):
     async def _finish(self) -> None:
         """Mend everything, let it come into order, read it back, stop it."""
         self.operator.pause()
-        await self.actions.mend()
-        self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
+        await self._mend()
         self.record.calm_ns = self.backend.now_ns()
-        for group in self.plan.shape.group_nodes():
-            if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
-                self._stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
+        await self._wait_masters()
         await self._drain()
         await self._read()
         await self._stop()
@@ -225,8 +207,7 @@ class Stage(Conductor):
 
     async def mend(self) -> None:
         """End every fault and start everything that is down."""
-        await self.actions.mend()
-        self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
+        await self._mend()
         self.body_schedule.held.clear()
 
     # --- waiting
@@ -310,6 +291,9 @@ class Stage(Conductor):
         raise ClusterFailed(f"{what} did not work for {timeout_s:g} s: {reason}")
 
     # --- inside
+
+    def _make_resolver(self, random: Random) -> Resolver:
+        return BodyResolver(self.plan, self.members, random)
 
     def _schedule(self, plan: Plan) -> BodySchedule:
         return BodySchedule(

@@ -1,9 +1,19 @@
-"""Who may sit at the controls of a run."""
+"""Who is there while a run goes on: told of it, let in to look, or at its controls."""
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from chaos.trial.api import Backend
 
 if TYPE_CHECKING:
     from chaos.trial.conductor import Conductor
+
+Say = Callable[[str], None]
+"""Gets a line for people."""
+Visit = Callable[[str, Backend], Awaitable[None]]
+"""Gets the occasion, `before the faults` or `after the faults`."""
+OCCASIONS: Final = ("before the faults", "after the faults")
 
 
 class Attendant(Protocol):
@@ -15,3 +25,15 @@ class Attendant(Protocol):
     async def attend(self, conductor: "Conductor") -> None:
         """Called when the run begins, cancelled when it is over."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """All of them."""
+
+    say: Say
+    """Is told what happens, as it happens."""
+    visit: Visit | None = None
+    """Called when all serves, before the load and again before the stop."""
+    attendant: Attendant | None = None
+    """With one the storm goes on after the last step, until `end_storm`."""

@@ -5,11 +5,11 @@ Phases: set up; storm (the steps); calm (nothing is broken any more and the load
 happen in its time is written down as a stall, and the run goes on as far as it can.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -18,7 +18,7 @@ from chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Sta
 from chaos.scenario.plan import Plan
 from chaos.trial.actions import Actions
 from chaos.trial.api import Backend, Program
-from chaos.trial.attendant import Attendant
+from chaos.trial.attendant import OCCASIONS, Company
 from chaos.trial.load import ClientFailure, LoadControl, ProducerProgram, topic_names
 from chaos.trial.members import Members
 from chaos.trial.reading import FinalReader, GroupMember, QueueFollower, Reading
@@ -33,52 +33,12 @@ DRAIN_S: Final = 60.0
 """Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
 READ_S: Final = 60.0
 
-Say = Callable[[str], None]
-Visit = Callable[[str, Backend], Awaitable[None]]
-"""Gets the occasion, `before the faults` or `after the faults`."""
-OCCASIONS: Final = ("before the faults", "after the faults")
-
-
-class Conducting(Protocol):
-    """A run, whoever decides what happens in it."""
-
-    async def run(self, directory: Path) -> RunRecord:
-        """Everything, up to the record in the directory."""
-        ...
-
-
-class MakeConductor(Protocol):
-    """Makes the one that conducts a run on a backend."""
-
-    def __call__(
-        self,
-        plan: Plan,
-        backend: Backend,
-        say: Say,
-        *,
-        visit: Visit | None = None,
-        attendant: Attendant | None = None,
-    ) -> Conducting:
-        """Nothing has begun yet."""
-        ...
-
 
 class Conductor:
     """One run. `record` is complete when `run` returns."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        backend: Backend,
-        say: Say,
-        *,
-        visit: Visit | None = None,
-        attendant: Attendant | None = None,
-    ) -> None:
-        """`visit` is called when all serves, before the load and again before the stop.
-
-        With an attendant the storm goes on after the last step, until `end_storm`.
-        """
+    def __init__(self, plan: Plan, backend: Backend, company: Company) -> None:
+        """Nothing is started yet."""
         self.plan = plan
         self.backend = backend
         self.control = LoadControl()
@@ -108,21 +68,19 @@ class Conductor:
             self.programs[name] = (
                 GroupMember(reading, name, number + 1) if in_group else QueueFollower(reading, name)
             )
-        resolver = Resolver(plan, self.members, Random(f"{plan.seed}/targets"))
+        self.resolver = self._make_resolver(Random(f"{plan.seed}/targets"))
         self.actions = Actions(
             plan,
             backend,
             self.members,
-            resolver,
+            self.resolver,
             Random(f"{plan.seed}/actions"),
             self.programs,
         )
         self.schedule = Schedule(
-            plan, backend, self.members, self.control, self.actions, resolver, self._tell
+            plan, backend, self.members, self.control, self.actions, self.resolver, self._tell
         )
-        self._say = say
-        self._visit = visit
-        self._attendant = attendant
+        self._company = company
         self._storm_scope = trio.CancelScope()
         self.phase = "set up"
         """`set up`, `storm`, `calm`, `drain`, `reading`, `stopping`."""
@@ -146,8 +104,8 @@ class Conductor:
             await self._collect(directory)
             return self.record
         async with trio.open_nursery() as nursery:
-            if self._attendant is not None:
-                nursery.start_soon(self._attendant.attend, self)
+            if self._company.attendant is not None:
+                nursery.start_soon(self._company.attendant.attend, self)
             if await self._set_up():
                 nursery.start_soon(self._sample)
                 if self.backend.elects:
@@ -156,8 +114,8 @@ class Conductor:
                 await self._calm()
                 await self._drain()
                 await self._read()
-                if self._visit is not None:
-                    await self._visit(OCCASIONS[1], self.backend)
+                if self._company.visit is not None:
+                    await self._company.visit(OCCASIONS[1], self.backend)
             await self._stop()
             nursery.cancel_scope.cancel()
         await self._collect(directory)
@@ -177,7 +135,7 @@ class Conductor:
 
     def _tell(self, line: str, moment: float | None = None) -> None:
         """Say what happens, with the scenario's time."""
-        self._say(f"{self.now_s() if moment is None else moment:7.2f} s  {line}")
+        self._company.say(f"{self.now_s() if moment is None else moment:7.2f} s  {line}")
 
     # --- phases
 
@@ -194,8 +152,8 @@ class Conductor:
                     return False
             await self._make_topics()
             await self._wait_in_sync()
-            if self._visit is not None:
-                await self._visit(OCCASIONS[0], backend)
+            if self._company.visit is not None:
+                await self._company.visit(OCCASIONS[0], backend)
             self.zero_ns = backend.now_ns()
             self.record.facts["zero_ns"] = self.zero_ns
             for name, program in self.programs.items():
@@ -231,23 +189,25 @@ class Conductor:
 
     async def _storm(self) -> None:
         self._enter("storm")
-        if self._attendant is None:
+        if self._company.attendant is None:
             self._storm_scope.deadline = trio.current_time() + self.plan.storm_s
         with self._storm_scope:
             await self.schedule.run()
             await trio.sleep_forever()
         self.storm_s = round(self.schedule.now_s(), 6)
         await self.schedule.close()
+        await self._mend()
+        self.record.calm_ns = self.backend.now_ns()
+
+    async def _mend(self) -> None:
+        """End every fault, start everything that is down."""
         await self.actions.mend()
         self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
-        self.record.calm_ns = self.backend.now_ns()
 
     async def _calm(self) -> None:
         self._enter("calm")
         began_s = self.now_s()
-        for group in self.plan.shape.group_nodes():
-            if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
-                self._stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
+        await self._wait_masters()
         left = self.plan.calm_s - (self.now_s() - began_s)
         await trio.sleep(max(left, 0.0))
         for name in producer_names(self.plan):
@@ -258,6 +218,11 @@ class Conductor:
                     "producers", name, f"no send was acknowledged in the last {quiet_s:.1f} s"
                 )
         self.control.producing = False
+
+    async def _wait_masters(self) -> None:
+        for group in self.plan.shape.group_nodes():
+            if not await self.members.wait_serving(self.members.leader(group), SET_UP_S):
+                self._stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
 
     async def _drain(self) -> None:
         """Wait until producers have ended and every slave has all of its master's log."""
@@ -352,6 +317,9 @@ class Conductor:
 
     # --- inside
 
+    def _make_resolver(self, random: Random) -> Resolver:
+        return Resolver(self.plan, self.members, random)
+
     async def _sample(self) -> None:
         """Write down where nodes stand, and which have ended by themselves."""
         while True:
@@ -388,6 +356,10 @@ class Conductor:
     def _stall(self, what: str, subject: str, reason: str) -> None:
         self.record.stalls.append(Stall(what=what, subject=subject, reason=reason))
         self._tell(f"stalled: {subject}: {reason}")
+
+
+MakeConductor = Callable[[Plan, Backend, Company], Conductor]
+"""Makes the one that conducts a run on a backend; nothing has begun yet."""
 
 
 def _is_disk_trouble(reason: str) -> bool:

@@ -1,7 +1,7 @@
 """Buttons of a run, pressed in a simulation: each is a step, and all of them can be run again."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ from chaos.scenario.replay import Replay, load_replay, save_replay
 from chaos.scenario.step import At, parse_step
 from chaos.scenario.toml import read_file
 from chaos.sim.run import run_in_simulation
+from chaos.trial.api import Backend
+from chaos.trial.attendant import Company
 from chaos.trial.conductor import Conductor
 
 pytestmark = pytest.mark.slow
@@ -75,7 +77,11 @@ async def until(conductor: Conductor, is_there: Callable[[str], bool]) -> None:
 def run(directory: Path, script: Script, plan: Plan = QUIET) -> tuple[RunRecord, Hands]:
     directory.mkdir()
     hands = Hands(plan, script)
-    record, _ = run_in_simulation(plan, directory, conductor=partial(Conductor, attendant=hands))
+
+    def attended(plan: Plan, backend: Backend, company: Company) -> Conductor:
+        return Conductor(plan, backend, replace(company, attendant=hands))
+
+    record, _ = run_in_simulation(plan, directory, conductor=attended)
     return record, hands
 
 
@@ -253,6 +259,19 @@ def test_what_the_backend_lacks_is_told_as_the_reason(tmp_path: Path) -> None:
             "kill", "pause", "cut", "promote",
         }  # fmt: skip
         assert await hands.refusal("powercut", "b2") == "powercut b2: no root"
+
+    run(tmp_path / "run", script)
+
+
+def test_nobody_promotes_where_a_controller_elects(tmp_path: Path) -> None:
+    async def script(hands: Hands) -> None:
+        console = Console(hands.conductor)
+        assert not console.reasons("b2")["promote"]
+        hands.conductor.backend.elects = True  # type: ignore[misc]
+        refusal = "promote b2: a controller elects the master here"
+        assert await hands.refusal("promote", "b2") == refusal
+        assert console.reasons("b1")["promote"] == "it is the master"
+        hands.conductor.backend.elects = False  # type: ignore[misc]
 
     run(tmp_path / "run", script)
 
