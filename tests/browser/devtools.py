@@ -25,10 +25,10 @@ QUIET = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
 )
+DRIVEN = ("--hide-scrollbars", "--remote-debugging-pipe")
 ANSWER_S = 30.0
+DRAWN_S = 120.0
 
 
 class Browser:
@@ -139,7 +139,6 @@ class Browser:
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
     """A Chromium of its own, ended with the block."""
-    assert os.path.exists(CHROMIUM), "install Chromium (Debian: apt-get install chromium)"
     their_reading, writing = os.pipe()
     reading, their_writing = os.pipe()
 
@@ -149,9 +148,8 @@ def browser(profile: Path) -> Iterator[Browser]:
         os.dup2(13, 3)
         os.dup2(14, 4)
 
-    command = [CHROMIUM, *QUIET, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(
-        command,
+        _command(profile, *DRIVEN, "about:blank"),
         close_fds=False,
         preexec_fn=move,
         stdout=subprocess.DEVNULL,
@@ -167,3 +165,15 @@ def browser(profile: Path) -> Iterator[Browser]:
         process.wait(30)
         os.close(reading)
         os.close(writing)
+
+
+def drawn(address: str, profile: Path, *options: str) -> str:
+    """What becomes of a page once its scripts have run, as HTML."""
+    command = _command(profile, *options, "--dump-dom", address)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=DRAWN_S, check=True)
+    return answer.stdout
+
+
+def _command(profile: Path, *arguments: str) -> list[str]:
+    assert os.path.exists(CHROMIUM), "install Chromium (Debian: apt-get install chromium)"
+    return [CHROMIUM, *QUIET, f"--user-data-dir={profile}", *arguments]

@@ -1,8 +1,6 @@
 """The page of a run in a real browser: nothing wider than the window, no errors, light and dark."""
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,19 +8,9 @@ import pytest
 from chaos.report.page import write_report
 from chaos.runner import run_plan
 from chaos.scenario.library import load_scenario
+from tests.browser.devtools import drawn
 
 pytestmark = pytest.mark.slow
-CHROMIUM = "/usr/bin/chromium"
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 MEASURE = """<script>
 addEventListener("error", event => { document.title = "error " + event.message; });
 addEventListener("load", () => {
@@ -38,7 +26,6 @@ addEventListener("load", () => {
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with all its parts, that measures itself."""
-    assert os.path.exists(CHROMIUM), "install Chromium (Debian: apt-get install chromium)"
     directory = tmp_path_factory.mktemp("run") / "run"
     outcome = run_plan(load_scenario("sync-failover").plan(3, quick=True), directory=directory)
     assert outcome.judgement is not None, outcome.error
@@ -54,23 +41,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_is_wider_than_the_window(
     page: Path, tmp_path: Path, width: int, dark: bool
 ) -> None:
-    colours = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    answer = subprocess.run(
-        [
-            CHROMIUM,
-            *QUIET,
-            *colours,
-            f"--user-data-dir={tmp_path / 'profile'}",
-            f"--window-size={width},900",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    found = re.search(r"<title>(.*?)</title>", answer.stdout)
+    options = ["--blink-settings=preferredColorScheme=0"] if dark else []
+    text = drawn(page.as_uri(), tmp_path / "profile", f"--window-size={width},900", *options)
+    found = re.search(r"<title>(.*?)</title>", text)
     assert found is not None
     title = found[1]
     measured = re.fullmatch(r"measured (\d+) of (\d+) wide (\S*) drawings (\d+)", title)
