@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker.client import LABEL, Daemon
+from chaos.docker.client import Daemon
 from chaos.process.backend import MISSING
 from chaos.runner import Options, Outcome, run_plan
 from chaos.scenario.family import shorten
 from chaos.scenario.library import load_scenario
 from chaos.scenario.plan import Expect, Plan, Producers, Shape
 from chaos.scenario.step import parse_step
+from tests.docker_daemon import nothing_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
 SHORT = (9.0, 8.0)
@@ -21,11 +22,6 @@ TIMEOUT_S = 300.0
 def run(plan: Plan, backend: str, directory: Path, net: str = "auto") -> Outcome:
     options = Options(backend=backend, net=net, timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
     return run_plan(plan, options, directory=directory / backend)
-
-
-def nothing_left(daemon: Daemon) -> bool:
-    networks = daemon.api.networks(filters={"label": LABEL})
-    return not networks and not daemon.api.containers(all=True, filters={"label": LABEL})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """One Docker daemon of the tests' own, with the base image made of Debian's packages.
 
-Images are kept in `.docker` between runs: the first run takes a minute longer. This folder has no
-`__init__.py`: as a package it would be called `docker` and hide the SDK.
+Images are kept in `.docker` between runs: the first run takes a minute longer. Here, since tests in
+several folders use it, and a fixture in each would be two daemons on one directory. The folder
+`docker` has no `__init__.py`: as a package it would be called `docker` and hide the SDK.
 """
 
 import os
@@ -11,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker.client import Daemon
+from chaos.docker.client import LABEL, Daemon
 from chaos.docker.daemon import PrivateDaemon
 from chaos.docker.image import BASE, ready_image
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 BUILD_S = 600
 
 
@@ -55,3 +56,9 @@ def daemon(docker_host: str) -> Iterator[Daemon]:
     """A connection."""
     with Daemon.connect(docker_host) as connected:
         yield connected
+
+
+def nothing_left(daemon: Daemon) -> bool:
+    """Whether no run has anything in the daemon any more."""
+    networks = daemon.api.networks(filters={"label": LABEL})
+    return not networks and not daemon.api.containers(all=True, filters={"label": LABEL})

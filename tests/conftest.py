@@ -1,0 +1,3 @@
+"""What tests in more than one folder share."""
+
+pytest_plugins = ["tests.docker_daemon"]

@@ -1,0 +1,119 @@
+"""A real RocketMQ in containers: the verdicts that it has as processes, from anybody's image."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaos.checkers.result import Verdict
+from chaos.docker.client import Daemon
+from chaos.foreign.image import NAME, image_of
+from chaos.runner import Options, Outcome, run_plan
+from chaos.scenario.library import load_scenario
+from chaos.scenario.plan import Expect, Plan, Producers, Shape
+from chaos.scenario.step import parse_step
+from rocketbed.cli.main import main
+from tests.docker_daemon import nothing_left
+from tests.peer.images import LIKE_THEIRS, NO_ROCKETMQ, NO_SHELL, build
+from tests.peer.installation import Installation
+
+pytestmark = pytest.mark.slow
+THEIRS = "apache/rocketmq:like-theirs"
+ROUGH = Plan(
+    name="rough",
+    seed=1,
+    shape=Shape(brokers=1, nameservers=1, flush="sync", repl="async"),
+    producers=Producers(count=2, rate=30),
+    steps=(
+        parse_step("at 3s kill leader for 500ms"),
+        parse_step("at 10s pause leader for 1s"),
+        parse_step("at 13s cpu leader slow 4 for 1s"),
+        parse_step("at 15s powercut leader for 500ms"),
+    ),
+    needs=("disk.powercut",),
+    storm_s=18.0,
+    calm_s=15.0,
+    expect=Expect(loss="none"),
+)
+"""What was answered is on disk; the queue that leads to it was not full, so nothing is unseen."""
+
+
+@pytest.fixture(scope="module")
+def made(docker_host: str, base_image: str, installation: Installation) -> str:
+    """The image that is made here of Maven's jars; its name."""
+    with Daemon.connect(docker_host) as daemon:
+        image_of(daemon, installation.jars)
+    return f"{NAME}:{installation.jars.version}"
+
+
+@pytest.fixture(scope="module")
+def theirs(docker_host: str, made: str, installation: Installation) -> str:
+    """One with the layout of RocketMQ's own; its name."""
+    text = LIKE_THEIRS.format(made=made, version=installation.jars.version)
+    with Daemon.connect(docker_host) as daemon:
+        return build(daemon, THEIRS, text)
+
+
+@pytest.fixture
+def run(daemon: Daemon, tmp_path: Path) -> Callable[[Plan, str], Outcome]:
+    def run(plan: Plan, target: str) -> Outcome:
+        options = Options(backend="docker", target=target)
+        outcome = run_plan(plan, options, directory=tmp_path / "run")
+        assert outcome.judgement is not None, outcome.error
+        assert nothing_left(daemon)
+        return outcome
+
+    return run
+
+
+def test_kills_pauses_and_power_cuts_take_nothing_that_was_flushed(
+    run: Callable[[Plan, str], Outcome], theirs: str
+) -> None:
+    outcome = run(ROUGH, f"image:{theirs}")
+    assert (outcome.verdict, outcome.finding_ids) == ("pass", []), outcome.judgement
+    assert outcome.record is not None
+    assert [str(step).split()[2] for step in outcome.record.steps] == [
+        "kill",
+        "pause",
+        "cpu",
+        "powercut",
+    ]
+    assert outcome.record.stopped_cleanly == ["b1"]
+    assert outcome.record.facts["software"] == "rocketmq-5.3.3"
+    assert outcome.record.facts["target"] == f"image:{theirs}"
+    assert outcome.record.facts["net"] == "switch"
+
+
+def test_what_processes_lose_at_a_power_cut_containers_lose(
+    run: Callable[[Plan, str], Outcome], made: str, installation: Installation
+) -> None:
+    """T1, as in `test_foreign`, with the jars in an image that the testbed makes."""
+    plan = load_scenario("power-roll").plan(1, "docker", quick=True)
+    outcome = run(plan, f"rocketmq:{installation.lib}")
+    assert outcome.verdict == "anomaly"
+    assert outcome.judgement is not None
+    assert outcome.judgement.result("A2").verdict is Verdict.VIOLATED
+    assert outcome.judgement.result("A1").passed
+
+
+def test_an_image_that_cannot_be_used_is_refused_and_leaves_nothing(
+    daemon: Daemon, base_image: str, made: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(daemon, "rocketbed/test:no-shell", NO_SHELL)
+    build(daemon, "rocketbed/test:no-rocketmq", NO_ROCKETMQ.format(made=made))
+    refusals = {
+        base_image: "has no java that its user 10001 can read",
+        "rocketbed/test:no-rocketmq": "has no RocketMQ that its user 10001 can read",
+        "rocketbed/test:no-shell": "has no shell that runs",
+        "127.0.0.1:9/nowhere/rocketmq:5.3.3": "and cannot pull it (",
+        "NoName::": "is no name of an image",
+    }
+    for name, sentence in refusals.items():
+        report = tmp_path / "report"
+        run = ["chaos", "run", "power-roll", "--backend", "docker", "--report", str(report)]
+        assert main([*run, "--target", f"image:{name}"]) == 4
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert name in said
+        assert not report.exists()
+        assert nothing_left(daemon)
