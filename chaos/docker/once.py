@@ -16,8 +16,6 @@ Say = Callable[[str], None]
 
 def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dict[str, Any]:
     """What the daemon knows of an image, pulled if it has to be. Blocks. Raises `DockerError`."""
-    import docker.errors
-
     found = _inspect(daemon, name)
     if found is not None:
         return found
@@ -28,8 +26,6 @@ def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dic
             daemon.api.pull(name)
     except DockerError as error:
         why = str(error).removeprefix(": ").strip()
-    except docker.errors.InvalidRepository:
-        raise DockerError(f"{name!r} is no name of an image") from None
     found = _inspect(daemon, name)
     if found is None:
         raise DockerError(

@@ -38,7 +38,7 @@ ENV ROCKETMQ_HOME=/home/rocketmq/rocketmq-{version}
 COPY lib/ /home/rocketmq/rocketmq-{version}/lib/
 USER {owner}
 """
-_LOOK: Final = r"""
+LOOK: Final = r"""
 echo "user $(id -u) $(id -g)"
 for java in "${JAVA_HOME:-/nowhere}/bin/java" "$(command -v java)" \
     /opt/java/*/bin/java /usr/lib/jvm/*/bin/java; do
@@ -77,7 +77,7 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
     """
     row = pulled_image(daemon, name, say)
     user = user_for(str((row.get("Config") or {}).get("User") or ""))
-    code, text = said_in(daemon, str(row["Id"]), ["/bin/sh", "-c", _LOOK], user)
+    code, text = said_in(daemon, str(row["Id"]), ["/bin/sh", "-c", LOOK], user)
     if code:
         last = text.strip().splitlines()[-1:] or ["nothing"]
         raise DockerError(

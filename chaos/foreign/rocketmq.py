@@ -31,6 +31,8 @@ from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address
 
 Mode = Literal["classic", "controller"]
+NAMESERVER_MAIN: Final = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER_MAIN: Final = "org.apache.rocketmq.broker.BrokerStartup"
 BROKER_MIB: Final = 256
 NAMESERVER_MIB: Final = 96
 STOP_S: Final = 60.0
@@ -98,8 +100,7 @@ class RocketMQSoftware:
         if self.elects and name in self._hosts:
             number = self._hosts.index(name)
             settings = controller_lines(lines, self._controllers(), number, directory)
-        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        return self._java(main, directory, "namesrv.conf", settings, NAMESERVER_MIB)
+        return self._java(NAMESERVER_MAIN, directory, "namesrv.conf", settings, NAMESERVER_MIB)
 
     def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
         """`BrokerStartup`."""
@@ -109,8 +110,7 @@ class RocketMQSoftware:
         if settings["brokerRole"] == "SLAVE" and not config.exists():
             config.mkdir(parents=True)
             (config / "topics.json").write_text(self._topics, encoding="utf-8")
-        main = "org.apache.rocketmq.broker.BrokerStartup"
-        return self._java(main, directory, "broker.conf", settings, BROKER_MIB)
+        return self._java(BROKER_MAIN, directory, "broker.conf", settings, BROKER_MIB)
 
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
         """Where the log ends, and whether the broker took the stop before for a clean one.

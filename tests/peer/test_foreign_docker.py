@@ -106,7 +106,7 @@ def test_an_image_that_cannot_be_used_is_refused_and_leaves_nothing(
         "rocketbed/test:no-rocketmq": "has no RocketMQ that its user 10001 can read",
         "rocketbed/test:no-shell": "has no shell that runs",
         "127.0.0.1:9/nowhere/rocketmq:5.3.3": "and cannot pull it (",
-        "NoName::": "is no name of an image",
+        "NoName::": "cannot be looked at: invalid reference format",
     }
     for name, sentence in refusals.items():
         report = tmp_path / "report"
