@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 VERDICT_FILE: Final = "verdict.json"
 END_S: Final = 20.0
 """What an interrupted run may take to clean up before it is killed."""
+LOOK_S: Final = 0.005
 TIMEOUT_S: Final = 900.0
 """Real seconds that one run may take."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -213,6 +214,20 @@ def held() -> Iterator[set[signal.Signals]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def reap(pid: int, until: float) -> None:
+    """Wait for a child of this process, and kill it when `time.monotonic` reaches `until`. Blocks.
+
+    Afterwards its pid may be somebody else's.
+    """
+    ended = 0
+    while not ended and time.monotonic() < until:
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+        time.sleep(0 if ended else LOOK_S)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 class _Child:
     """One forked run. Made, asked and ended while signals are held."""
 
@@ -270,13 +285,7 @@ class _Child:
 
     def reap(self, until: float) -> None:
         """Wait for it; SIGKILL when it takes too long."""
-        ended = 0
-        while not ended and time.monotonic() < until:
-            ended, _ = os.waitpid(self.pid, os.WNOHANG)
-            time.sleep(0 if ended else 0.01)
-        if not ended:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        reap(self.pid, until)
         self._close()
 
     def _failed(self, error: str) -> Outcome:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import IO, Final, NoReturn
 
 from chaos.process.tied import tie_to
-from chaos.runner import EXIT_INTERRUPTED, explain, held
+from chaos.runner import EXIT_INTERRUPTED, explain, held, reap
 from chaos.testing.order import Told
 
 GRACE_S: Final = 20.0
@@ -105,14 +105,7 @@ class _Child:
         if self._is_gone:
             return
         os.kill(self._pid, number)
-        until = time.monotonic() + GRACE_S
-        ended = 0
-        while not ended and time.monotonic() < until:
-            ended, _ = os.waitpid(self._pid, os.WNOHANG)
-            time.sleep(0 if ended else 0.005)
-        if not ended:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        reap(self._pid, time.monotonic() + GRACE_S)
         self._is_gone = True
         os.close(self._pipe)
 

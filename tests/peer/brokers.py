@@ -13,6 +13,7 @@ from typing import Final, Literal
 import trio
 
 from chaos.foreign.program import tied_program
+from chaos.foreign.rocketmq import BROKER_MAIN, NAMESERVER_MAIN
 from chaos.process.member import ManagedProcess
 from chaos.process.ports import HOST, free_node_port, free_port, node_ports
 from chaos.process.tied import tied_command
@@ -136,9 +137,7 @@ class Site:
         config = directory / "namesrv.conf"
         config.write_text(render_properties(settings))
         if kind == "rocketmq":
-            command = self._java(
-                "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=directory
-            )
+            command = self._java(NAMESERVER_MAIN, "-c", str(config), home=directory)
         else:
             command = tied_command("nameserver", "-c", str(config))
         self.nameserver = f"{HOST}:{port}"
@@ -154,9 +153,7 @@ class Site:
             config = directory / "broker.conf"
             config.write_text(render_properties(broker.settings))
             if kind == "rocketmq":
-                command = self._java(
-                    "org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=directory
-                )
+                command = self._java(BROKER_MAIN, "-c", str(config), home=directory)
             else:
                 command = tied_command("node", "-c", str(config))
             broker.processes[kind] = self._managed(f"{broker.name} ({kind})", command, directory)
