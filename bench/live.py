@@ -1,9 +1,10 @@
 """The live page: what it takes of the harness's processor at 10,000 messages a second.
 
-One node, eight producers that send in batches, all in the harness's own process. Windows without
-a page, with one and with twenty, in turn, so that a machine that is busy with something else shows
-in all of them. What a page takes is what the process used beyond the messages that went through;
-the twenty make it large enough to be seen.
+One node; two producers that send in batches and a reader that follows every queue, all of them in
+the harness's own process. Windows without a page, with one and with twenty, in turn, so that a
+machine that is busy with something else shows in all of them. What a page takes is what the process
+used beyond the messages that went through; the twenty make it large enough to be seen. The node's
+share is told too: on two processors the two together are what limits the rate.
 """
 
 import http.client
@@ -23,6 +24,9 @@ from typing import Any, Final
 
 import orjson
 
+from chaos.history import Function, read_history
+from chaos.record import HISTORY_FILE
+
 Row = tuple[str, float, str]
 PAGES: Final = (0, 1, 20)
 WINDOW_S: Final = 4.0
@@ -38,14 +42,15 @@ flush = "async"
 repl = "async"
 segment = "128MiB"
 [load.producer]
-count = 8
-rate = 300
-in_flight = 16
+count = 2
+rate = 2000
+in_flight = 64
 batch = 1.0
 queues = 8
 body = [64, 200]
 [load.consumer]
 count = 1
+mode = "pull"
 [calm]
 at = "10s"
 drain = "2s"
@@ -70,6 +75,7 @@ def live_page() -> Iterator[Row]:
             process.wait(60)
             assert process.stdout is not None
             process.stdout.close()
+        yield "  of them read while it went on", 100 * _share_read(Path(place)), "%"
 
 
 def _measure(process: "subprocess.Popen[str]") -> Iterator[Row]:
@@ -82,18 +88,23 @@ def _measure(process: "subprocess.Popen[str]") -> Iterator[Row]:
     page = _Page(found[1], int(found[2]), found[3])
     while page.look().get("counts", {}).get("ok", 0) < WARM_UP_MESSAGES:
         time.sleep(0.1)
+    node = _node_of(process.pid)
     followed: list[tuple[int, int]] = []
     windows = {pages: _Window() for pages in PAGES}
     for _ in range(WINDOWS):
         for pages, window in windows.items():
             messages, cpu_s, began = page.acknowledged(), _cpu_s(process.pid), time.monotonic()
+            node_cpu_s = _cpu_s(node)
             followed += page.open(pages)
             window.seconds += time.monotonic() - began
             window.cpu_s += _cpu_s(process.pid) - cpu_s
+            window.node_cpu_s += _cpu_s(node) - node_cpu_s
             window.messages += page.acknowledged() - messages
     bare = windows[0].cpu_s / windows[0].messages
+    rest = windows[0].node_cpu_s / windows[0].messages
     yield "live page, acknowledged messages", windows[0].messages / windows[0].seconds, "messages/s"
     yield "  harness's CPU for a message, no page open", 1e6 * bare, "us"
+    yield "  node's CPU for a message", 1e6 * rest, "us"
     for pages in PAGES[1:]:
         window = windows[pages]
         more = (window.cpu_s - window.messages * bare) / window.seconds
@@ -109,6 +120,8 @@ class _Window:
 
     seconds: float = 0.0
     cpu_s: float = 0.0
+    """The harness's."""
+    node_cpu_s: float = 0.0
     messages: int = 0
 
 
@@ -157,6 +170,21 @@ class _Page:
         connection = http.client.HTTPConnection(*self._address, timeout=10)
         connection.request("GET", f"/feed?token={self._token}")
         return connection
+
+
+def _node_of(harness: int) -> int:
+    """The process of the harness's one node."""
+    for child in Path(f"/proc/{harness}/task/{harness}/children").read_text().split():
+        if b"\0node\0" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return int(child)
+    raise AssertionError("the harness has no process that is a node")
+
+
+def _share_read(place: Path) -> float:
+    """Messages that the reader got for each that was sent, over the whole run."""
+    (path,) = place.rglob(HISTORY_FILE)
+    functions = read_history(path).columns["function"]
+    return functions.count(Function.GOT) / functions.count(Function.SEND)
 
 
 def _cpu_s(pid: int) -> float:
