@@ -15,7 +15,7 @@ test: $(VENV)/.test  ## set up; everything that needs only Python
 test-all: $(VENV)/.test  ## the same and what takes long
 	$(BIN)/python -m pytest -q -m "not peer"
 
-test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17 and Maven)
+test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, Docker)
 	$(BIN)/python -m pytest -q -m peer
 
 check: $(VENV)/.lint  ## format, lint, types, import directions
