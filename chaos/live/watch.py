@@ -18,6 +18,7 @@ from chaos.live.picture import Picture
 from chaos.live.sender import Sender
 from chaos.live.server import LiveServer, Refused
 from chaos.process.asking import Asker
+from chaos.process.claim import claimed
 from chaos.process.cluster import ClusterError, LocalCluster
 from chaos.process.plan import BROKER_NAME, FILE
 from rocketbed.client.errors import ClientError
@@ -118,7 +119,8 @@ class Watch:
         self._end(("pause",), name)
 
     async def _start(self, name: str) -> None:
-        self._cluster.launch(name)
+        with claimed(self._cluster.directory):
+            self._cluster.launch(name)
         self._end(("kill", "pause"), name)
 
     async def _promote(self, name: str) -> None:
@@ -129,7 +131,8 @@ class Watch:
             )
             self.picture.tell(self._now_s(), f"promote {name}", "promote", by_hand=True)
             try:
-                await self._cluster.promote(name)
+                with claimed(self._cluster.directory):
+                    await self._cluster.promote(name)
             except ClusterError:
                 self.notebook.steps.pop()
                 raise

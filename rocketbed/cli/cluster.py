@@ -81,6 +81,28 @@ def up(
     With --docker its members are containers on a network of their own, its directory is bound into
     them, and --port leads to the nameserver.
     """
+    from chaos.process.claim import claimed
+
+    with claimed(directory, make=True):
+        found = _cluster(directory, slaves, sync, flush, port, docker, overrides)
+        if all(found.pid(name) is not None for name in found.names):
+            click.echo("every member runs already", err=True)
+        found.prepare()
+        show(_status_lines(run(lambda: _start(found))))
+        click.echo(f"clients: -n {found.nameserver_address}")
+    return 0
+
+
+def _cluster(
+    directory: Path,
+    slaves: int,
+    sync: bool,
+    flush: Literal["sync", "async"],
+    port: int,
+    docker: bool,
+    overrides: tuple[str, ...],
+) -> LocalCluster:
+    """The one of a directory, or a new one with these options."""
     from chaos.process.cluster import LocalCluster
     from chaos.process.plan import FILE, ClusterError
 
@@ -92,24 +114,17 @@ def up(
                 f"the cluster of {directory} is one of processes: take another --dir for one in "
                 "containers, or delete it (cluster down --remove)"
             )
-    else:
-        settings = dict(_setting(item) for item in overrides)
-        if docker:
-            from chaos.docker.cluster import DockerCluster
+        return found
+    settings = dict(_setting(item) for item in overrides)
+    if docker:
+        from chaos.docker.cluster import DockerCluster
 
-            found = DockerCluster.create_in_docker(
-                directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
-            )
-        else:
-            found = LocalCluster.create(
-                directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
-            )
-    if all(found.pid(name) is not None for name in found.names):
-        click.echo("every member runs already", err=True)
-    found.prepare()
-    show(_status_lines(run(lambda: _start(found))))
-    click.echo(f"clients: -n {found.nameserver_address}")
-    return 0
+        return DockerCluster.create_in_docker(
+            directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
+        )
+    return LocalCluster.create(
+        directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
+    )
 
 
 async def _start(found: LocalCluster) -> list[MemberStatus]:
@@ -129,10 +144,19 @@ async def _start(found: LocalCluster) -> list[MemberStatus]:
 @click.option("--remove", is_flag=True, help="Delete the members' directories, data and all.")
 def down(directory: Path, remove: bool) -> int:
     """Stop a cluster; its data stays."""
+    from chaos.process.claim import claimed
     from chaos.process.cluster import LocalCluster
+
+    with claimed(directory):
+        _down(LocalCluster.load(directory), remove)
+    if remove:
+        click.echo(f"{directory} is removed")
+    return 0
+
+
+def _down(found: LocalCluster, remove: bool) -> None:
     from chaos.process.plan import FILE
 
-    found = LocalCluster.load(directory)
     running = [name for name in found.names if found.pid(name) is not None]
     killed = run(found.close)
     for name in running:
@@ -145,8 +169,6 @@ def down(directory: Path, remove: bool) -> int:
         (found.directory / FILE).unlink(missing_ok=True)
         if not any(found.directory.iterdir()):
             found.directory.rmdir()
-        click.echo(f"{directory} is removed")
-    return 0
 
 
 @cluster.command("status")
@@ -176,16 +198,18 @@ def promote(name: str, force: bool, directory: Path) -> int:
     and kept in its store's rocketbed.cut. A slave that has less than another one is refused, since
     what it lacks may have been acknowledged.
     """
+    from chaos.process.claim import claimed
     from chaos.process.cluster import LocalCluster
 
-    found = LocalCluster.load(directory)
-    former = found.plan.master.name
+    with claimed(directory):
+        found = LocalCluster.load(directory)
+        former = found.plan.master.name
 
-    async def change() -> list[MemberStatus]:
-        await found.promote(name, force=force)
-        return await found.status()
+        async def change() -> list[MemberStatus]:
+            await found.promote(name, force=force)
+            return await found.status()
 
-    rows = run(change)
+        rows = run(change)
     click.echo(f"{name} is the master now, {former} its slave")
     show(_status_lines(rows))
     return 0
