@@ -30,6 +30,7 @@ class RunAttendant:
     needs: tuple[str, ...] = ("net.cut", "disk.powercut")
 
     def __init__(self, plan: Plan, feed: Feed, backend: str) -> None:
+        """`backend` is what the page says of where it runs."""
         self.feed = feed
         self.picture = Picture(feed)
         self._plan = plan

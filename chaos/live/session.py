@@ -50,20 +50,32 @@ class Place:
 @dataclass(slots=True)
 class _Session:
     outcome: Outcome
+    where: str
+    """What the page says of it."""
     interrupted: bool = False
     looking: trio.CancelScope = field(default_factory=trio.CancelScope)
     """In force while nothing but the page is left."""
 
 
 def run_live(
-    plan: Plan, place: Place, run: Run, *, backend: BackendName, say: Say, port: int = 0
+    plan: Plan,
+    place: Place,
+    run: Run,
+    *,
+    backend: BackendName,
+    software: str = "",
+    say: Say,
+    port: int = 0,
 ) -> Outcome:
     """Run and judge a plan whose storm ends when somebody says so.
+
+    `software` is what the page calls that which runs, where that is not our own node.
 
     The outcome's plan is what was done. Raises `KeyboardInterrupt` for a run that was broken off,
     `LiveError` when the page cannot be served, `OSError` when files cannot be written.
     """
-    session = _Session(Outcome(plan=plan, backend=backend, directory=place.directory))
+    where = f"{backend} · {software}" if software else backend
+    session = _Session(Outcome(plan=plan, backend=backend, directory=place.directory), where)
     gc.collect()
     gc.freeze()  # what was imported stays, and need not be looked through again and again
     trio.run(_session, session, plan, place, run, say, port)
@@ -76,7 +88,7 @@ async def _session(
     session: _Session, plan: Plan, place: Place, run: Run, say: Say, port: int
 ) -> None:
     feed = Feed()
-    attendant = RunAttendant(plan, feed, session.outcome.backend)
+    attendant = RunAttendant(plan, feed, session.where)
     world = real_world("live")
     server = LiveServer(world, feed, attendant)
     address = await server.listen(port)

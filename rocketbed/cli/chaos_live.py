@@ -15,7 +15,7 @@ from chaos.live.server import LiveError
 from chaos.live.session import Place, run_live
 from chaos.process.run import run
 from chaos.record import RunRecord
-from chaos.report.text import summary_text
+from chaos.report.text import run_command, summary_text
 from chaos.runner import Options, Outcome, host_of
 from chaos.scenario.errors import ScenarioError
 from chaos.scenario.library import load_scenario
@@ -67,7 +67,13 @@ def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
                 return record
 
             outcome = run_live(
-                plan, place, run_it, backend=options.backend, say=say, port=asked.port
+                plan,
+                place,
+                run_it,
+                backend=options.backend,
+                software=f"{options.target}, {options.mode}" if options.target else "",
+                say=say,
+                port=asked.port,
             )
     except LiveError as exc:
         raise click.UsageError(str(exc)) from exc
@@ -89,8 +95,7 @@ def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str
     say(summary_text(outcome.judgement, outcome.record))
     say(f"report: {place.directory / 'index.html'}")
     say(f"again: rocketbed chaos replay {place.replay}")
-    backend, seed = outcome.backend, outcome.plan.seed
-    say(f"   or: rocketbed chaos run {place.scenario} --backend {backend} --seed {seed}")
+    say(f"   or: {run_command(replace(outcome.record, scenario=str(place.scenario)))}")
     if asked.as_json:
         files = {"replay": str(place.replay), "scenario": str(place.scenario)}
         row = {**outcome.judgement.as_row(), "directory": str(place.directory), **files}
