@@ -1,6 +1,7 @@
 """What somebody's image holds: found there or pulled, and asked by a program that soon ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from chaos.docker.client import Daemon, asking
@@ -35,15 +36,29 @@ def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dic
     return found
 
 
-def said_in(daemon: Daemon, image: str, command: Sequence[str], user: str = "") -> tuple[int, str]:
+def said_in(
+    daemon: Daemon,
+    image: str,
+    command: Sequence[str],
+    user: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+    files: Sequence[str] = (),
+) -> tuple[int, str]:
     """Run a program in an image to its end; exit code and output. Blocks. Raises `DockerError`.
 
-    It has neither network nor files of this system.
+    It has no network, and of this system only `files`, to be read.
     """
     with Run.begin() as run, asking(f"{command[0]} does not run in the image {image}"):
         name = f"rocketbed-{run.id}-look"
         run.note("container", docker_record(daemon.address, name))
-        spec = Spec(image=image, command=command, network="none", user=user)
+        spec = Spec(
+            image=image,
+            command=command,
+            network="none",
+            user=user,
+            environment=environment,
+            files=files,
+        )
         made = create(daemon, run.id, name, spec, command)
         try:
             daemon.api.start(made)

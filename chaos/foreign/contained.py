@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from chaos.docker.backend import DockerBackend
 from chaos.docker.client import Daemon
@@ -10,18 +11,29 @@ from chaos.docker.errors import DockerError
 from chaos.docker.host import DockerHost, plugs_of
 from chaos.foreign.image import ImageInstallation, image_of, in_image
 from chaos.foreign.installation import InstallationError
-from chaos.foreign.program import without_shim
+from chaos.foreign.program import PRELOAD, without_shim
 from chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from chaos.foreign.target import IMAGE_KIND, installation_of
 from chaos.process.member import Launched
 from chaos.process.run import SetUp
 from chaos.trial.load import topic_names
 
+NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs of the image"
+
 Say = Callable[[str], None]
 
 
 class ContainedRocketMQ(RocketMQSoftware):
     """The same commands, without what ties a process to the harness: a container ends anyway."""
+
+    moves_clock = True
+    """Whether libfaketime works in the image."""
+
+    def lacks(self, capability: str) -> str | None:
+        """Besides what Java lacks: clocks, where libfaketime and the image do not go together."""
+        if capability == "clock.jump" and not self.moves_clock:
+            return NO_CLOCK
+        return super().lacks(capability)
 
     def is_clean(self, code: int | None) -> bool:
         """Docker tells Java's 143 and an end by SIGTERM as the same number."""
@@ -37,7 +49,10 @@ class ForeignDockerBackend(DockerBackend):
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
     ) -> Launched:
-        return super()._process(name, command, without_shim(dict(environment)), own)
+        left = without_shim(dict(environment))
+        if self.lacks("clock.jump") == NO_CLOCK:
+            left.pop(PRELOAD, None)
+        return super()._process(name, command, left, own)
 
 
 class ForeignDockerHost(DockerHost):
@@ -55,6 +70,7 @@ class ForeignDockerHost(DockerHost):
         software = ContainedRocketMQ(
             self._found.jars, self._mode, setup.fabric, names, topics, queues
         )
+        software.moves_clock = self._found.moves_clock
         return ForeignDockerBackend(
             self._daemon, self._image, plugs_of(setup), setup, software, self._found.owner
         )

@@ -23,6 +23,7 @@ from chaos.docker.errors import DockerError
 from chaos.docker.image import found_image, prune, run_build
 from chaos.docker.once import pulled_image, said_in
 from chaos.foreign.installation import NEEDED, Installation, version_of
+from chaos.process.clockfaults import ClockFaultError, find_library
 
 NAME: Final = "rocketbed/rocketmq"
 """Of the images that are made here; the tag is the version."""
@@ -38,6 +39,7 @@ ENV ROCKETMQ_HOME=/home/rocketmq/rocketmq-{version}
 COPY lib/ /home/rocketmq/rocketmq-{version}/lib/
 USER {owner}
 """
+DAYS_S: Final = 10 * 86_400
 LOOK: Final = r"""
 echo "user $(id -u) $(id -g)"
 for java in "${JAVA_HOME:-/nowhere}/bin/java" "$(command -v java)" \
@@ -55,6 +57,7 @@ for home in "${ROCKETMQ_HOME:-/nowhere}" "$PWD" "$PWD/.." \
     for jar in rocketmq-*.jar; do echo "jar $jar"; done
     break
 done
+[ -z "$CLOCK" ] || echo "clock $(date +%s) $(LD_PRELOAD=$CLOCK FAKETIME=+10d date +%s)"
 """
 
 Say = Callable[[str], None]
@@ -69,6 +72,8 @@ class ImageInstallation:
     jars: Installation
     owner: Owner
     """As whom its programs run."""
+    moves_clock: bool = True
+    """Whether this system's libfaketime works in it: its C library may be another one, or older."""
 
 
 def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageInstallation:
@@ -77,14 +82,22 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
     """
     row = pulled_image(daemon, name, say)
     user = user_for(str((row.get("Config") or {}).get("User") or ""))
-    code, text = said_in(daemon, str(row["Id"]), ["/bin/sh", "-c", LOOK], user)
+    clock = _clock_library()
+    code, text = said_in(
+        daemon,
+        str(row["Id"]),
+        ["/bin/sh", "-c", LOOK],
+        user,
+        {"CLOCK": clock},
+        [clock] if clock else [],
+    )
     if code:
         last = text.strip().splitlines()[-1:] or ["nothing"]
         raise DockerError(
             f"the image {name} has no shell that runs (it ends with {code}): {last[0]}"
         )
     jars, owner = read_layout(name, text)
-    return ImageInstallation(str(row["Id"]), jars, owner)
+    return ImageInstallation(str(row["Id"]), jars, owner, not clock or moves_clock(text))
 
 
 def image_of(
@@ -150,6 +163,23 @@ def read_layout(name: str, text: str) -> tuple[Installation, Owner]:
         java_release=int(release[1]),
     )
     return found, Owner(int(user), int(group))
+
+
+def moves_clock(text: str) -> bool:
+    """Whether a clock that was to be ten days ahead was, by what the script printed."""
+    for line in text.splitlines():
+        key, *numbers = line.split()
+        if key == "clock":
+            return len(numbers) == 2 and int(numbers[1]) - int(numbers[0]) > DAYS_S / 2
+    return False
+
+
+def _clock_library() -> str:
+    """Empty: there is none, as a machine will say that is to have one."""
+    try:
+        return find_library()
+    except ClockFaultError:
+        return ""
 
 
 def _digest(recipe: str, lib: Path) -> str:

@@ -20,7 +20,15 @@ from chaos.docker.once import pulled_image
 from chaos.foreign import contained, target
 from chaos.foreign import image as foreign
 from chaos.foreign.contained import ContainedRocketMQ, ready_target
-from chaos.foreign.image import LOOK, ImageInstallation, image_of, in_image, read_layout, user_for
+from chaos.foreign.image import (
+    LOOK,
+    ImageInstallation,
+    image_of,
+    in_image,
+    moves_clock,
+    read_layout,
+    user_for,
+)
 from chaos.foreign.installation import NEEDED, OPEN, Installation, InstallationError
 from chaos.process.fabric import PlainFabric
 from chaos.scenario.errors import ScenarioError
@@ -83,7 +91,7 @@ def test_the_script_finds_what_the_variables_name(tmp_path: Path) -> None:
     lib.mkdir(parents=True)
     for part in NEEDED:
         (lib / f"{part}-5.5.0.jar").touch()
-    environment = {"PATH": os.environ["PATH"], "JAVA_HOME": str(tmp_path / "java")}
+    environment = {"CLOCK": "", "PATH": os.environ["PATH"], "JAVA_HOME": str(tmp_path / "java")}
     for more, place in (({"ROCKETMQ_HOME": str(lib.parent)}, tmp_path), ({}, lib.parent)):
         done = subprocess.run(
             ["/bin/sh", "-c", LOOK],
@@ -152,19 +160,37 @@ def test_an_image_that_cannot_be_had_is_named_with_the_reason() -> None:
 
 
 def test_an_image_is_asked_as_its_own_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str]] = []
+    asked: list[tuple[str, str, list[str]]] = []
+    clock = "clock 1700000000 1700864000\n"
 
-    def said(daemon: Daemon, image: str, command: list[str], user: str) -> tuple[int, str]:
-        asked.append((image, user))
-        return (127, "sh: not found\n") if "bad" in image else (0, THEIRS)
+    def said(
+        daemon: Daemon,
+        image: str,
+        command: list[str],
+        user: str,
+        environment: dict[str, str],
+        files: list[str],
+    ) -> tuple[int, str]:
+        asked.append((image, user, files))
+        assert environment["CLOCK"] == "".join(files)
+        return (127, "sh: not found\n") if "bad" in image else (0, THEIRS + clock)
 
     monkeypatch.setattr(foreign, "said_in", said)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(foreign, "find_library", lambda: "/lib/faketime")
     found = in_image(daemon_with(Hub("a")), "a")
-    assert found == ImageInstallation("id of a", *read_layout("a", THEIRS))
-    assert asked == [("id of a", "rocketmq")]
+    assert found == ImageInstallation("id of a", *read_layout("a", THEIRS), moves_clock=True)
+    assert asked == [("id of a", "rocketmq", ["/lib/faketime"])]
+    clock = "clock 1700000000 1700000000\n"
+    assert not in_image(daemon_with(Hub("a")), "a").moves_clock
     with pytest.raises(DockerError, match=r"image bad has no shell that runs \(.*127\): sh: not f"):
         in_image(daemon_with(Hub("bad")), "bad")
+
+
+def test_a_clock_moves_where_the_library_could_be_loaded() -> None:
+    assert moves_clock("user 1 1\nclock 1700000000 1700864001\n")
+    for bad in ("clock 1700000000 1700000000", "clock 1700000000 ", "clock ", "ERROR: ld.so"):
+        assert not moves_clock(f"user 1 1\n{bad}\n"), bad
 
 
 # --- images that are made here
@@ -251,6 +277,10 @@ def test_a_container_is_not_tied_to_the_harness(tmp_path: Path) -> None:
     software = ContainedRocketMQ(jars, "classic", PlainFabric(["b1"], ["ns1"]), ["ns1"])
     command = software.nameserver_command("ns1", tmp_path, {"listenPort": "9876"})
     assert command[0] == "/opt/java/openjdk/bin/java"
+    assert software.lacks("clock.jump") is None
+    software.moves_clock = False
+    assert "libfaketime cannot be loaded" in (software.lacks("clock.jump") or "")
+    assert "writes through mappings" in (software.lacks("disk.faults") or "")
     ends = (0, posix_code(143), posix_code(137), posix_code(255), 1)
     assert [software.is_clean(code) for code in ends] == [True, True, False, False, False]
 
