@@ -79,6 +79,24 @@ def test_a_route_counts_for_half_a_minute() -> None:
     assert on_stage(scenario).value == [1, 1, 2, 2, 3]
 
 
+def test_a_route_that_counts_is_known_without_a_wait() -> None:
+    async def scenario(stage: Stage) -> list[bool]:
+        stage.routes["T"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session:
+            routes = session.routes
+            known = [routes.known("T")]
+            got = await routes.get("T")
+            known.append(routes.known("T"))
+            await trio.sleep(31)
+            known.append(routes.known("T"))
+            await routes.get("T")
+            routes.distrust("T")
+            known.append(routes.known("T"))
+        return [route is got for route in known]
+
+    assert on_stage(scenario).value == [False, True, False, False]
+
+
 def test_many_that_want_a_route_ask_once() -> None:
     async def scenario(stage: Stage) -> int:
         stage.routes["T"] = route("a")
