@@ -21,7 +21,7 @@ from chaos.scenario.errors import ScenarioError
 from chaos.scenario.library import load_scenario
 from chaos.scenario.plan import Plan
 from chaos.trial.attendant import Attendant
-from rocketbed.cli.chaos_run import tell_failure
+from rocketbed.cli.chaos_run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 NOT_IN_SIMULATION: Final = (
@@ -45,6 +45,7 @@ class LiveOptions:
 def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
     """Run a scenario; the exit code. Raises `click.UsageError`, `click.Abort`."""
     options = _in_real_time(asked.options)
+    check_target(options.target, options.mode, options.backend, say)
     seed = SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
     try:
         family = load_scenario(scenario)

@@ -130,7 +130,6 @@ def run(
 
     first = SystemRandom().randrange(1_000_000) if seed is None else seed
     numbers = range(first, first + (seeds or 1))
-    check_target(target, mode, backend, say)
     options = Options(backend=backend, net=net, target=target, mode=mode, say=say)
     if is_live:
         from rocketbed.cli.chaos_live import LiveOptions, live
@@ -140,6 +139,7 @@ def run(
             options=options, seed=seed, quick=quick, report=report, port=live_port, as_json=as_json
         )
         return live(scenario, asked, say)
+    check_target(target, mode, backend, say)
     points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
     try:
         family = load_scenario(scenario)

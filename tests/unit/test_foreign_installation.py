@@ -124,6 +124,10 @@ def test_the_command_line_says_what_is_missing_before_it_begins(
     (tools / "mvn").unlink()
     assert main([*run, "--backend", "process"]) == 4
     assert "mvn is missing" in capsys.readouterr().err
+    assert main([*run, "--live"]) == 4
+    assert "mvn is missing" in capsys.readouterr().err
+    assert main([*run, "--live", "--backend", "sim"]) == 64
+    assert "--live needs a cluster that runs in real time" in capsys.readouterr().err
     assert main(run) == 64
     assert "add --backend process" in capsys.readouterr().err
     assert main([*run[:-1], "kafka", "--backend", "process"]) == 64
