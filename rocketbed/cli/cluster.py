@@ -7,6 +7,7 @@ It lives below one directory: `cluster.json`, and for each member its settings, 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -82,9 +83,20 @@ def up(
     them, and --port leads to the nameserver.
     """
     from chaos.process.claim import claimed
+    from chaos.process.cluster import LocalCluster
 
     with claimed(directory, make=True):
-        found = _cluster(directory, slaves, sync, flush, port, docker, overrides)
+        found = _known(directory, docker)
+        if found is None:
+            create: Callable[..., LocalCluster] = LocalCluster.create
+            if docker:
+                from chaos.docker.cluster import DockerCluster
+
+                create = DockerCluster.create_in_docker
+            settings = dict(_setting(item) for item in overrides)
+            found = create(
+                directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
+            )
         if all(found.pid(name) is not None for name in found.names):
             click.echo("every member runs already", err=True)
         found.prepare()
@@ -93,38 +105,21 @@ def up(
     return 0
 
 
-def _cluster(
-    directory: Path,
-    slaves: int,
-    sync: bool,
-    flush: Literal["sync", "async"],
-    port: int,
-    docker: bool,
-    overrides: tuple[str, ...],
-) -> LocalCluster:
-    """The one of a directory, or a new one with these options."""
+def _known(directory: Path, docker: bool) -> LocalCluster | None:
+    """The cluster that a directory has."""
     from chaos.process.cluster import LocalCluster
     from chaos.process.plan import FILE, ClusterError
 
-    if (directory / FILE).exists():
-        click.echo(f"{directory} has a cluster already: it goes on with its own options", err=True)
-        found = LocalCluster.load(directory)
-        if docker and not found.plan.subnet:
-            raise ClusterError(
-                f"the cluster of {directory} is one of processes: take another --dir for one in "
-                "containers, or delete it (cluster down --remove)"
-            )
-        return found
-    settings = dict(_setting(item) for item in overrides)
-    if docker:
-        from chaos.docker.cluster import DockerCluster
-
-        return DockerCluster.create_in_docker(
-            directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
+    if not (directory / FILE).exists():
+        return None
+    click.echo(f"{directory} has a cluster already: it goes on with its own options", err=True)
+    found = LocalCluster.load(directory)
+    if docker and not found.plan.subnet:
+        raise ClusterError(
+            f"the cluster of {directory} is one of processes: take another --dir for one in "
+            "containers, or delete it (cluster down --remove)"
         )
-    return LocalCluster.create(
-        directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
-    )
+    return found
 
 
 async def _start(found: LocalCluster) -> list[MemberStatus]:
