@@ -200,9 +200,10 @@ class ProcessBackend:
         if stale:
             raise BackendError(MISSING["nameserver.stale"])
         await self.settled(name)
-        if name in self._power:
-            async with self._power[name]:
-                pass  # a cut that is under way ends first
+        async with self._power.get(name) or trio.Lock():  # cuts come before it or behind it
+            await self._start(name, settings)
+
+    async def _start(self, name: str, settings: Mapping[str, str]) -> None:
         own = self._directory / name
         own.mkdir(parents=True, exist_ok=True)
         lines = dict(self.fabric.settings(name))
@@ -220,8 +221,7 @@ class ProcessBackend:
             command = self._software.node_command(name, own, lines)
             environment = machine.environment()
             await self.fabric.restore(name)
-        process = self._process(name, command, environment, own)
-        self._processes[name] = process
+        process = self._processes[name] = self._process(name, command, environment, own)
         self._paused.discard(name)
         log_begin = self._watcher.begin(name, process)
         launched = self._launched[name] = trio.Event()

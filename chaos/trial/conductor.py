@@ -342,7 +342,7 @@ class Conductor:
 
     def _note_ends(self) -> None:
         for node, member in self.members.members.items():
-            if member.wanted and self.backend.state(node) == "down":
+            if member.wanted and not member.busy and self.backend.state(node) == "down":
                 member.wanted = False
                 reason = self.backend.end_reason(node)
                 if node in self.actions.excused and _is_disk_trouble(reason):

@@ -142,7 +142,7 @@ class Members:
         member = self.members[node]
         if self.backend.state(node) != "down" or member.busy:
             return
-        member.busy = True
+        member.busy = member.wanted = True  # from here on: a fault that comes now may not be undone
         try:
             member.incarnation += 1
             settings = self.settings(node)
@@ -160,7 +160,6 @@ class Members:
             await self.backend.start(node, settings)
         finally:
             member.busy = False
-        member.wanted = True
 
     async def wait_serving(self, node: str, timeout_s: float = SERVING_S) -> bool:
         """Wait until a node says where it stands; whether it did in time."""

@@ -79,9 +79,22 @@ class Backend(ProcessBackend):
 
 
 class Fabric(PlainFabric):
-    """Knows whether it was left."""
+    """Knows what was asked of it, and whether it was left; a machine may be slow to come back."""
 
     was_left = False
+
+    def __init__(self, *names: list[str]) -> None:
+        super().__init__(*names)
+        self.asked: list[str] = []
+        self.may_restore = trio.Event()
+        self.may_restore.set()
+
+    async def silence(self, machine: str) -> None:
+        self.asked.append("silence")
+
+    async def restore(self, machine: str) -> None:
+        await self.may_restore.wait()
+        self.asked.append("restore")
 
     async def __aexit__(self, *exception: object) -> None:
         self.was_left = True
@@ -155,6 +168,33 @@ async def test_who_ends_by_itself_has_a_reason_and_who_is_killed_has_none(
         assert backend.end_reason("b2") == ""
         await backend.start("b1", {})
         assert (backend.state("b1"), backend.end_reason("b1")) == ("running", "")
+
+
+class Cut(Machine):
+    """One whose power can be cut, without any effect."""
+
+    def power_cut(self) -> None:
+        """Nothing."""
+
+
+async def test_a_power_cut_while_a_machine_comes_back_is_behind_its_start(tmp_path: Path) -> None:
+    """In front of it, the node would start on a network that stays silent."""
+    fabric = Fabric(["b1"], [])
+    with HistoryWriter(tmp_path / "history", lambda: 0) as history:
+        machines = {"b1": Cut(tmp_path / "b1", "b1")}
+        backend = Backend(fabric, machines, [], history, tmp_path / "nodes", 0)
+        fabric.may_restore = trio.Event()
+        backend.programs, backend.may_start = {}, fabric.may_restore
+        (tmp_path / "b1/store").mkdir(parents=True)
+        async with backend, trio.open_nursery() as nursery:
+            nursery.start_soon(backend.start, "b1", {})
+            await wait_all_tasks_blocked()
+            nursery.start_soon(backend.power_cut, "b1", "all")
+            await wait_all_tasks_blocked()
+            assert fabric.asked == []
+            fabric.may_restore.set()
+        assert fabric.asked == ["restore", "silence"]
+        assert backend.programs["b1"].got == [signal.SIGKILL]
 
 
 async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> None:
