@@ -1,0 +1,69 @@
+"""When a node counts as one that should run: from the begin of its start until a fault takes it."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from chaos.scenario.plan import Shape
+from chaos.trial.api import Backend
+from chaos.trial.conductor import Conductor
+from chaos.trial.members import Members
+
+
+class Slow:
+    """A backend whose programs start when they may, and are down until then and after."""
+
+    elects = False
+
+    def __init__(self) -> None:
+        self.may_start = trio.Event()
+        self.history = SimpleNamespace(event=lambda *_: None)
+
+    def state(self, name: str) -> str:
+        return "down"
+
+    async def settled(self, name: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def start(self, name: str, settings: dict[str, str]) -> None:
+        await self.may_start.wait()
+
+    def end_reason(self, name: str) -> str:
+        return "it ended"
+
+    def now_ns(self) -> int:
+        return 7
+
+
+def noted(backend: Slow, members: Members) -> list[str]:
+    """Nodes that the conductor takes for ended by themselves."""
+    record = SimpleNamespace(crashes=[])
+    actions = SimpleNamespace(excused=(), damaged=())
+    conducting = SimpleNamespace(backend=backend, members=members, actions=actions, record=record)
+    Conductor._note_ends(cast(Conductor, conducting))
+    return [crash.node for crash in record.crashes]
+
+
+async def test_a_fault_that_comes_during_a_start_is_not_forgotten_by_it() -> None:
+    backend = Slow()
+    members = Members(Shape(brokers=1), cast(Backend, backend))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(members.start, "b1")
+        await wait_all_tasks_blocked()
+        members.members["b1"].wanted = False
+        backend.may_start.set()
+    assert noted(backend, members) == []
+
+
+async def test_a_node_that_is_being_started_has_not_ended() -> None:
+    backend = Slow()
+    members = Members(Shape(brokers=1), cast(Backend, backend))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(members.start, "b1")
+        await wait_all_tasks_blocked()
+        assert noted(backend, members) == []
+        backend.may_start.set()
+    assert noted(backend, members) == ["b1"], "it ended as soon as it ran"
+    assert noted(backend, members) == [], "told once"
