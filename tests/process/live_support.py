@@ -35,7 +35,7 @@ count = 1
 
 [calm]
 at = "4s"
-drain = "3s"
+drain = "6s"
 """
 
 
