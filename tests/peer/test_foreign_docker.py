@@ -20,8 +20,6 @@ from tests.peer.installation import Installation
 pytestmark = pytest.mark.slow
 EMPTY_TABLE = "S15 config/"
 """T11: tables that RocketMQ had just written are empty in the image of a power cut."""
-TURNED_AWAY = "L7"
-"""RocketMQ refuses what waited for 200 ms, and a machine with other work has such moments."""
 THEIRS = "apache/rocketmq:like-theirs"
 ROUGH = Plan(
     name="rough",
@@ -29,17 +27,18 @@ ROUGH = Plan(
     shape=Shape(brokers=1, nameservers=1, flush="sync", repl="async"),
     producers=Producers(count=2, rate=30),
     steps=(
-        parse_step("at 2s kill leader for 500ms"),
-        parse_step("at 9s pause leader for 500ms"),
-        parse_step("at 10s cpu leader slow 4 for 500ms"),
-        parse_step("at 12s powercut leader for 300ms"),
+        parse_step("at 1s kill leader for 500ms"),
+        parse_step("at 8s pause leader for 500ms"),
+        parse_step("at 9s cpu leader slow 4 for 500ms"),
+        parse_step("at 15s powercut leader for 300ms"),
     ),
     needs=("disk.powercut",),
-    storm_s=14.0,
-    calm_s=14.0,
+    storm_s=16.0,
+    calm_s=18.0,
     expect=Expect(loss="none"),
 )
-"""What was answered is on disk, in the one file of the log that recovery reads whole."""
+"""What was answered is on disk, in the one file of the log that recovery reads whole. A start may register
+only after 10 s: so long between kill and power cut, and in the calm."""
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +75,7 @@ def test_kills_pauses_and_power_cuts_take_nothing_that_was_flushed(
     outcome = run(ROUGH, f"image:{theirs}")
     assert outcome.judgement is not None
     for result in outcome.judgement.findings:
-        if result.id != TURNED_AWAY:
-            assert all(EMPTY_TABLE in text for text in result.findings), result
+        assert all(EMPTY_TABLE in text for text in result.findings), result
     assert outcome.record is not None
     assert [str(step).split()[2] for step in outcome.record.steps] == [
         "kill",
