@@ -37,8 +37,8 @@ ROUGH = Plan(
     calm_s=18.0,
     expect=Expect(loss="none"),
 )
-"""What was answered is on disk, in the one file of the log that recovery reads whole. A start may register
-only after 10 s: so long between kill and power cut, and in the calm."""
+"""What was answered is on disk, in the one file of the log that recovery reads whole. A start
+may register only after 10 s: so long between kill and power cut, and longer in the calm."""
 
 
 @pytest.fixture(scope="module")
