@@ -10,10 +10,10 @@ demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
 
 test: $(VENV)/.test  ## set up; everything that needs only Python
-	$(BIN)/python -m pytest -q -m "not slow and not peer"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not peer"
 
-test-all: $(VENV)/.test  ## the same and what takes long
-	$(BIN)/python -m pytest -q -m "not peer"
+test-all: test  ## the same and what takes long
+	$(BIN)/python -m pytest -q -m "slow and not peer"
 
 test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, Docker)
 	$(BIN)/python -m pytest -q -m peer

@@ -32,7 +32,9 @@ def claimed(directory: Path, *, make: bool = False) -> Iterator[None]:
             "interrupt it"
         ) from None
     except OSError as error:
-        raise ClusterError(f"{directory} cannot be used: {error}") from error
+        raise ClusterError(
+            f"{directory} cannot be {'written' if make else 'read'}: {error}"
+        ) from error
     try:
         yield
     finally:

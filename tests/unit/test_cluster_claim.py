@@ -99,7 +99,7 @@ def test_without_a_directory_there_is_nothing_to_claim(tmp_path: Path) -> None:
 def test_a_file_in_the_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(ClusterError, match="file cannot be used"),
+        pytest.raises(ClusterError, match="file cannot be written"),
         claimed(tmp_path / "file", make=True),
     ):
         pass
