@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -122,10 +123,23 @@ class Replayed:
     outcome: Outcome
     same_digest: bool | None
     """None where there is nothing to compare: real processes, or another backend than before."""
-    same_finding: bool
-    """Whether what was found is among what it finds."""
+    wanted: frozenset[str]
+    """Ids of the findings to be had again; empty where nothing was found."""
     note: str = ""
     """Where it went another way, if it did."""
+
+    @property
+    def same_finding(self) -> bool:
+        """Whether what was found is among what it finds."""
+        return self.wanted.issubset(self.outcome.finding_ids)
+
+    def comparison(self) -> str:
+        """Which findings came again, in words."""
+        now = set(self.outcome.finding_ids)
+        if not self.wanted:
+            return f"nothing was found then, {_list(now) or 'nothing'} this time"
+        parts = {"found again": self.wanted & now, "not found this time": self.wanted - now}
+        return "; ".join(f"{_list(ids)}: {what}" for what, ids in parts.items() if ids)
 
 
 def save_replay(replay: Replay, path: Path) -> None:
@@ -200,13 +214,12 @@ def run_replay(
     """Run it again, here, and compare. Another backend than the file's may be asked for."""
     options = options or Options(backend=replay.backend, target=replay.target, mode=replay.mode)
     outcome = run_plan(replay.plan, options, directory=directory)
-    wanted = {replay.finding} if replay.finding else set(replay.taken.findings)
-    same_finding = wanted.issubset(outcome.finding_ids)
+    wanted = frozenset([replay.finding] if replay.finding else replay.taken.findings)
     if options.backend != "sim" or not replay.taken.digest or not outcome.digest:
-        return Replayed(outcome=outcome, same_digest=None, same_finding=same_finding)
+        return Replayed(outcome=outcome, same_digest=None, wanted=wanted)
     same = outcome.digest == replay.taken.digest
     note = "" if same else where_parted(replay, outcome)
-    return Replayed(outcome=outcome, same_digest=same, same_finding=same_finding, note=note)
+    return Replayed(outcome=outcome, same_digest=same, wanted=wanted, note=note)
 
 
 def where_parted(replay: Replay, outcome: Outcome) -> str:
@@ -255,3 +268,7 @@ def _taken(row: dict[str, Any]) -> Taken:
     for name, value in row.items():
         values[name] = tuple(value) if isinstance(value, list) else value
     return Taken(**values)
+
+
+def _list(ids: Iterable[str]) -> str:
+    return ", ".join(sorted(ids))

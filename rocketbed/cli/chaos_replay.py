@@ -89,8 +89,7 @@ def replay(
         return outcome.exit_code
     say(summary_text(outcome.judgement, outcome.record))
     say(f"report: {page}")
-    wanted = held.finding or ", ".join(held.taken.findings) or "no finding"
-    say(f"{wanted}: {'found again' if replayed.same_finding else 'not found this time'}")
+    say(replayed.comparison())
     if replayed.same_digest is not None:
         say("the same run to the last event" if replayed.same_digest else replayed.note)
     if as_json:

@@ -1,0 +1,33 @@
+"""What a replay says of the findings that it was to have again."""
+
+import pytest
+
+from chaos.checkers.judgement import Judgement
+from chaos.checkers.result import Example, judged
+from chaos.runner import Outcome
+from chaos.scenario.plan import Plan, Shape
+from chaos.scenario.replay import Replayed
+
+
+def replayed(wanted: str, found: str) -> Replayed:
+    results = [judged(f"{name} check", 1, "things", [Example("gone")]) for name in found.split()]
+    plan = Plan(name="small", seed=1, shape=Shape(brokers=1))
+    outcome = Outcome(
+        plan=plan, backend="process", judgement=Judgement(record=None, results=results)
+    )
+    return Replayed(outcome=outcome, same_digest=None, wanted=frozenset(wanted.split()))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "said", "is_same"),
+    [
+        ("A2 A7", "A7 A2 S6", "A2, A7: found again", True),
+        ("A2 A7 S6", "A2", "A2: found again; A7, S6: not found this time", False),
+        ("A2", "", "A2: not found this time", False),
+        ("", "", "nothing was found then, nothing this time", True),
+        ("", "A1", "nothing was found then, A1 this time", True),
+    ],
+)
+def test_what_came_again_is_named(wanted: str, found: str, said: str, is_same: bool) -> None:
+    run = replayed(wanted, found)
+    assert (run.comparison(), run.same_finding) == (said, is_same)
