@@ -29,8 +29,9 @@ from chaos.record import HISTORY_FILE
 
 Row = tuple[str, float, str]
 PAGES: Final = (0, 1, 20)
-WINDOW_S: Final = 4.0
-WINDOWS: Final = 4
+WINDOW_S: Final = 3.0
+WINDOWS: Final = 3
+"""Of each kind: with more the node's volume of 256 MiB would be full before the end."""
 WARM_UP_MESSAGES: Final = 20_000
 SCENARIO: Final = """
 name = "live-bench"
@@ -40,10 +41,10 @@ brokers = 1
 nameservers = 1
 flush = "async"
 repl = "async"
-segment = "128MiB"
+segment = "16MiB"
 [load.producer]
 count = 2
-rate = 2000
+rate = 1250
 in_flight = 64
 batch = 1.0
 queues = 8
