@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from chaos.docker.client import LABEL, Daemon
+from chaos.docker.client import Daemon
+from tests.docker_daemon import nothing_left
 from tests.process.live_support import live, run_live
 from tests.process.test_live_run import rocketbed
 
@@ -19,10 +20,6 @@ def is_in(node: str, state: str) -> Callable[[dict[str, Any]], bool]:
 
 def follows(node: str) -> Callable[[dict[str, Any]], bool]:
     return lambda values: bool(values.get(f"at:{node}", {}).get("following"))
-
-
-def nothing_left(daemon: Daemon) -> bool:
-    return not daemon.api.containers(all=True, filters={"label": LABEL})
 
 
 def test_a_run_in_containers_is_broken_by_hand(daemon: Daemon, tmp_path: Path) -> None:
