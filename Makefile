@@ -28,7 +28,7 @@ bench: $(VENV)/.test  ## measure; PEER=DIR (a folder of RocketMQ's jars) compare
 	$(BIN)/python -m bench $(if $(PEER),--peer $(PEER))
 
 bench-spark: $(VENV)/.test  ## measure the pipeline on Spark
-	$(BIN)/python -m pipeline.bench
+	$(BIN)/python -m bench.spark
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .peer .docker out

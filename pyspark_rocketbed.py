@@ -1,5 +1,5 @@
 """Spark looks for data sources in modules called pyspark_*; this names ours."""
 
-from pipeline.source import RocketbedSource as DefaultSource
+from rocketbed.pipeline.source import RocketbedSource as DefaultSource
 
 __all__ = ["DefaultSource"]

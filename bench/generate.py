@@ -18,8 +18,8 @@ import click
 import trio
 import trio.lowlevel
 
-from node.store.config import StoreConfig
-from node.store.store import MessageStore
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import body_crc
 from rocketbed.world.real import real_world
 

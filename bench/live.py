@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import orjson
 
-from chaos.history import Function, read_history
-from chaos.record import HISTORY_FILE
+from rocketbed.chaos.history import Function, read_history
+from rocketbed.chaos.record import HISTORY_FILE
 
 Row = tuple[str, float, str]
 PAGES: Final = (0, 1, 20)

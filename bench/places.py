@@ -17,18 +17,18 @@ from pathlib import Path
 
 import trio
 
-from chaos.docker.errors import DockerError
-from chaos.docker.host import DockerHost
-from chaos.history import HistoryWriter
-from chaos.process.backend import ProcessBackend
-from chaos.process.fabrics import Net
-from chaos.process.janitor import Run
-from chaos.process.machine import Machine
-from chaos.process.run import Host, LocalHost, SetUp
-from chaos.process.switch_fabric import missing_for_switch
-from chaos.scenario.plan import Plan, Shape
-from chaos.trial.api import LinkState
-from chaos.trial.members import Members
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.host import DockerHost
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.fabrics import Net
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.process.run import Host, LocalHost, SetUp
+from rocketbed.chaos.process.switch_fabric import missing_for_switch
+from rocketbed.chaos.scenario.plan import Plan, Shape
+from rocketbed.chaos.trial.api import LinkState
+from rocketbed.chaos.trial.members import Members
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message

@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from chaos.checkers.judgement import judge_run
-from chaos.history import Function, HistoryWriter, Outcome
-from chaos.process.janitor import Run
-from chaos.process.volume import Volume, VolumeError
-from chaos.record import HISTORY_FILE, Promise, RunRecord
-from chaos.runner import Options, run_many, run_plan
-from chaos.runner import Outcome as Ran
-from chaos.scenario.library import load_scenario
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from chaos.sim.simulation import Simulation
+from rocketbed.chaos.checkers.judgement import judge_run
+from rocketbed.chaos.history import Function, HistoryWriter, Outcome
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.volume import Volume, VolumeError
+from rocketbed.chaos.record import HISTORY_FILE, Promise, RunRecord
+from rocketbed.chaos.runner import Options, run_many, run_plan
+from rocketbed.chaos.runner import Outcome as Ran
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.world.api import World
 
 Row = tuple[str, float, str]

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from chaos.process.fabric import Fabric, PlainFabric
-from chaos.process.janitor import Run
-from chaos.process.proxy_fabric import ProxyFabric
-from chaos.process.switch_fabric import SwitchFabric, missing_for_switch
-from chaos.trial.api import LinkState
+from rocketbed.chaos.process.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.switch_fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Stream
 
 Row = tuple[str, float, str]

@@ -15,18 +15,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from chaos.checkers.judgement import Judgement
-from chaos.checkers.result import CheckResult
-from chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
-from chaos.report.page import write_report
-from chaos.runner import VERDICT_FILE, Options, Outcome, held, is_full, run_many
-from chaos.scenario.corpus import Corpus
-from chaos.scenario.crashpoints import crash_event, crash_points
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.family import Family
-from chaos.scenario.plan import Plan
-from chaos.scenario.replay import Replay, save_replay
-from chaos.scenario.shrink import shrink
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import CheckResult
+from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
+from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.runner import VERDICT_FILE, Options, Outcome, held, is_full, run_many
+from rocketbed.chaos.scenario.corpus import Corpus
+from rocketbed.chaos.scenario.crashpoints import crash_event, crash_points
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.replay import Replay, save_replay
+from rocketbed.chaos.scenario.shrink import shrink
 
 EXIT_HARNESS: Final = 4
 EXIT_STRICT: Final = 5
@@ -264,7 +264,7 @@ def _sample(plans: Sequence[Plan], share: float) -> Iterator[Plan]:
 
 
 def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
-    from chaos.scenario.determinism import DeterminismError, same_digest
+    from rocketbed.chaos.scenario.determinism import DeterminismError, same_digest
 
     try:
         answer = same_digest(plan)

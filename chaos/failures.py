@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Final
 
-from chaos.sim.fate import SimulationError
-from chaos.trial.api import BackendError
+from rocketbed.chaos.sim.fate import SimulationError
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.wire.errors import RocketbedError
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

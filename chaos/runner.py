@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from chaos.checkers.judgement import Judgement, judge_run
-from chaos.failures import explain as explain
-from chaos.failures import is_full as is_full
-from chaos.process.tied import tie_to
-from chaos.record import RunRecord
-from chaos.scenario.plan import Plan
-from chaos.scratch import Scratch
+from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.failures import explain as explain
+from rocketbed.chaos.failures import is_full as is_full
+from rocketbed.chaos.process.tied import tie_to
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scratch import Scratch
 
 if TYPE_CHECKING:
-    from chaos.docker.host import DockerHost
-    from chaos.process.run import Host
+    from rocketbed.chaos.docker.host import DockerHost
+    from rocketbed.chaos.process.run import Host
 
 VERDICT_FILE: Final = "verdict.json"
 END_S: Final = 20.0
@@ -113,12 +113,12 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     began, began_cpu = time.monotonic(), time.process_time()
     say = options.say or _say_nothing
     if options.backend == "sim":
-        from chaos.sim.run import run_in_simulation
+        from rocketbed.chaos.sim.run import run_in_simulation
 
         record, simulation = run_in_simulation(plan, directory, say=say)
         outcome.simulated_s = simulation.timeline.now / 1e9
     else:
-        from chaos.process.run import run_in_processes
+        from rocketbed.chaos.process.run import run_in_processes
 
         with host_of(options) as host:
             record = run_in_processes(plan, directory, net=options.net, say=say, host=host)
@@ -142,7 +142,7 @@ def host_of(options: Options) -> "Iterator[Host | None]":
         with _docker_host(options) as host:
             yield host
     elif options.target:
-        from chaos.foreign.target import foreign_host
+        from rocketbed.chaos.foreign.target import foreign_host
 
         yield foreign_host(options.target, options.mode)
     else:
@@ -358,19 +358,19 @@ def _readable(pipes: Iterable[int], seconds: float) -> list[int]:
 
 def _docker_host(options: Options) -> "DockerHost":
     if options.target:
-        from chaos.foreign.contained import foreign_docker_host
+        from rocketbed.chaos.foreign.contained import foreign_docker_host
 
         return foreign_docker_host(options.target, options.mode)
-    from chaos.docker.host import DockerHost
+    from rocketbed.chaos.docker.host import DockerHost
 
     return DockerHost.open()
 
 
 def _prepare_image(options: Options) -> None:
     """Have the image of containers, which may take longer than a run. Raises `BackendError`."""
-    from chaos.docker.client import Daemon
-    from chaos.docker.image import ready_image
-    from chaos.foreign.contained import ready_target
+    from rocketbed.chaos.docker.client import Daemon
+    from rocketbed.chaos.docker.image import ready_image
+    from rocketbed.chaos.foreign.contained import ready_target
 
     say = options.say or _say_nothing
     with Daemon.connect() as daemon:
@@ -382,7 +382,7 @@ def _prepare_image(options: Options) -> None:
 
 def _prepare_to_fork() -> None:
     """Import what the children need, and let them share its memory."""
-    import chaos.sim.run  # noqa: F401
+    import rocketbed.chaos.sim.run  # noqa: F401
 
     gc.collect()
     gc.freeze()

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from chaos.process.janitor import Run
+from rocketbed.chaos.process.janitor import Run
 
 MEMORY: Final = "/dev/shm"
 PREFIX: Final = "rocketbed-run-"

@@ -8,10 +8,10 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from node.config_keys import KEYS, Key
-from node.config_unused import UNUSED_KEYS
-from node.store.config import StoreConfig
-from node.store.errors import BadStoreDirectory
+from rocketbed.node.config_keys import KEYS, Key
+from rocketbed.node.config_unused import UNUSED_KEYS
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.wire.properties_text import parse_properties
 from rocketbed.world.api import Address

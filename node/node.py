@@ -10,13 +10,13 @@ from typing import Protocol
 
 import trio
 
-from node.broker.broker import Broker, Tables
-from node.broker.registration import Registration
-from node.config import NodeConfig
-from node.replication import Replication
-from node.store.errors import StoreError
-from node.store.store import MessageStore
-from node.watermark import Watermark
+from rocketbed.node.broker.broker import Broker, Tables
+from rocketbed.node.broker.registration import Registration
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.replication import Replication
+from rocketbed.node.store.errors import StoreError
+from rocketbed.node.store.store import MessageStore
+from rocketbed.node.watermark import Watermark
 from rocketbed.remoting.server import Server
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import trio
 
-from node.store.status import PutStatus
-from node.watermark import Watermark
+from rocketbed.node.store.status import PutStatus
+from rocketbed.node.watermark import Watermark
 
 Release = Callable[[PutStatus], None]
 

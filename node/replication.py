@@ -11,24 +11,24 @@ from typing import Any
 
 import trio
 
-from node.broker.broker import Tables
-from node.broker.config_file import ConfigFile
-from node.broker.groups import Groups
-from node.broker.offsets import Offsets
-from node.broker.topics import Topics
-from node.config import NodeConfig
-from node.store.entry import Entry
-from node.store.errors import StoreError, StoreFailed
-from node.store.store import MessageStore
-from node.watermark import Watermark
-from replication.api import WholeRecord
-from replication.confirm import AckBoard
-from replication.errors import CutRefused
-from replication.fresh import LogBounds, LogStart, ask_log_bounds, ask_log_start
-from replication.master import Master
-from replication.metadata import MetadataSync
-from replication.slave import Slave
+from rocketbed.node.broker.broker import Tables
+from rocketbed.node.broker.config_file import ConfigFile
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.topics import Topics
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.errors import StoreError, StoreFailed
+from rocketbed.node.store.store import MessageStore
+from rocketbed.node.watermark import Watermark
 from rocketbed.remoting.client import parse_address
+from rocketbed.replication.api import WholeRecord
+from rocketbed.replication.confirm import AckBoard
+from rocketbed.replication.errors import CutRefused
+from rocketbed.replication.fresh import LogBounds, LogStart, ask_log_bounds, ask_log_start
+from rocketbed.replication.master import Master
+from rocketbed.replication.metadata import MetadataSync
+from rocketbed.replication.slave import Slave
 from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.json_dialect import loads
 from rocketbed.world.api import Address, File, World

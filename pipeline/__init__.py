@@ -22,8 +22,8 @@ def read(
     `pipeline.options.Options`, in Spark's spelling (`splitBytes="64m"`, `pushdown=True`). Filters
     are pushed down where the session allows it.
     """
-    from pipeline.schema import view_ddl
-    from pipeline.session import PUSHDOWN
+    from rocketbed.pipeline.schema import view_ddl
+    from rocketbed.pipeline.session import PUSHDOWN
 
     given = {name: _text(value) for name, value in options.items()}
     known = {name.lower() for name in given}

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import PipelineError
-from pipeline.history_files import (
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.history_files import (
     FILE_DDL,
     BadHistory,
     HistoryCut,
@@ -134,7 +134,7 @@ def check_history(table: "DataFrame") -> dict[str, int]:
 
 def history_batches(path: str, names: Names) -> "Iterator[pyarrow.RecordBatch]":
     """A testbed's history as batches of `COLUMNS`. Raises `HistoryCut`, `PipelineError`."""
-    from chaos.history import read_history
+    from rocketbed.chaos.history import read_history
 
     try:
         history = read_history(path)
@@ -167,7 +167,7 @@ def _as_batches(
 ) -> "Iterator[pyarrow.RecordBatch]":
     import pyarrow
 
-    from chaos.history import Function, Outcome
+    from rocketbed.chaos.history import Function, Outcome
 
     words = {
         Outcome.OK: "ok",

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     import pyarrow

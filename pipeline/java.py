@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
 
-from pipeline.errors import SparkMissing
+from rocketbed.pipeline.errors import SparkMissing
 
 JAVA_VERSION_MIN: Final = 17
 WRAPPED_HOME: Final = Path(__file__).parent / "java_home"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pipeline.errors import PipelineError
-from pipeline.schema import CORRUPT, VIEWS
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.schema import CORRUPT, VIEWS
 
 MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 SYNC_MODES: Final = ("auto", "index", "walk", "scan")

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.errors import EXIT_FINDING, EXIT_GOOD, EXIT_SPARK, EXIT_UNREADABLE
+from rocketbed.pipeline.errors import EXIT_FINDING, EXIT_GOOD, EXIT_SPARK, EXIT_UNREADABLE
 
 EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import pyarrow
 
-from pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import PipelineError
 
 
 class SchemaError(PipelineError):

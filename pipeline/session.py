@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from pipeline.errors import SparkMissing
-from pipeline.java import prepare_java
+from rocketbed.pipeline.errors import SparkMissing
+from rocketbed.pipeline.java import prepare_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,16 +18,16 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from pipeline.options import Options
-from pipeline.schema import VIEWS, SchemaError, arrow_schema, described, view_ddl
-from pipeline.streams.options import is_flag
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import VIEWS, SchemaError, arrow_schema, described, view_ddl
+from rocketbed.pipeline.streams.options import is_flag
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-    from pipeline.files.reading import Plan
-    from pipeline.wire.plan import WirePlan
+    from rocketbed.pipeline.files.reading import Plan
+    from rocketbed.pipeline.wire.plan import WirePlan
 
 
 class Part(InputPartition):
@@ -65,20 +65,20 @@ class RocketbedSource(DataSource):
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """A stream of exactly these columns: see `pipeline.streams.reader`."""
-        from pipeline.streams.reader import StreamReader
+        from rocketbed.pipeline.streams.reader import StreamReader
 
         options = self._options()
         return StreamReader(checked_schema(schema, options), options)
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """A batch job's writer into topics: see `pipeline.sink.writer`."""
-        from pipeline.sink.writer import TopicWriter
+        from rocketbed.pipeline.sink.writer import TopicWriter
 
         return TopicWriter(schema, dict(self.options), overwrite=overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
         """A streaming query's writer into topics: see `pipeline.sink.writer`."""
-        from pipeline.sink.writer import TopicStreamWriter
+        from rocketbed.pipeline.sink.writer import TopicStreamWriter
 
         return TopicStreamWriter(schema, dict(self.options), overwrite=overwrite)
 
@@ -120,7 +120,7 @@ class PushdownReader(Reader):
         """Take what can be decided before a row is made; give back the rest."""
         from dataclasses import replace
 
-        from pipeline.files.pushdown import push
+        from rocketbed.pipeline.files.pushdown import push
 
         wanted, rest = push(self.plan.wanted, filters)
         self.plan = replace(self.plan, wanted=wanted)
@@ -138,14 +138,14 @@ class CommittedReader(Reader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each split, with what is marked now."""
-        from pipeline.sink.committed import CommittedPart, marked_runs
+        from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs
 
         marked = marked_runs(self.options)
         return [Part(CommittedPart(split, marked)) for split in self.plan.splits()]
 
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
         """The rows of one partition that count."""
-        from pipeline.sink.committed import read_committed
+        from rocketbed.pipeline.sink.committed import read_committed
 
         if not isinstance(partition, Part):
             return iter(())
@@ -155,10 +155,10 @@ class CommittedReader(Reader):
 def plan_of(options: Options) -> "Plan | WirePlan":
     """What reads: files, or queues where the option endpoints is given."""
     if options.endpoints:
-        from pipeline.wire.plan import WirePlan
+        from rocketbed.pipeline.wire.plan import WirePlan
 
         return WirePlan.of(options)
-    from pipeline.files.reading import Plan
+    from rocketbed.pipeline.files.reading import Plan
 
     return Plan.of(options)
 

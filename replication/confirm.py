@@ -8,7 +8,7 @@ connection that has not died yet counts beside its new one until 20 s of silence
 
 from collections.abc import Iterable
 
-from replication.api import Rising
+from rocketbed.replication.api import Rising
 
 
 def kth_highest(offsets: Iterable[int], k: int) -> int | None:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from replication.errors import (
+from rocketbed.replication.errors import (
     LogDiverged,
     MasterBehind,
     OffsetMismatch,
     ReplicationError,
     SegmentMismatch,
 )
-from replication.prefix import STEP_SIZE, Parted
+from rocketbed.replication.prefix import STEP_SIZE, Parted
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.ha import Transfer, TransferReader, encode_report
 from rocketbed.world.api import Address, Stream
 
 if TYPE_CHECKING:
-    from replication.slave import Slave
+    from rocketbed.replication.slave import Slave
 
 READ_SIZE: Final = 256 * 1024
 UNANSWERED_MAX: Final = 2

@@ -12,10 +12,10 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from replication.errors import MetadataRefused
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
+from rocketbed.replication.errors import MetadataRefused
 from rocketbed.wire.bodies import (
     ConsumerOffsetTable,
     DataVersion,

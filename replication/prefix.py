@@ -11,9 +11,9 @@ such a comparison. Fewer bytes prove nothing: two logs may agree inside a body b
 from dataclasses import dataclass
 from typing import Final
 
-from replication.api import LogCutter, ReplicaLog, WholeRecord
-from replication.errors import CutRefused, NothingInCommon
-from replication.fresh import LogBounds
+from rocketbed.replication.api import LogCutter, ReplicaLog, WholeRecord
+from rocketbed.replication.errors import CutRefused, NothingInCommon
+from rocketbed.replication.fresh import LogBounds
 
 STEP_SIZE: Final = 64 * 1024
 """The first step back, bytes; it doubles."""

@@ -14,11 +14,11 @@ from typing import Final
 
 import trio
 
-from replication.api import LogCutter, ReplicaLog
-from replication.errors import CutRefused, NothingInCommon, ReplicationError
-from replication.follow import MasterConnection, address_text
-from replication.fresh import LogBounds, LogStart
-from replication.prefix import Parted, PrefixSearch
+from rocketbed.replication.api import LogCutter, ReplicaLog
+from rocketbed.replication.errors import CutRefused, NothingInCommon, ReplicationError
+from rocketbed.replication.follow import MasterConnection, address_text
+from rocketbed.replication.fresh import LogBounds, LogStart
+from rocketbed.replication.prefix import Parted, PrefixSearch
 from rocketbed.wire.bodies import HaClientRuntimeInfo
 from rocketbed.world.api import Address, World
 

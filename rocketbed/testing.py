@@ -25,19 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from rocketbed.names import HiddenName, refuse_hidden
-
 if TYPE_CHECKING:
-    from chaos.scenario.scenario import Scenario
-    from chaos.testing.blocking import BlockingChaos, BlockingCluster
-    from chaos.testing.cluster import Cluster
-    from chaos.testing.faults import Chaos
+    from rocketbed.chaos.scenario.scenario import Scenario
+    from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
+    from rocketbed.chaos.testing.cluster import Cluster
+    from rocketbed.chaos.testing.faults import Chaos
 
 __all__ = ["BlockingChaos", "BlockingCluster", "Chaos", "Cluster", "Scenario"]
 
 OURS: Final = "_rb_trial"
 """The fixture that makes a test one of ours."""
-_IMPLEMENTATION: Final = "chaos.testing.plugin"
+_IMPLEMENTATION: Final = "rocketbed.chaos.testing.plugin"
 MARKS: Final = (
     "rocketbed(brokers=3, flush='sync', seeds=20, ...): the cluster of a test, and how many seeds",
     "rb_backend(name, ...): the backends of a test: sim, process, docker",
@@ -55,11 +53,11 @@ OPTIONS: Final = {
 }
 """Those that have to be looked at, with their defaults."""
 _HOMES: Final = {
-    "BlockingChaos": "chaos.testing.blocking",
-    "BlockingCluster": "chaos.testing.blocking",
-    "Chaos": "chaos.testing.faults",
-    "Cluster": "chaos.testing.cluster",
-    "Scenario": "chaos.scenario.scenario",
+    "BlockingChaos": "rocketbed.chaos.testing.blocking",
+    "BlockingCluster": "rocketbed.chaos.testing.blocking",
+    "Chaos": "rocketbed.chaos.testing.faults",
+    "Cluster": "rocketbed.chaos.testing.cluster",
+    "Scenario": "rocketbed.chaos.scenario.scenario",
 }
 
 
@@ -180,10 +178,7 @@ class _Unusable(Exception):
 def _plugin() -> Any:
     """The part that imports what it needs. Raises `_Unusable`."""
     try:
-        refuse_hidden()
         return importlib.import_module(_IMPLEMENTATION)
-    except HiddenName as error:
-        raise _Unusable(str(error)) from None
     except ModuleNotFoundError as error:
         raise _Unusable(
             f"tests with a cluster need more than the client ({error}): pip install"

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from routing.errors import RoutingError
+from rocketbed.routing.errors import RoutingError
 
 KEYS = {
     "listenPort": "port",

@@ -10,6 +10,11 @@ import trio
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server
+from rocketbed.routing.config import KEYS, NameserverConfig
+from rocketbed.routing.errors import ConfigNotFound, RoutingError, TopicNotRouted
+from rocketbed.routing.keyvalue import ORDER_NAMESPACE, KeyValueTable
+from rocketbed.routing.registration import read_registration
+from rocketbed.routing.table import DEFAULT_TIMEOUT_S, Registrant, RoutingTable
 from rocketbed.wire.bodies import (
     BrokerMemberGroup,
     ClusterInfo,
@@ -42,11 +47,6 @@ from rocketbed.wire.headers_admin import (
 )
 from rocketbed.wire.json_dialect import dumps_standard
 from rocketbed.world.api import Address, World
-from routing.config import KEYS, NameserverConfig
-from routing.errors import ConfigNotFound, RoutingError, TopicNotRouted
-from routing.keyvalue import ORDER_NAMESPACE, KeyValueTable
-from routing.registration import read_registration
-from routing.table import DEFAULT_TIMEOUT_S, Registrant, RoutingTable
 
 STANDARD_JSON_VERSION = 401
 """From this client version on, integer keys of a route are quoted (wire.md 3.6)."""

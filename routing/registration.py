@@ -3,11 +3,11 @@
 import struct
 import zlib
 
+from rocketbed.routing.errors import RegistrationRefused
 from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from rocketbed.wire.headers_admin import RegisterBrokerRequest
 from rocketbed.wire.json_dialect import BodyError, loads
 from rocketbed.wire.message import CRC_MASK
-from routing.errors import RegistrationRefused
 
 INFLATED_MAX = 64 << 20
 """Bytes that a compressed body may unpack to; 100,000 topics take about 10 MB."""

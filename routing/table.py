@@ -7,6 +7,7 @@ Times are seconds on the caller's monotonic clock.
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
+from rocketbed.routing.errors import RegistrationRefused
 from rocketbed.wire.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -16,7 +17,6 @@ from rocketbed.wire.bodies import (
     TopicConfig,
     TopicConfigTable,
 )
-from routing.errors import RegistrationRefused
 
 MASTER_ID = 0
 DEFAULT_TIMEOUT_S = 120.0

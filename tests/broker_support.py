@@ -6,10 +6,10 @@ from typing import Any
 
 import trio
 
-from chaos.sim.image import DiskImage
-from chaos.sim.solo import SoloRun, run_solo
-from node.config import make_config, settings_from_options
-from node.node import Node, run_node
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.node.config import make_config, settings_from_options
+from rocketbed.node.node import Node, run_node
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers

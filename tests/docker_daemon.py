@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker.client import LABEL, Daemon
-from chaos.docker.daemon import PrivateDaemon
-from chaos.docker.image import BASE, ready_image
+from rocketbed.chaos.docker.client import LABEL, Daemon
+from rocketbed.chaos.docker.daemon import PrivateDaemon
+from rocketbed.chaos.docker.image import BASE, ready_image
 
 ROOT = Path(__file__).parents[1]
 BUILD_S = 600

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from node.watermark import Watermark
+from rocketbed.node.watermark import Watermark
 from rocketbed.world.api import File, World
 
 

@@ -1,5 +1,6 @@
-"""Our top-level names are plain words; nobody else in this environment may have taken them."""
+"""The wheel's top-level names are ours alone, and no folder is imported by its bare name."""
 
+import ast
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -10,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 WHEEL = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
 NAMES: list[str] = [name.removesuffix(".py") for name in WHEEL["wheel"]["only-include"]]
-"""Packages, and the module by which Spark finds the data source."""
+"""The package, and the module by which Spark finds the data source."""
+LINKED = ("chaos", "node", "pipeline", "replication", "routing")
+"""Folders of the repository that are imported as `rocketbed.<folder>`."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,3 +28,33 @@ def test_the_names_lead_here(name: str) -> None:
     module = __import__(name)
     assert module.__file__ is not None
     assert Path(module.__file__) in (ROOT / name / "__init__.py", ROOT / f"{name}.py")
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_folder_is_linked_into_the_package(name: str) -> None:
+    assert (ROOT / "rocketbed" / name).readlink() == Path("..") / name
+
+
+def bare_imports(source: str) -> list[str]:
+    """Imports of a linked folder by its bare name: they would make each class twice."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [str(node.module)]
+        found += [name for name in names if name.partition(".")[0] in LINKED]
+    return found
+
+
+def test_nothing_imports_a_folder_by_its_bare_name() -> None:
+    folders = ("rocketbed", "bench", "tests", *LINKED)
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    assert len(files) > 700
+    bare = {str(file): found for file in files if (found := bare_imports(file.read_text()))}
+    assert bare == {}
+
+
+def test_a_bare_import_is_seen_wherever_it_stands() -> None:
+    assert bare_imports("def f():\n    from node.config import x\n") == ["node.config"]
+    assert bare_imports("import chaos.sim\n") == ["chaos.sim"]
+    assert bare_imports("from rocketbed.node import config\nfrom . import node\n") == []

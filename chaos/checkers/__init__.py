@@ -4,8 +4,8 @@
 need, and gives a `CheckResult`.
 """
 
-from chaos.checkers.judgement import Judgement, RunVerdict, judge_run
-from chaos.checkers.result import CheckResult, Severity, Verdict, all_passed
+from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
+from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, all_passed
 
 __all__ = [
     "CheckResult",

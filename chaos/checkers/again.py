@@ -8,15 +8,15 @@ not compared; zeros at the end of a file say nothing.
 import os
 from typing import Any
 
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.logs import NodeLog
-from chaos.checkers.result import CheckResult, Example, judged, not_applicable
-from chaos.sim.image import DiskImage
-from chaos.sim.inode import Inode
-from chaos.sim.namespace import Namespace
-from chaos.sim.solo import run_solo
-from node.store.config import StoreConfig
-from node.store.store import MessageStore
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.inode import Inode
+from rocketbed.chaos.sim.namespace import Namespace
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
 
 TITLE = "S14 recovery idempotent"

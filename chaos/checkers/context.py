@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
-from chaos.checkers.keys import QueueName
-from chaos.checkers.result import CheckResult, Example
-from chaos.history import Event, Function, Outcome
+from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
+from rocketbed.chaos.checkers.keys import QueueName
+from rocketbed.chaos.checkers.result import CheckResult, Example
+from rocketbed.chaos.history import Event, Function, Outcome
 
 NEIGHBOURS = 3
 MOMENT_NS = SECOND_NS

@@ -7,9 +7,9 @@ entries is not known, and a node may hold more than the last entry says, never l
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from chaos.checkers.evidence import Evidence
-from chaos.history import Event, Function
-from chaos.trace import Ends, NodeTrace
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.history import Event, Function
+from rocketbed.chaos.trace import Ends, NodeTrace
 
 ENDLESS = 1 << 62
 """An end that is not known and may be anything."""

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from chaos.checkers.keys import Queues
-from chaos.checkers.logs import LogReader, NodeLog
-from chaos.checkers.passes import Column, Passes
-from chaos.history import Event, Function, History, Outcome, Row
-from chaos.record import RunRecord
-from chaos.trace import Trace
+from rocketbed.chaos.checkers.keys import Queues
+from rocketbed.chaos.checkers.logs import LogReader, NodeLog
+from rocketbed.chaos.checkers.passes import Column, Passes
+from rocketbed.chaos.history import Event, Function, History, Outcome, Row
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.trace import Trace
 from rocketbed.inspect import NotAStore, Settings
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)

@@ -7,11 +7,11 @@ between, by the bound of 2.3, excuses both: offsets are then given out again.
 
 from dataclasses import dataclass
 
-from chaos.checkers.evidence import Evidence, Rows
-from chaos.checkers.keys import pack
-from chaos.checkers.losses import Losses
-from chaos.checkers.reads import stored_messages
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.evidence import Evidence, Rows
+from rocketbed.chaos.checkers.keys import pack
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.reads import stored_messages
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     Severity,
@@ -19,7 +19,7 @@ from chaos.checkers.result import (
     not_applicable,
     not_run,
 )
-from chaos.history import Function
+from rocketbed.chaos.history import Function
 
 _UNIT = "pulls"
 

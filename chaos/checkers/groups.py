@@ -5,11 +5,11 @@ Groups are taken to begin at a queue's first message; a RESET_OFFSET row says ot
 
 from collections import defaultdict
 
-from chaos.checkers.evidence import READS, SENDS, Evidence, Rows, targets_of
-from chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
-from chaos.checkers.losses import Losses
-from chaos.checkers.reads import example_of, stored_messages
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.evidence import READS, SENDS, Evidence, Rows, targets_of
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.reads import example_of, stored_messages
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     Severity,
@@ -17,7 +17,7 @@ from chaos.checkers.result import (
     not_applicable,
     not_run,
 )
-from chaos.history import Function, Outcome
+from rocketbed.chaos.history import Function, Outcome
 
 PERSIST_NS = 6_000_000_000
 """A position committed so long before its node's end is on disk: the interval of 5 s and some."""

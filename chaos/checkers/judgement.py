@@ -13,20 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.checkers.context import Fault, outages
-from chaos.checkers.evidence import Evidence, gather
-from chaos.checkers.passes import choose
-from chaos.checkers.registry import WAITING, Context, checks
-from chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
-from chaos.history import History, Outcome, read_history
-from chaos.record import (
+from rocketbed.chaos.checkers.context import Fault, outages
+from rocketbed.chaos.checkers.evidence import Evidence, gather
+from rocketbed.chaos.checkers.passes import choose
+from rocketbed.chaos.checkers.registry import WAITING, Context, checks
+from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
+from rocketbed.chaos.history import History, Outcome, read_history
+from rocketbed.chaos.record import (
     HISTORY_FILE,
     TRACE_FILE,
     RecordError,
     RunRecord,
     read_record,
 )
-from chaos.trace import Trace, read_trace
+from rocketbed.chaos.trace import Trace, read_trace
 
 ACKS_FILE = "acks.rbt"
 """What slaves reported over their links, where it was tapped: a trace whose `written` is that."""

@@ -9,10 +9,10 @@ in common with the master's. Source: chaos.md 2.3; the pieces are RocketMQ's epo
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from chaos.checkers.ends import ENDLESS, NodeEnds
-from chaos.checkers.evidence import Evidence, targets_of
-from chaos.history import Event, Function
-from chaos.record import Image
+from rocketbed.chaos.checkers.ends import ENDLESS, NodeEnds
+from rocketbed.chaos.checkers.evidence import Evidence, targets_of
+from rocketbed.chaos.history import Event, Function
+from rocketbed.chaos.record import Image
 
 POWER_CUT = "powercut"
 WIPE = "wipe"

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.checkers.ends import ENDLESS
-from chaos.checkers.evidence import SECOND_NS, Evidence
-from chaos.checkers.logs import NodeLog
-from chaos.checkers.losses import Losses
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     Severity,
     judged,
     not_applicable,
 )
-from chaos.history import Event, Function
-from chaos.workload import decode_body
+from rocketbed.chaos.history import Event, Function
+from rocketbed.chaos.workload import decode_body
 from rocketbed.inspect.bodies import unpack_body
 from rocketbed.inspect.record import Record, dissect
 

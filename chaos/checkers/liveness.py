@@ -1,8 +1,8 @@
 """Did everything come back when the faults were over, and did no process end by itself? 2.8."""
 
-from chaos.checkers.evidence import SENDS, Evidence
-from chaos.checkers.result import CheckResult, Example, Severity, judged, not_applicable
-from chaos.history import Outcome
+from rocketbed.chaos.checkers.evidence import SENDS, Evidence
+from rocketbed.chaos.checkers.result import CheckResult, Example, Severity, judged, not_applicable
+from rocketbed.chaos.history import Outcome
 
 LIVENESS: tuple[tuple[str, str], ...] = (
     ("L0 set up", "set-up"),

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.checkers.keys import Queues
-from chaos.record import Image
-from chaos.workload import body_crc, decode_body
+from rocketbed.chaos.checkers.keys import Queues
+from rocketbed.chaos.record import Image
+from rocketbed.chaos.workload import body_crc, decode_body
 from rocketbed.inspect import (
     LogEnd,
     Record,

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.losses import Loss, Losses, Sent
-from chaos.checkers.result import CheckResult, Example, judged, not_run
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.losses import Loss, Losses, Sent
+from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_run
 
 NAME = "2.3 allowed loss"
 _UNIT = "acknowledged messages"

@@ -9,11 +9,11 @@ promoted one, to be without them. Under synchronous flush a power cut takes noth
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from chaos.checkers.ends import ENDLESS, node_ends
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
-from chaos.checkers.logs import NodeLog
-from chaos.history import Outcome
+from rocketbed.chaos.checkers.ends import ENDLESS, node_ends
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.history import Outcome
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 
-from chaos.checkers.evidence import SENDS, Evidence, Rows
-from chaos.checkers.keys import pack
-from chaos.checkers.logs import UNNAMED, NodeLog
-from chaos.checkers.losses import Losses
-from chaos.checkers.passes import Column
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.evidence import SENDS, Evidence, Rows
+from rocketbed.chaos.checkers.keys import pack
+from rocketbed.chaos.checkers.logs import UNNAMED, NodeLog
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.passes import Column
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     Severity,
@@ -15,7 +15,7 @@ from chaos.checkers.result import (
     not_applicable,
     not_run,
 )
-from chaos.history import Outcome
+from rocketbed.chaos.history import Outcome
 
 
 def phantom_writes(evidence: Evidence) -> CheckResult:

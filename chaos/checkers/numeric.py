@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos.checkers.keys import OFFSET_BITS
+from rocketbed.chaos.checkers.keys import OFFSET_BITS
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 Array = NDArray[np.int64]

@@ -103,4 +103,4 @@ class Passes(Protocol):
 def choose(*, plain: bool = False) -> Passes:
     """The NumPy form when NumPy is installed, else (or when asked for) the plain one."""
     name = "plain" if plain or importlib.util.find_spec("numpy") is None else "numeric"
-    return cast("Passes", importlib.import_module(f"chaos.checkers.{name}"))
+    return cast("Passes", importlib.import_module(f"rocketbed.chaos.checkers.{name}"))

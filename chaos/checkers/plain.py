@@ -4,8 +4,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from chaos.checkers.keys import OFFSET_BITS
-from chaos.checkers.keys import pack as pack_key
+from rocketbed.chaos.checkers.keys import OFFSET_BITS
+from rocketbed.chaos.checkers.keys import pack as pack_key
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 Plain = Sequence[int]

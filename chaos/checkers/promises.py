@@ -5,12 +5,12 @@ what was written and on disk at every node, so an answer before the flush, or be
 found at once.
 """
 
-from chaos.checkers.ends import ENDLESS
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.lineage import Lineage
-from chaos.checkers.losses import Losses, Sent
-from chaos.checkers.passes import Column
-from chaos.checkers.result import CheckResult, Example, judged, not_applicable
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.lineage import Lineage
+from rocketbed.chaos.checkers.losses import Losses, Sent
+from rocketbed.chaos.checkers.passes import Column
+from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable
 
 TITLE = "I7 acknowledged before its promise"
 _UNIT = "acknowledgements"

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
-from chaos.checkers.losses import Losses
-from chaos.checkers.reads import FINAL_READER, stored_messages
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.reads import FINAL_READER, stored_messages
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     Severity,
@@ -14,7 +14,7 @@ from chaos.checkers.result import (
     not_applicable,
     not_run,
 )
-from chaos.history import Function, Outcome, Row
+from rocketbed.chaos.history import Function, Outcome, Row
 
 INDEX_LAG_NS = 2_000_000_000
 """A message acknowledged so long ago is in the index."""

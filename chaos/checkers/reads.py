@@ -6,11 +6,11 @@ by the bound of 2.3 is allowed to have been read.
 
 from dataclasses import dataclass
 
-from chaos.checkers.evidence import READS, Evidence
-from chaos.checkers.keys import pack
-from chaos.checkers.losses import Losses
-from chaos.checkers.passes import Column
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.evidence import READS, Evidence
+from rocketbed.chaos.checkers.keys import pack
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.passes import Column
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     Severity,
@@ -18,7 +18,7 @@ from chaos.checkers.result import (
     not_applicable,
     not_run,
 )
-from chaos.history import Function, Row
+from rocketbed.chaos.history import Function, Row
 
 FINAL_READER = 1_000_000
 """Process number of the reader that reads everything at the end."""

@@ -6,17 +6,17 @@ been written and was on disk; so what the node says of itself is held against bo
 
 from dataclasses import dataclass
 
-from chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
-from chaos.checkers.lineage import WIPE
-from chaos.checkers.logs import NodeLog
-from chaos.checkers.losses import Losses
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
+from rocketbed.chaos.checkers.lineage import WIPE
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     judged,
     not_applicable,
 )
-from chaos.history import Event, Function, Outcome
+from rocketbed.chaos.history import Event, Function, Outcome
 
 ERROR_EVENTS = ("eio", "disk-error")
 """NODE events by which a backend tells the very moment of an error."""

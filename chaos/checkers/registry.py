@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from chaos.checkers import (
+from rocketbed.chaos.checkers import (
     again,
     followers,
     groups,
@@ -24,10 +24,10 @@ from chaos.checkers import (
     service,
     stores,
 )
-from chaos.checkers.context import Surroundings
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.losses import Losses
-from chaos.checkers.result import CheckResult
+from rocketbed.chaos.checkers.context import Surroundings
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.result import CheckResult
 
 WAITING: Final = [
     {"id": "A20", "name": "dirty half", "waits_for": "transactions"},

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-from chaos.checkers.ends import ENDLESS
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.logs import NodeLog
-from chaos.checkers.losses import Losses
-from chaos.checkers.result import CheckResult, Example, judged, not_applicable, not_run
-from chaos.history import Function
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable, not_run
+from rocketbed.chaos.history import Function
 
 _CHUNK = 4 << 20
 

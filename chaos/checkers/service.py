@@ -7,12 +7,19 @@ not that a promise was broken (chaos.md 2.8, 4.9).
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from chaos.checkers.context import Fault, faults
-from chaos.checkers.evidence import SECOND_NS, SENDS, Evidence
-from chaos.checkers.losses import Losses
-from chaos.checkers.result import CheckResult, Example, Severity, judged, not_applicable, not_run
-from chaos.history import Outcome
-from chaos.record import RunRecord
+from rocketbed.chaos.checkers.context import Fault, faults
+from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.result import (
+    CheckResult,
+    Example,
+    Severity,
+    judged,
+    not_applicable,
+    not_run,
+)
+from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.record import RunRecord
 
 RECOVERY = "X1 recovery time"
 PROGRESS = "X2 progress"

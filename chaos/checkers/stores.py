@@ -4,16 +4,16 @@ At the end, after a clean stop, nothing may be unfinished. An image is what a cu
 torn tail and queues behind the log are legal in it, and what is judged is what may never be.
 """
 
-from chaos.checkers.evidence import Evidence, targets_of
-from chaos.checkers.logs import NodeLog
-from chaos.checkers.result import (
+from rocketbed.chaos.checkers.evidence import Evidence, targets_of
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
     judged,
     not_applicable,
     not_run,
 )
-from chaos.history import Function
+from rocketbed.chaos.history import Function
 from rocketbed.inspect import Finding, Report
 from rocketbed.inspect import Severity as Grade
 

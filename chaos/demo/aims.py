@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from chaos.checkers.result import CheckResult, judged, not_run
-from chaos.history import Event, Function, History
-from chaos.record import RunRecord
+from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
+from rocketbed.chaos.history import Event, Function, History
+from rocketbed.chaos.record import RunRecord
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
 CLOSE_NS = 50_000_000

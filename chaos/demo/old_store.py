@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.demo.errors import DemoError
-from chaos.workload import body_crc
+from rocketbed.chaos.demo.errors import DemoError
+from rocketbed.chaos.workload import body_crc
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Received

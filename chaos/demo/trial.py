@@ -8,19 +8,19 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from chaos.checkers.judgement import Judgement, judge_run
-from chaos.checkers.result import CheckResult, judged, not_run
-from chaos.demo.aims import aim_checks
-from chaos.demo.errors import DemoError
-from chaos.demo.old_store import OldStore, check_served, copy_store, read_old_store
-from chaos.history import read_history
-from chaos.process.run import run_in_processes
-from chaos.record import HISTORY_FILE, RunRecord
-from chaos.report.page import write_report
-from chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape
-from chaos.scenario.step import parse_step
-from chaos.trial.api import Backend
-from chaos.trial.attendant import OCCASIONS
+from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
+from rocketbed.chaos.demo.aims import aim_checks
+from rocketbed.chaos.demo.errors import DemoError
+from rocketbed.chaos.demo.old_store import OldStore, check_served, copy_store, read_old_store
+from rocketbed.chaos.history import read_history
+from rocketbed.chaos.process.run import run_in_processes
+from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.trial.api import Backend
+from rocketbed.chaos.trial.attendant import OCCASIONS
 
 SECONDS: Final = 10.0
 SECONDS_MIN: Final = 6.0

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from chaos.docker.client import Daemon
-from chaos.docker.container import Container, Spec
-from chaos.process.backend import ProcessBackend
-from chaos.process.fabric import Fabric
-from chaos.process.member import Launched
-from chaos.process.run import SetUp
-from chaos.process.software import OwnSoftware, Software
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.container import Container, Spec
+from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.process.run import SetUp
+from rocketbed.chaos.process.software import OwnSoftware, Software
 
 PYTHON: Final = "/opt/rocketbed/bin/python"
 """In the image (compose/Dockerfile)."""
@@ -121,7 +121,7 @@ class DockerBackend(ProcessBackend):
 
 def contained_command(*arguments: str) -> list[str]:
     """The command line of one of our programs within the image; it ends with its container."""
-    return [PYTHON, "-P", "-m", "chaos.process.tied", "1", *arguments]
+    return [PYTHON, "-P", "-m", "rocketbed.chaos.process.tied", "1", *arguments]
 
 
 def give(own: Path, owner: Owner = OURS) -> None:

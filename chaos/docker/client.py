@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from chaos.docker.errors import HOW_TO_GET_ONE, DockerError
+from rocketbed.chaos.docker.errors import HOW_TO_GET_ONE, DockerError
 
 if TYPE_CHECKING:
     import docker

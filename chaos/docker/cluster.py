@@ -13,18 +13,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from chaos.docker.backend import PYTHON
-from chaos.docker.client import Daemon, asking
-from chaos.docker.container import remove
-from chaos.docker.errors import DockerError
-from chaos.docker.image import ready_image
-from chaos.docker.member import ContainerMember
-from chaos.docker.network import Network, has_network, is_overlap, make_network, take_network
-from chaos.process.cluster import LocalCluster
-from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
-from chaos.process.plan import FILE, NAMESERVER, ClusterError, ClusterPlan, Member, node_names
-from chaos.process.ports import HOST, is_free
-from chaos.process.settings import CONFIG
+from rocketbed.chaos.docker.backend import PYTHON
+from rocketbed.chaos.docker.client import Daemon, asking
+from rocketbed.chaos.docker.container import remove
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.image import ready_image
+from rocketbed.chaos.docker.member import ContainerMember
+from rocketbed.chaos.docker.network import (
+    Network,
+    has_network,
+    is_overlap,
+    make_network,
+    take_network,
+)
+from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.chaos.process.fabric import NAMESERVER_PORT, NODE_PORT
+from rocketbed.chaos.process.plan import (
+    FILE,
+    NAMESERVER,
+    ClusterError,
+    ClusterPlan,
+    Member,
+    node_names,
+)
+from rocketbed.chaos.process.ports import HOST, is_free
+from rocketbed.chaos.process.settings import CONFIG
 
 
 class DockerCluster(LocalCluster):

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import trio
 
-from chaos.docker.client import LABEL, Daemon, call
-from chaos.docker.errors import DockerError
-from chaos.process.janitor import Run
-from chaos.process.janitor_docker import docker_record
-from chaos.process.member import tail_of
+from rocketbed.chaos.docker.client import LABEL, Daemon, call
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.janitor_docker import docker_record
+from rocketbed.chaos.process.member import tail_of
 
 SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
 SIGNALLED: Final = 128

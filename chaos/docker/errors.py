@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from chaos.trial.api import BackendError
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.wire.errors import RocketbedError
 
 HOW_TO_GET_ONE: Final = (
     "start one (Debian: apt-get install docker.io), set DOCKER_HOST to one that runs, or start a "
-    "private one: python -m chaos.docker.daemon DIRECTORY (root)"
+    "private one: python -m rocketbed.chaos.docker.daemon DIRECTORY (root)"
 )
 
 

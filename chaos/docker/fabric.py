@@ -12,15 +12,15 @@ from typing import Final
 
 import trio
 
-from chaos.docker.client import Daemon, call
-from chaos.docker.container import Spec, create, kill_init, remove
-from chaos.docker.errors import DockerError
-from chaos.docker.network import make_network
-from chaos.process import netns
-from chaos.process.fabric import HealthyLinks, usual_ports
-from chaos.process.janitor import Run
-from chaos.process.janitor_docker import docker_record
-from chaos.process.switch_fabric import SwitchFabric
+from rocketbed.chaos.docker.client import Daemon, call
+from rocketbed.chaos.docker.container import Spec, create, kill_init, remove
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.network import make_network
+from rocketbed.chaos.process import netns
+from rocketbed.chaos.process.fabric import HealthyLinks, usual_ports
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.janitor_docker import docker_record
+from rocketbed.chaos.process.switch_fabric import SwitchFabric
 
 HOLD: Final = ["sleep", "infinity"]
 

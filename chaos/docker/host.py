@@ -3,18 +3,18 @@
 from types import TracebackType
 from typing import Self
 
-from chaos.docker.backend import ContainerFabric, DockerBackend
-from chaos.docker.client import Daemon
-from chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
-from chaos.docker.image import ready_image
-from chaos.process.fabric import Fabric
-from chaos.process.fabrics import Net
-from chaos.process.janitor import Run
-from chaos.process.run import SetUp
-from chaos.process.switch_fabric import missing_for_switch
-from chaos.scenario.plan import Plan
-from chaos.scenario.targets import client_names
-from chaos.trial.api import BackendError
+from rocketbed.chaos.docker.backend import ContainerFabric, DockerBackend
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
+from rocketbed.chaos.docker.image import ready_image
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.fabrics import Net
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.run import SetUp
+from rocketbed.chaos.process.switch_fabric import missing_for_switch
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import client_names
+from rocketbed.chaos.trial.api import BackendError
 
 
 class DockerHost:

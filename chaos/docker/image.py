@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from chaos.docker.client import Daemon, asking
-from chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, asking
+from rocketbed.chaos.docker.errors import DockerError
 
 IMAGE: Final = "rocketbed/node:local"
 BASE: Final = "rocketbed/base:local"
@@ -20,7 +20,7 @@ SOURCE_LABEL: Final = "rocketbed.source"
 ROOT: Final = Path(__file__).resolve().parents[2]
 """Of the checkout."""
 DOCKERFILE: Final = "compose/Dockerfile"
-BUILT_OF: Final = ("rocketbed", "node", "replication", "routing", "chaos", "pipeline", "bench")
+BUILT_OF: Final = ("rocketbed", "node", "replication", "routing", "chaos", "pipeline")
 FILES: Final = (
     *("pyproject.toml", "requirements.lock", "README.md", "pyspark_rocketbed.py"),
     *(DOCKERFILE, "compose/pip-install"),
@@ -46,7 +46,7 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
         if found is None:
             raise DockerError(
                 f"the Docker daemon has no image {IMAGE}, and there is no checkout to build it "
-                "from: build it in one (python -m chaos.docker.image)"
+                "from: build it in one (python -m rocketbed.chaos.docker.image)"
             )
         return found[0]
     digest = source_digest()

@@ -9,13 +9,13 @@ from typing import Any
 
 import trio
 
-from chaos.docker.backend import MEMORY, USER, give
-from chaos.docker.client import Daemon, asking, call
-from chaos.docker.container import SHELL, Spec, create, posix_code, remove
-from chaos.docker.errors import DockerError
-from chaos.docker.image import ready_image
-from chaos.process.member import ProcessError, tail_of
-from chaos.process.plan import Member
+from rocketbed.chaos.docker.backend import MEMORY, USER, give
+from rocketbed.chaos.docker.client import Daemon, asking, call
+from rocketbed.chaos.docker.container import SHELL, Spec, create, posix_code, remove
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.image import ready_image
+from rocketbed.chaos.process.member import ProcessError, tail_of
+from rocketbed.chaos.process.plan import Member
 
 
 class ContainerMember:

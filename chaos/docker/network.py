@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 
-from chaos.docker.client import LABEL, Daemon, asking
-from chaos.docker.container import remove
-from chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import LABEL, Daemon, asking
+from rocketbed.chaos.docker.container import remove
+from rocketbed.chaos.docker.errors import DockerError
 
 FIRST_HOST: Final = 10
 """Of the range: the first addresses are Docker's own."""

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from chaos.docker.client import Daemon, asking
-from chaos.docker.container import Spec, create, remove
-from chaos.docker.errors import DockerError
-from chaos.process.janitor import Run
-from chaos.process.janitor_docker import docker_record
+from rocketbed.chaos.docker.client import Daemon, asking
+from rocketbed.chaos.docker.container import Spec, create, remove
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.janitor_docker import docker_record
 
 LOOK_S: Final = 60
 

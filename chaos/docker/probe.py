@@ -1,9 +1,9 @@
 """Whether containers can be had here, for `rocketbed chaos doctor`."""
 
-from chaos.docker.client import Daemon
-from chaos.docker.errors import DockerError
-from chaos.docker.image import IMAGE
-from chaos.process.capability import ProbeResult, absent, works
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.image import IMAGE
+from rocketbed.chaos.process.capability import ProbeResult, absent, works
 
 
 def probe_docker() -> ProbeResult:

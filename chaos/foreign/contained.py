@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.docker.backend import DockerBackend
-from chaos.docker.client import Daemon
-from chaos.docker.errors import DockerError
-from chaos.docker.host import DockerHost, plugs_of
-from chaos.foreign.image import ImageInstallation, image_of, in_image
-from chaos.foreign.installation import InstallationError
-from chaos.foreign.program import PRELOAD, without_shim
-from chaos.foreign.rocketmq import Mode, RocketMQSoftware
-from chaos.foreign.target import IMAGE_KIND, installation_of
-from chaos.process.member import Launched
-from chaos.process.run import SetUp
-from chaos.trial.load import topic_names
+from rocketbed.chaos.docker.backend import DockerBackend
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.host import DockerHost, plugs_of
+from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
+from rocketbed.chaos.foreign.installation import InstallationError
+from rocketbed.chaos.foreign.program import PRELOAD, without_shim
+from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
+from rocketbed.chaos.foreign.target import IMAGE_KIND, installation_of
+from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.process.run import SetUp
+from rocketbed.chaos.trial.load import topic_names
 
 NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs of the image"
 

@@ -1,6 +1,6 @@
 """Any program, with its life tied to the program that started it: see `chaos.process.tied`.
 
-    python -P -m chaos.foreign.program <pid of the starter> java ...
+    python -P -m rocketbed.chaos.foreign.program <pid of the starter> java ...
 
 The kernel keeps the wish over `exec`, so it is expressed here and the program is put in our place.
 The library that watches our own nodes' disk calls is left behind: it sees no stores to mappings,
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from chaos.process.tied import EXIT_ORPHAN, tie_to
+from rocketbed.chaos.process.tied import EXIT_ORPHAN, tie_to
 
 PRELOAD: Final = "LD_PRELOAD"
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from chaos.foreign.installation import Installation
-from chaos.foreign.program import tied_program
-from chaos.foreign.settings import (
+from rocketbed.chaos.foreign.installation import Installation
+from rocketbed.chaos.foreign.program import tied_program
+from rocketbed.chaos.foreign.settings import (
     CONTROLLER_PORT,
     DISK_PROPERTIES,
     LOGBACK,
@@ -23,10 +23,10 @@ from chaos.foreign.settings import (
     elected_lines,
     topics_file,
 )
-from chaos.process.asking import Asker, sample_of
-from chaos.process.fabric import Fabric
-from chaos.process.ports import free_port
-from chaos.trial.api import Sample
+from rocketbed.chaos.process.asking import Asker, sample_of
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.ports import free_port
+from rocketbed.chaos.trial.api import Sample
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address
 

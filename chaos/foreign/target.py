@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chaos.foreign.installation import Installation, install, need, unpacked
-from chaos.foreign.rocketmq import Mode, RocketMQSoftware
-from chaos.process.backend import ProcessBackend
-from chaos.process.fabric import Fabric, PlainFabric
-from chaos.process.fabrics import Net, make_fabric
-from chaos.process.janitor import Run as JanitorRun
-from chaos.process.run import SetUp
-from chaos.process.switch_fabric import missing_for_switch
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import Plan
-from chaos.trial.api import BackendError
-from chaos.trial.load import topic_names
+from rocketbed.chaos.foreign.installation import Installation, install, need, unpacked
+from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
+from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.fabrics import Net, make_fabric
+from rocketbed.chaos.process.janitor import Run as JanitorRun
+from rocketbed.chaos.process.run import SetUp
+from rocketbed.chaos.process.switch_fabric import missing_for_switch
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.api import BackendError
+from rocketbed.chaos.trial.load import topic_names
 
 KIND: Final = "rocketmq"
 IMAGE_KIND: Final = "image"

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import trio
 
-from chaos.history import Event
-from chaos.live.console import Console, session_plan
-from chaos.live.feed import Feed
-from chaos.live.meter import Meter
-from chaos.live.picture import Picture
-from chaos.live.server import Refused
-from chaos.scenario.plan import Plan
-from chaos.trial.api import Sample
-from chaos.trial.conductor import Conductor
+from rocketbed.chaos.history import Event
+from rocketbed.chaos.live.console import Console, session_plan
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.meter import Meter
+from rocketbed.chaos.live.picture import Picture
+from rocketbed.chaos.live.server import Refused
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.api import Sample
+from rocketbed.chaos.trial.conductor import Conductor
 
 LOOK_S: Final = 0.1
 ASK_S: Final = 0.2

@@ -12,12 +12,12 @@ from typing import Final
 
 import trio
 
-from chaos.history import Event, Function
-from chaos.live.server import Refused
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import At, Step, parse_step
-from chaos.trial.conductor import Conductor
-from chaos.trial.schedule import Held
+from rocketbed.chaos.history import Event, Function
+from rocketbed.chaos.live.server import Refused
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import At, Step, parse_step
+from rocketbed.chaos.trial.conductor import Conductor
+from rocketbed.chaos.trial.schedule import Held
 
 CATCH_UP_S: Final = 2.0
 """What a slave may take to have all that another one has, before it is made the master."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from chaos.trial.latency import Latencies, quantiles
-from chaos.trial.load import LoadControl
+from rocketbed.chaos.trial.latency import Latencies, quantiles
+from rocketbed.chaos.trial.load import LoadControl
 
 OUTCOMES: Final = ("ok", "weak", "fail", "info")
 SHARES: Final = (0.5, 0.99)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from chaos.process.plan import ClusterPlan
-from chaos.scenario.dump import plan_to_toml
-from chaos.scenario.plan import Plan, Shape
-from chaos.scenario.step import At, Step
+from rocketbed.chaos.process.plan import ClusterPlan
+from rocketbed.chaos.scenario.dump import plan_to_toml
+from rocketbed.chaos.scenario.plan import Plan, Shape
+from rocketbed.chaos.scenario.step import At, Step
 
 FILE: Final = "watch.toml"
 AFTER_S: Final = 10.0

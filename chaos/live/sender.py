@@ -5,8 +5,8 @@ from typing import Final
 
 import trio
 
-from chaos.live.meter import Meter
-from chaos.trial.latency import Latencies
+from rocketbed.chaos.live.meter import Meter
+from rocketbed.chaos.trial.latency import Latencies
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent

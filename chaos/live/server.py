@@ -15,9 +15,9 @@ import h11
 import orjson
 import trio
 
-from chaos.live.access import Access
-from chaos.live.feed import Feed
-from chaos.live.http import BadRequest, HttpConnection, Request
+from rocketbed.chaos.live.access import Access
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.http import BadRequest, HttpConnection, Request
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import Listener, Stream, World
 

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import trio
 
-from chaos.live.feed import Feed
-from chaos.live.notebook import Notebook
-from chaos.live.picture import Picture
-from chaos.live.sender import Sender
-from chaos.live.server import LiveServer, Refused
-from chaos.process.asking import Asker
-from chaos.process.claim import claimed
-from chaos.process.cluster import ClusterError, LocalCluster
-from chaos.process.plan import BROKER_NAME, FILE
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.notebook import Notebook
+from rocketbed.chaos.live.picture import Picture
+from rocketbed.chaos.live.sender import Sender
+from rocketbed.chaos.live.server import LiveServer, Refused
+from rocketbed.chaos.process.asking import Asker
+from rocketbed.chaos.process.claim import claimed
+from rocketbed.chaos.process.cluster import ClusterError, LocalCluster
+from rocketbed.chaos.process.plan import BROKER_NAME, FILE
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.errors import RocketbedError

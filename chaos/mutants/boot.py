@@ -3,17 +3,17 @@
 import json
 from typing import Any
 
-from chaos.mutants.mutant import mutant, swap
-from node.store.errors import BadStoreDirectory, StoreLocked
-from node.store.recovery import Recovery
-from node.store.scan import RecordScanner, parse_delay_levels
+from rocketbed.chaos.mutants.mutant import mutant, swap
+from rocketbed.node.store.errors import BadStoreDirectory, StoreLocked
+from rocketbed.node.store.recovery import Recovery
+from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
 
-_DISPATCH = "node.store.recovery:Recovery._dispatch"
-_INIT = "node.store.recovery:Recovery.__init__"
-_RESTORE = "node.store.index:Index.restore"
-_LOAD = "node.store.segments:SegmentRow.load"
-_OPEN = "node.store.store:MessageStore.open"
-_WRITE = "node.broker.config_file:ConfigFile.write"
+_DISPATCH = "rocketbed.node.store.recovery:Recovery._dispatch"
+_INIT = "rocketbed.node.store.recovery:Recovery.__init__"
+_RESTORE = "rocketbed.node.store.index:Index.restore"
+_LOAD = "rocketbed.node.store.segments:SegmentRow.load"
+_OPEN = "rocketbed.node.store.store:MessageStore.open"
+_WRITE = "rocketbed.node.broker.config_file:ConfigFile.write"
 
 
 @mutant(

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from chaos.mutants import boot, promises, routes, upkeep  # noqa: F401
-from chaos.mutants.mutant import REGISTRY, Mutant, Waiting
+from rocketbed.chaos.mutants import boot, promises, routes, upkeep  # noqa: F401
+from rocketbed.chaos.mutants.mutant import REGISTRY, Mutant, Waiting
 
 WAITING: Final = (
     Waiting("M4", "no truncation on demotion", "epochs (controller mode)"),

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from chaos.mutants.mutant import Mutant
-from chaos.runner import Options, Outcome, run_many
-from chaos.scenario.family import Family
-from chaos.scenario.plan import Plan
+from rocketbed.chaos.mutants.mutant import Mutant
+from rocketbed.chaos.runner import Options, Outcome, run_many
+from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.plan import Plan
 
 Say = Callable[[str], None]
 

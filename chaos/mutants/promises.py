@@ -5,18 +5,18 @@ from typing import Any
 
 import trio
 
-from chaos.mutants.mutant import mutant, swap
+from rocketbed.chaos.mutants.mutant import mutant, swap
 from rocketbed.wire.ha import encode_report
 
 BATCH_S = 0.002
 REPORT_S = 0.5
 """chaos.md 6.2 says 5 s; a send waits 1 s for slaves in simulation, and slower is not failing."""
 
-_SAFE = "node.release:ReleaseQueue._is_safe"
-_SLAVE = "replication.slave:Slave.__init__"
-_SYNC = "node.store.segments:SegmentRow.sync"
-_PAUSE = "node.store.flush:Flusher._pause"
-_REPORT = "replication.follow:MasterConnection._report"
+_SAFE = "rocketbed.node.release:ReleaseQueue._is_safe"
+_SLAVE = "rocketbed.replication.slave:Slave.__init__"
+_SYNC = "rocketbed.node.store.segments:SegmentRow.sync"
+_PAUSE = "rocketbed.node.store.flush:Flusher._pause"
+_REPORT = "rocketbed.replication.follow:MasterConnection._report"
 
 
 @mutant(

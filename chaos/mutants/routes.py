@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from chaos.mutants.mutant import mutant, swap
+from rocketbed.chaos.mutants.mutant import mutant, swap
 
-_UNREGISTER = "routing.table:RoutingTable.unregister"
-_REGISTER = "routing.table:RoutingTable.register"
+_UNREGISTER = "rocketbed.routing.table:RoutingTable.unregister"
+_REGISTER = "rocketbed.routing.table:RoutingTable.register"
 _PULL = "rocketbed.client.flow:Flow._pull"
 MASTER_ID = 0
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
-from chaos.mutants.catalogue import WAITING
-from chaos.mutants.hunt import Hunt
-from chaos.mutants.mutant import Mutant
-from chaos.scenario.marks import MARKS
+from rocketbed.chaos.mutants.catalogue import WAITING
+from rocketbed.chaos.mutants.hunt import Hunt
+from rocketbed.chaos.mutants.mutant import Mutant
+from rocketbed.chaos.scenario.marks import MARKS
 
 HISTORY: Final = Path(__file__).parents[1] / "score.json"
 HALF_IDS: Final = ("C", "L")

@@ -13,13 +13,13 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from chaos.mutants.catalogue import mutants
-from chaos.mutants.mutant import Mutant
-from chaos.report.page import write_report
-from chaos.runner import Options, Outcome, run_many, run_plan
-from chaos.scenario.plan import KIB, Consumers, Plan, Producers, Shape, Weather
-from chaos.scenario.shrink import Shrunk, shrink
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.mutants.catalogue import mutants
+from rocketbed.chaos.mutants.mutant import Mutant
+from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.runner import Options, Outcome, run_many, run_plan
+from rocketbed.chaos.scenario.plan import KIB, Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.shrink import Shrunk, shrink
+from rocketbed.chaos.scenario.step import parse_step
 
 BUG: Final = "M1"
 FINDING: Final = "A1"

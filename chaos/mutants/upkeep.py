@@ -6,20 +6,20 @@ from typing import Any
 
 import trio
 
-from chaos.mutants.mutant import mutant, swap
-from node.store.run import Run
+from rocketbed.chaos.mutants.mutant import mutant, swap
+from rocketbed.node.store.run import Run
 from rocketbed.wire.message import BLANK, MAGIC_BLANK
 
 LATE = 5
 
-_RAISE = "node.store.checkpointer:Checkpointer.raise_mark"
-_RUN = "node.store.checkpointer:Checkpointer.run"
-_CLOSE = "node.store.store:MessageStore.close"
-_REMOVE = "node.store.checkpoint:Witnesses.remove_abort"
-_ADD = "node.store.run:Run.add"
-_FIT = "node.store.run:Run._fit"
-_ROLL = "node.store.run:Run._roll"
-_BEGIN = "node.store.commitlog:CommitLog.begin"
+_RAISE = "rocketbed.node.store.checkpointer:Checkpointer.raise_mark"
+_RUN = "rocketbed.node.store.checkpointer:Checkpointer.run"
+_CLOSE = "rocketbed.node.store.store:MessageStore.close"
+_REMOVE = "rocketbed.node.store.checkpoint:Witnesses.remove_abort"
+_ADD = "rocketbed.node.store.run:Run.add"
+_FIT = "rocketbed.node.store.run:Run._fit"
+_ROLL = "rocketbed.node.store.run:Run._roll"
+_BEGIN = "rocketbed.node.store.commitlog:CommitLog.begin"
 
 
 @mutant(
@@ -87,7 +87,7 @@ def _roll_off_by_one() -> None:
         self._pieces = []
         self.chunks.append((self.position, self._pieces))
 
-    swap("node.store.run:BLANK_SIZE", 0)
+    swap("rocketbed.node.store.run:BLANK_SIZE", 0)
     swap(_ROLL, roll)
 
 

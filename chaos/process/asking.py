@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from chaos.trial.api import Sample
+from rocketbed.chaos.trial.api import Sample
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError

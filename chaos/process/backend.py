@@ -16,16 +16,16 @@ from typing import Final, Self
 
 import trio
 
-from chaos.history import HistoryWriter
-from chaos.process.asking import Asker
-from chaos.process.clients import Clients
-from chaos.process.evidence import Keeping
-from chaos.process.fabric import Fabric
-from chaos.process.machine import Machine
-from chaos.process.member import Launched, ManagedProcess
-from chaos.process.software import OwnSoftware, Software
-from chaos.process.watcher import POWER_CUT, Watcher
-from chaos.trial.api import (
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.process.asking import Asker
+from rocketbed.chaos.process.clients import Clients
+from rocketbed.chaos.process.evidence import Keeping
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.process.member import Launched, ManagedProcess
+from rocketbed.chaos.process.software import OwnSoftware, Software
+from rocketbed.chaos.process.watcher import POWER_CUT, Watcher
+from rocketbed.chaos.trial.api import (
     BackendError,
     Collected,
     CrashPoint,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from chaos.process.plan import ClusterError
+from rocketbed.chaos.process.plan import ClusterError
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from chaos.trial.api import Program, State
+from rocketbed.chaos.trial.api import Program, State
 from rocketbed.world.api import World
 
 

@@ -13,8 +13,8 @@ Settings: spec chaos.md 3.2 no. 17.
 from pathlib import Path
 from typing import Final
 
-from chaos.process.janitor import Run
-from chaos.process.janitor_cleaners import faketime_files
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.janitor_cleaners import faketime_files
 from rocketbed.wire.errors import RocketbedError
 
 LIBRARY_GLOBS: Final = (

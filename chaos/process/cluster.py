@@ -18,8 +18,8 @@ from typing import Final, Literal, Self
 
 import trio
 
-from chaos.process.member import ManagedProcess, MemberProcess, rocketbed_command
-from chaos.process.plan import (
+from rocketbed.chaos.process.member import ManagedProcess, MemberProcess, rocketbed_command
+from rocketbed.chaos.process.plan import (
     BROKER_NAME,
     FILE,
     NAMESERVER,
@@ -29,9 +29,9 @@ from chaos.process.plan import (
     make_plan,
     read_plan,
 )
-from chaos.process.settings import CONFIG, NodeSettings
-from chaos.process.status import MemberStatus
-from chaos.process.tied import tied_command
+from rocketbed.chaos.process.settings import CONFIG, NodeSettings
+from rocketbed.chaos.process.status import MemberStatus
+from rocketbed.chaos.process.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
@@ -117,7 +117,7 @@ class LocalCluster:
         directory = directory.absolute()
         plan = read_plan(directory)
         if plan.subnet:
-            from chaos.docker.cluster import DockerCluster
+            from rocketbed.chaos.docker.cluster import DockerCluster
 
             return DockerCluster(directory, plan)
         return LocalCluster(directory, plan)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from chaos.process.diskfaults_format import (
+from rocketbed.chaos.process.diskfaults_format import (
     EVENTS_AT,
     RULES_MAX,
     RULES_NUMBER_AT,

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from chaos.process.diskfaults_format import DiskFaultError, DiskRule, FlushRecord
+from rocketbed.chaos.process.diskfaults_format import DiskFaultError, DiskRule, FlushRecord
 
 CALLS: Final = {
     "sync": "fsync,fdatasync",

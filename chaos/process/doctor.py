@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
-from chaos.process import doctor_probes as probes
-from chaos.process.capability import Capability, ProbeResult, absent, broken
-from chaos.process.janitor import Run
+from rocketbed.chaos.process import doctor_probes as probes
+from rocketbed.chaos.process.capability import Capability, ProbeResult, absent, broken
+from rocketbed.chaos.process.janitor import Run
 
 ProbeFunction = Callable[[Run], ProbeResult]
 SIDE_BY_SIDE: Final = 6
@@ -53,11 +53,16 @@ PROBES: Final = (
     Probe("proc.freeze", probes.probe_freezer),
     Probe("proc.memory", probes.probe_memory),
     Probe("proc.cpu", probes.probe_cpu),
-    Probe("net.switch", partial(elsewhere, "chaos.process.network_probes", "probe_switch")),
-    Probe("net.loss.packet", partial(elsewhere, "chaos.process.network_probes", "probe_loss")),
-    Probe("net.reset", partial(elsewhere, "chaos.process.network_probes", "probe_reset")),
-    Probe("net.proxy", partial(elsewhere, "chaos.process.network_probes", "probe_proxy")),
-    Probe("docker", partial(elsewhere, "chaos.docker.probe", "probe_docker")),
+    Probe(
+        "net.switch", partial(elsewhere, "rocketbed.chaos.process.network_probes", "probe_switch")
+    ),
+    Probe(
+        "net.loss.packet",
+        partial(elsewhere, "rocketbed.chaos.process.network_probes", "probe_loss"),
+    ),
+    Probe("net.reset", partial(elsewhere, "rocketbed.chaos.process.network_probes", "probe_reset")),
+    Probe("net.proxy", partial(elsewhere, "rocketbed.chaos.process.network_probes", "probe_proxy")),
+    Probe("docker", partial(elsewhere, "rocketbed.chaos.docker.probe", "probe_docker")),
 )
 
 

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from chaos.process import limits
-from chaos.process.capability import ProbeResult, broken, works
-from chaos.process.clockfaults import ClockFaultError, ClockFaults, find_library
-from chaos.process.diskfaults import DiskFaults, DiskRule, join_environments
-from chaos.process.diskfaults_strace import StraceFaults
-from chaos.process.janitor import Run
-from chaos.process.volume import Volume, check_power_cut
+from rocketbed.chaos.process import limits
+from rocketbed.chaos.process.capability import ProbeResult, broken, works
+from rocketbed.chaos.process.clockfaults import ClockFaultError, ClockFaults, find_library
+from rocketbed.chaos.process.diskfaults import DiskFaults, DiskRule, join_environments
+from rocketbed.chaos.process.diskfaults_strace import StraceFaults
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.volume import Volume, check_power_cut
 
 SIZE: Final = 16 << 20
 ANSWER_S: Final = 5.0

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from chaos.process.machine import Machine
-from chaos.record import IMAGES, STORES, Image
-from chaos.trace import Trace
+from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.record import IMAGES, STORES, Image
+from rocketbed.chaos.trace import Trace
 
 
 class Keeping:

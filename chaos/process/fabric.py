@@ -8,8 +8,8 @@ Three kinds, best first: `SwitchFabric` (own network namespaces, every packet th
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
-from chaos.process.ports import HOST, free_node_port, free_port, node_ports
-from chaos.trial.api import LinkState
+from rocketbed.chaos.process.ports import HOST, free_node_port, free_port, node_ports
+from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
 

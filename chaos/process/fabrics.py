@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from chaos.process.fabric import Fabric, PlainFabric
-from chaos.process.janitor import Run
-from chaos.process.proxy_fabric import ProxyFabric
-from chaos.process.switch_fabric import SwitchFabric, missing_for_switch
-from chaos.scenario.plan import Plan
-from chaos.scenario.targets import client_names
-from chaos.trial.api import BackendError
+from rocketbed.chaos.process.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.switch_fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import client_names
+from rocketbed.chaos.trial.api import BackendError
 
 Net = Literal["auto", "plain", "proxy", "switch"]
 

@@ -25,8 +25,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.process.janitor_cleaners import REMOVERS, faketime_files, victims, wake
-from chaos.process.janitor_processes import MARK, began, is_alive, kill, kill_marked, wait_gone
+from rocketbed.chaos.process.janitor_cleaners import REMOVERS, faketime_files, victims, wake
+from rocketbed.chaos.process.janitor_processes import (
+    MARK,
+    began,
+    is_alive,
+    kill,
+    kill_marked,
+    wait_gone,
+)
 
 OWNER: Final = "owner.json"
 RECORDS: Final = "records"
@@ -292,7 +299,7 @@ def _start_guardian(directory: Path, unborn: Path) -> int:
                 sys.executable,
                 "-P",
                 "-m",
-                "chaos.process.janitor_guardian",
+                "rocketbed.chaos.process.janitor_guardian",
                 str(directory),
                 str(unborn),
                 str(os.getpid()),

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from chaos.process import volume_loop
-from chaos.process.janitor_processes import began
+from rocketbed.chaos.process import volume_loop
+from rocketbed.chaos.process.janitor_processes import began
 
 ROOT_THROTTLES: Final = Path("/sys/fs/cgroup/blkio")
 FREEZER: Final = "freezer.state"
@@ -149,14 +149,14 @@ def faketime_files(pid: int) -> list[Path]:
 
 def remove_container(value: str) -> bool:
     """Kill and remove a container; its daemon may be gone, and the container with it."""
-    from chaos.process.janitor_docker import delete
+    from rocketbed.chaos.process.janitor_docker import delete
 
     return delete(value, "/containers/{}?force=true&v=true")
 
 
 def remove_docker_network(value: str) -> bool:
     """Remove a network of Docker's; its containers, younger, are removed before."""
-    from chaos.process.janitor_docker import delete
+    from rocketbed.chaos.process.janitor_docker import delete
 
     return delete(value, "/networks/{}")
 

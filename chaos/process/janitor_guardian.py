@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from chaos.process.janitor import clean, owner_is_dead, remove_unborn
+from rocketbed.chaos.process.janitor import clean, owner_is_dead, remove_unborn
 
 
 def watch(directory: Path, unborn: Path, owner_pid: int, pipe: int) -> None:

@@ -13,9 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.process.janitor import Run
-from chaos.process.janitor_cleaners import FREEZER, members, remove_cgroup, remove_throttle
-from chaos.process.volume import Volume
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.janitor_cleaners import (
+    FREEZER,
+    members,
+    remove_cgroup,
+    remove_throttle,
+)
+from rocketbed.chaos.process.volume import Volume
 from rocketbed.wire.errors import RocketbedError
 
 ROOT: Final = Path("/sys/fs/cgroup")

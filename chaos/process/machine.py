@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from chaos.process.marks import Marks
-from chaos.trace import NodeTrace
-from chaos.trial.api import BackendError, DiskFault
+from rocketbed.chaos.process.marks import Marks
+from rocketbed.chaos.trace import NodeTrace
+from rocketbed.chaos.trial.api import BackendError, DiskFault
 
 
 class Machine:

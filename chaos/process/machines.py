@@ -14,20 +14,20 @@ from typing import Final, TypeVar
 
 import trio
 
-from chaos.process.clockfaults import ClockFaultError, ClockFaults
-from chaos.process.diskfaults import (
+from rocketbed.chaos.process.clockfaults import ClockFaultError, ClockFaults
+from rocketbed.chaos.process.diskfaults import (
     DiskFaultError,
     DiskFaults,
     DiskRule,
     FlushRecord,
     join_environments,
 )
-from chaos.process.janitor import Run
-from chaos.process.limits import CpuLimit, LimitError
-from chaos.process.machine import Machine, copy_sparse
-from chaos.process.volume import Volume, VolumeError
-from chaos.trace import NodeTrace
-from chaos.trial.api import BackendError, DiskFault
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.limits import CpuLimit, LimitError
+from rocketbed.chaos.process.machine import Machine, copy_sparse
+from rocketbed.chaos.process.volume import Volume, VolumeError
+from rocketbed.chaos.trace import NodeTrace
+from rocketbed.chaos.trial.api import BackendError, DiskFault
 
 T = TypeVar("T")
 

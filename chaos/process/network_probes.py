@@ -10,14 +10,14 @@ from typing import Final
 
 import trio
 
-from chaos.process import netns
-from chaos.process.capability import ProbeResult, absent, broken, works
-from chaos.process.fabric import Fabric
-from chaos.process.janitor import Run
-from chaos.process.proxy_fabric import ProxyFabric
-from chaos.process.switch_fabric import SwitchFabric, missing_for_switch
-from chaos.process.switch_rules import Rule
-from chaos.trial.api import BackendError, LinkState
+from rocketbed.chaos.process import netns
+from rocketbed.chaos.process.capability import ProbeResult, absent, broken, works
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.switch_fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.process.switch_rules import Rule
+from rocketbed.chaos.trial.api import BackendError, LinkState
 from rocketbed.world.api import Stream
 
 MACHINES: Final = ("b1", "b2")

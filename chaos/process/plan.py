@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from chaos.process.ports import HOST, free_node_port, free_port, is_free, node_ports
+from rocketbed.chaos.process.ports import HOST, free_node_port, free_port, is_free, node_ports
 from rocketbed.wire.errors import RocketbedError
 
 NAMESERVER = "nameserver"

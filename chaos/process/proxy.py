@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 import trio
 
-from chaos.trial.api import LinkState
+from rocketbed.chaos.trial.api import LinkState
 
 BUFFER: Final = 256 * 1024
 """Bytes under way in one direction of a connection: a sender has to wait above that."""

@@ -17,10 +17,10 @@ from typing import Final
 
 import trio
 
-from chaos.process.fabric import NAMESERVER_PORT, NODE_PORT, usual_ports
-from chaos.process.ports import free_node_port, free_port, is_free, node_ports
-from chaos.process.proxy import BUFFER, Crossing, Link, Machine, is_served
-from chaos.trial.api import LinkState
+from rocketbed.chaos.process.fabric import NAMESERVER_PORT, NODE_PORT, usual_ports
+from rocketbed.chaos.process.ports import free_node_port, free_port, is_free, node_ports
+from rocketbed.chaos.process.proxy import BUFFER, Crossing, Link, Machine, is_served
+from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
 from rocketbed.world.sockets import (

@@ -13,19 +13,19 @@ from typing import Final, Protocol
 
 import trio
 
-from chaos.history import HistoryWriter
-from chaos.process.backend import ProcessBackend
-from chaos.process.fabric import Fabric
-from chaos.process.fabrics import Net, make_fabric
-from chaos.process.janitor import Run as JanitorRun
-from chaos.process.machine import Machine
-from chaos.process.machines import make_machine
-from chaos.process.software import OwnSoftware, Software
-from chaos.record import HISTORY_FILE, RunRecord
-from chaos.scenario.plan import Plan
-from chaos.trial.api import Backend
-from chaos.trial.attendant import Attendant, Company
-from chaos.trial.conductor import Conductor, MakeConductor
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.fabrics import Net, make_fabric
+from rocketbed.chaos.process.janitor import Run as JanitorRun
+from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.process.machines import make_machine
+from rocketbed.chaos.process.software import OwnSoftware, Software
+from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.api import Backend
+from rocketbed.chaos.trial.attendant import Attendant, Company
+from rocketbed.chaos.trial.conductor import Conductor, MakeConductor
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOM_MIN: Final = 16 << 20

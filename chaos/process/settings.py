@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from chaos.process.plan import ClusterError
+from rocketbed.chaos.process.plan import ClusterError
 from rocketbed.wire.properties_text import parse_properties, render_properties
 
 CONFIG: Final = "broker.conf"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from chaos.process.asking import Asker
-from chaos.process.tied import tied_command
-from chaos.trial.api import Sample
+from rocketbed.chaos.process.asking import Asker
+from rocketbed.chaos.process.tied import tied_command
+from rocketbed.chaos.trial.api import Sample
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address
 

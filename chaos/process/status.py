@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chaos.process.plan import NAMESERVER, Member
+from rocketbed.chaos.process.plan import NAMESERVER, Member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 import trio
 
-from chaos.process.janitor import Run
-from chaos.process.switch_rules import Rule
-from chaos.trial.api import BackendError
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.switch_rules import Rule
+from rocketbed.chaos.trial.api import BackendError
 
 ANSWER_S: Final = 10.0
 MTU: Final = 1500
@@ -77,7 +77,7 @@ class Switch:
         return result
 
     def _start(self, control: socket.socket) -> subprocess.Popen[bytes]:
-        program = "chaos.process.switch_process"
+        program = "rocketbed.chaos.process.switch_process"
         with self.log.open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", program, str(os.getpid()), self._seed, str(self.log)],

@@ -12,13 +12,13 @@ from typing import Final
 
 import trio
 
-from chaos.process import netns
-from chaos.process.fabric import OneAddress, usual_ports
-from chaos.process.janitor import Run
-from chaos.process.switch import MTU, Switch
-from chaos.process.switch_process import TUN_DEVICE
-from chaos.process.switch_rules import Rule
-from chaos.trial.api import LinkState
+from rocketbed.chaos.process import netns
+from rocketbed.chaos.process.fabric import OneAddress, usual_ports
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.switch import MTU, Switch
+from rocketbed.chaos.process.switch_process import TUN_DEVICE
+from rocketbed.chaos.process.switch_rules import Rule
+from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 

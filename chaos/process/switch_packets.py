@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from chaos.process.netns import inside
+from rocketbed.chaos.process.netns import inside
 
 FIN: Final = 1
 SYN: Final = 2

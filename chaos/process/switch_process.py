@@ -1,6 +1,6 @@
 """The switch: a process that moves packets between the TUN devices of machines.
 
-    python -P -m chaos.process.switch_process <pid of the starter> <seed> <log>
+    python -P -m rocketbed.chaos.process.switch_process <pid of the starter> <seed> <log>
 
 Standard input is a socket to the harness: a line of JSON for each order, a line back when it is in
 force (`chaos.process.switch` speaks to it). It lives in its own process because Python needs all of
@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, BinaryIO, Final
 
-from chaos.process import netns
-from chaos.process.switch_packets import address_bytes
-from chaos.process.switch_resets import Resets
-from chaos.process.switch_rules import Path, Rule
-from chaos.process.tied import EXIT_ORPHAN, tie_to
+from rocketbed.chaos.process import netns
+from rocketbed.chaos.process.switch_packets import address_bytes
+from rocketbed.chaos.process.switch_resets import Resets
+from rocketbed.chaos.process.switch_rules import Path, Rule
+from rocketbed.chaos.process.tied import EXIT_ORPHAN, tie_to
 
 TUN_DEVICE: Final = "/dev/net/tun"
 TUNSETIFF: Final = 0x400454CA

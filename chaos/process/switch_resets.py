@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from chaos.process.switch_packets import (
+from rocketbed.chaos.process.switch_packets import (
     ACK,
     RST,
     SYN,

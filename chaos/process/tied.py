@@ -1,6 +1,6 @@
 """A rocketbed program whose life is tied to the program that started it.
 
-    python -P -m chaos.process.tied <pid of the starter> node -c broker.conf
+    python -P -m rocketbed.chaos.process.tied <pid of the starter> node -c broker.conf
 
 A trial kills on purpose and may be killed itself; what it started must not outlive it. So the
 kernel is told to send SIGKILL to this process when the thread that started it ends, and only then
@@ -38,7 +38,7 @@ def _watch_marks() -> None:
     """Let marks be crash points, where the harness wants that (`chaos.process.marks`)."""
     path = os.environ.get("ROCKETBED_MARKS")
     if path:
-        from chaos.process.marks import watched
+        from rocketbed.chaos.process.marks import watched
         from rocketbed.world import real
 
         vars(real)["_ignore_mark"] = watched(path)

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Final, Self
 
-from chaos.process import volume_loop as loop
-from chaos.process.janitor import Run
+from rocketbed.chaos.process import volume_loop as loop
+from rocketbed.chaos.process.janitor import Run
 from rocketbed.wire.errors import RocketbedError
 
 DEFAULT_SIZE: Final = 256 << 20

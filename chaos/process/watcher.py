@@ -11,9 +11,9 @@ from typing import Final
 
 import trio
 
-from chaos.history import Function, HistoryWriter
-from chaos.process.member import Launched
-from chaos.process.software import Software
+from rocketbed.chaos.history import Function, HistoryWriter
+from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.process.software import Software
 
 LOOK_S: Final = 0.005
 POWER_CUT: Final = "powercut"

@@ -4,9 +4,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from chaos.checkers.judgement import Judgement
-from chaos.report.story import Story
-from chaos.report.svg import (
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.report.story import Story
+from rocketbed.chaos.report.svg import (
     LEFT,
     PLOT,
     WIDTH,

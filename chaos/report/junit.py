@@ -3,9 +3,9 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
-from chaos.checkers.judgement import Judgement
-from chaos.checkers.result import Severity, Verdict
-from chaos.record import RunRecord
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import Severity, Verdict
+from rocketbed.chaos.record import RunRecord
 
 FILE = "junit.xml"
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import jinja2
 
-from chaos.checkers.judgement import Judgement
-from chaos.checkers.result import CheckResult, Verdict
-from chaos.history import read_history
-from chaos.record import HISTORY_FILE, RunRecord
-from chaos.report import charts
-from chaos.report.junit import write_junit
-from chaos.report.story import Story, tell
-from chaos.report.text import faults_text, loss_text, promise_text, run_command
 from rocketbed import __version__
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import CheckResult, Verdict
+from rocketbed.chaos.history import read_history
+from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.report import charts
+from rocketbed.chaos.report.junit import write_junit
+from rocketbed.chaos.report.story import Story, tell
+from rocketbed.chaos.report.text import faults_text, loss_text, promise_text, run_command
 
 PAGE = "index.html"
 SHOWN = 5
@@ -40,7 +40,7 @@ def write_report(
     """
     story = tell(record, read_history(directory / HISTORY_FILE))
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("chaos.report"), autoescape=True, trim_blocks=True
+        loader=jinja2.PackageLoader("rocketbed.chaos.report"), autoescape=True, trim_blocks=True
     )
     page = directory / PAGE
     text = environment.get_template("run.html.j2").render(_view(judgement, record, story, again))

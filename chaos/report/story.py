@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from chaos.history import Event, Function, History, Outcome
-from chaos.record import RunRecord
+from rocketbed.chaos.history import Event, Function, History, Outcome
+from rocketbed.chaos.record import RunRecord
 
 At = Callable[[int], float]
 """Nanoseconds of the run to seconds of the scenario."""

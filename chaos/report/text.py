@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from chaos.checkers.judgement import Judgement
-from chaos.checkers.result import CheckResult, Verdict
-from chaos.record import Promise, RunRecord
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import CheckResult, Verdict
+from rocketbed.chaos.record import Promise, RunRecord
 
 EXAMPLES = 2
 """Findings of a check that are quoted."""

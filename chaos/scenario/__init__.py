@@ -1,10 +1,10 @@
 """What a run is to do: cluster, load, faults in time; written as text, TOML or Python."""
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.family import Family
-from chaos.scenario.library import all_scenarios, load_scenario, scenario_names
-from chaos.scenario.plan import Plan
-from chaos.scenario.scenario import Handle, KiB, MiB, Scenario, family, ms, s
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.library import all_scenarios, load_scenario, scenario_names
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.scenario import Handle, KiB, MiB, Scenario, family, ms, s
 
 __all__ = [
     "Family",

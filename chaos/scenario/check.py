@@ -7,13 +7,13 @@ without having tried anything; so it is refused, with a sentence that says which
 from collections.abc import Mapping
 from typing import Final
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import GROUPS, Plan
-from chaos.scenario.step import After, At, Every, Step, unknown
-from chaos.scenario.targets import check_target, labels_in
-from chaos.scenario.units import show_duration
-from chaos.scenario.verbs import VERBS
-from node.config import ConfigError, Setting, make_config
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import GROUPS, Plan
+from rocketbed.chaos.scenario.step import After, At, Every, Step, unknown
+from rocketbed.chaos.scenario.targets import check_target, labels_in
+from rocketbed.chaos.scenario.units import show_duration
+from rocketbed.chaos.scenario.verbs import VERBS
+from rocketbed.node.config import ConfigError, Setting, make_config
 
 CAPABILITIES: Final = tuple(
     dict.fromkeys(

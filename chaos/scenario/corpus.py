@@ -14,16 +14,16 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from chaos.record import RunRecord
-from chaos.runner import Outcome
-from chaos.scenario.check import check_plan
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.form import plan_from_row, plan_to_row
-from chaos.scenario.generator import TINY, draw_producers
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import At, Step, parse_step
-from chaos.scenario.swarm import swarm_weather
-from chaos.sim.coverage import TICK_NS
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.runner import Outcome
+from rocketbed.chaos.scenario.check import check_plan
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
+from rocketbed.chaos.scenario.generator import TINY, draw_producers
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import At, Step, parse_step
+from rocketbed.chaos.scenario.swarm import swarm_weather
+from rocketbed.chaos.sim.coverage import TICK_NS
 
 FORMAT: Final = 1
 AFTERMATH_S: Final = 3.0

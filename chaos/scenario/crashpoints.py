@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from chaos.runner import Options, Outcome, run_plan
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import Step, parse_step
-from chaos.sim.coverage import TICK_NS
+from rocketbed.chaos.runner import Options, Outcome, run_plan
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import Step, parse_step
+from rocketbed.chaos.sim.coverage import TICK_NS
 
 LABEL = "crash-point"
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
-from chaos.scenario.form import plan_from_row, plan_to_row
-from chaos.scenario.plan import Plan
-from chaos.scratch import scratch_directory
-from chaos.sim.clock import CHECKPOINT_EVENTS
-from chaos.sim.run import run_in_simulation
+from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scratch import scratch_directory
+from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
+from rocketbed.chaos.sim.run import run_in_simulation
 
 ADDR_NO_RANDOMIZE: Final = 0x0040000
 ASK_PERSONALITY: Final = 0xFFFFFFFF
@@ -114,7 +114,7 @@ def _where(begin: int, one: list[str], other: list[str]) -> str:
 def _child(plan: Plan, hash_seed: int, *, aslr: bool, begin: int | None = None) -> dict[str, Any]:
     request = {"plan": plan_to_row(plan), "aslr": aslr, "begin": begin}
     finished = subprocess.run(
-        [sys.executable, "-m", "chaos.scenario.determinism"],
+        [sys.executable, "-m", "rocketbed.chaos.scenario.determinism"],
         input=json.dumps(request),
         capture_output=True,
         text=True,
@@ -155,7 +155,7 @@ def _without_aslr(request: dict[str, Any]) -> None:
     os.write(descriptor, json.dumps(request).encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.dup2(descriptor, 0)
-    os.execv(sys.executable, [sys.executable, "-m", "chaos.scenario.determinism"])
+    os.execv(sys.executable, [sys.executable, "-m", "rocketbed.chaos.scenario.determinism"])
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from chaos.scenario.plan import Plan, Shape
-from chaos.scenario.units import show_duration
+from rocketbed.chaos.scenario.plan import Plan, Shape
+from rocketbed.chaos.scenario.units import show_duration
 
 
 def plan_to_toml(plan: Plan, *, description: str = "") -> str:

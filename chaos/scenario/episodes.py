@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from chaos.scenario.marks import RUNNING, STARTING, STOPPING
-from chaos.scenario.plan import Shape, Weather
-from chaos.scenario.units import show_duration
+from rocketbed.chaos.scenario.marks import RUNNING, STARTING, STOPPING
+from rocketbed.chaos.scenario.plan import Shape, Weather
+from rocketbed.chaos.scenario.units import show_duration
 
 START_S: Final = 0.5
 SETTLE_S: Final = 2.0

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import After, At, Every, Step, unknown
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import After, At, Every, Step, unknown
 
 BACKENDS: Final = ("sim", "process")
 """What a scenario is written for."""

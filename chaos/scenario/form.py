@@ -6,9 +6,9 @@ Every field is written, so that a default that changes later does not change an 
 from dataclasses import asdict, fields
 from typing import Any
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
-from chaos.scenario.step import parse_step, unknown
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.step import parse_step, unknown
 
 _PARTS = {
     "shape": Shape,

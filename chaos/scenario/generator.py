@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from chaos.scenario.check import BATCH_BODY_MAX
-from chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
-from chaos.scenario.step import parse_step
-from chaos.scenario.swarm import swarm_weather
+from rocketbed.chaos.scenario.check import BATCH_BODY_MAX
+from rocketbed.chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.scenario.swarm import swarm_weather
 
 GENERATED: Final[Mapping[str, Callable[[Maker], Episode]]] = {**FIRST, **SECOND}
 """Classes of faults by name."""

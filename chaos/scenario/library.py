@@ -10,10 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.family import Family
-from chaos.scenario.scenario import Scenario, family
-from chaos.scenario.toml import read_file
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.scenario import Scenario, family
+from rocketbed.chaos.scenario.toml import read_file
 
 DIRECTORY: Final = Path(__file__).parent / "library"
 FILES: Final = (".toml", ".yaml", ".yml")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from chaos.scenario.step import Step
+from rocketbed.chaos.scenario.step import Step
 
 KIB = 1 << 10
 MIB = 1 << 20

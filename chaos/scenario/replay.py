@@ -17,14 +17,14 @@ from typing import Any, Final, Literal, cast, get_args
 
 import trio
 
-from chaos.runner import BackendName, Options, Outcome, run_plan
-from chaos.scenario.determinism import shared_events, window
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.form import plan_from_row, plan_to_row
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import unknown
-from chaos.sim.clock import CHECKPOINT_EVENTS
 from rocketbed import __version__
+from rocketbed.chaos.runner import BackendName, Options, Outcome, run_plan
+from rocketbed.chaos.scenario.determinism import shared_events, window
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import unknown
+from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
 
 FORMAT: Final = 1
 KIND: Final = "rocketbed replay"

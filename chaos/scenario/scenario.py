@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
-from chaos.scenario.check import check_plan
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.family import BACKENDS, Family, shorten
-from chaos.scenario.plan import (
+from rocketbed.chaos.scenario.check import check_plan
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.family import BACKENDS, Family, shorten
+from rocketbed.chaos.scenario.plan import (
     MIB,
     Consumers,
     CutMode,
@@ -32,10 +32,10 @@ from chaos.scenario.plan import (
     Shape,
     Weather,
 )
-from chaos.scenario.step import After, At, Every, Step, Trigger, parse_step, unknown
-from chaos.scenario.swarm import swarm_weather
-from chaos.scenario.units import parse_duration, parse_size
-from chaos.scenario.verbs import VERBS
+from rocketbed.chaos.scenario.step import After, At, Every, Step, Trigger, parse_step, unknown
+from rocketbed.chaos.scenario.swarm import swarm_weather
+from rocketbed.chaos.scenario.units import parse_duration, parse_size
+from rocketbed.chaos.scenario.verbs import VERBS
 
 T = TypeVar("T")
 

@@ -12,13 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from chaos.checkers.result import Severity
-from chaos.runner import Options, Outcome, run_many, run_plan
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import Plan, Weather
-from chaos.scenario.replay import Replay, Taken
-from chaos.scenario.step import After, At, Step, parse_step
-from chaos.scenario.targets import labels_in
+from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.runner import Options, Outcome, run_many, run_plan
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Plan, Weather
+from rocketbed.chaos.scenario.replay import Replay, Taken
+from rocketbed.chaos.scenario.step import After, At, Step, parse_step
+from rocketbed.chaos.scenario.targets import labels_in
 
 Probe = Callable[[Sequence[Plan]], Sequence[bool]]
 """Whether each of these plans shows the finding."""

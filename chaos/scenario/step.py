@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.units import parse_duration, parse_size, show_duration, show_size
-from chaos.scenario.verbs import VERBS, Verb
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.units import parse_duration, parse_size, show_duration, show_size
+from rocketbed.chaos.scenario.verbs import VERBS, Verb
 
 _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 CONDITION: Final = re.compile(

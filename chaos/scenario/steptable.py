@@ -9,11 +9,20 @@ kill = "leader"                                         for = "3s"
 from collections.abc import Callable
 from typing import Any
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.step import After, At, Every, Step, Trigger, parse_step, unknown
-from chaos.scenario.table import Table, any_duration, duration, flag, list_of, number, size, text
-from chaos.scenario.units import parse_duration, parse_size
-from chaos.scenario.verbs import VERBS, Parse, Verb
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.step import After, At, Every, Step, Trigger, parse_step, unknown
+from rocketbed.chaos.scenario.table import (
+    Table,
+    any_duration,
+    duration,
+    flag,
+    list_of,
+    number,
+    size,
+    text,
+)
+from rocketbed.chaos.scenario.units import parse_duration, parse_size
+from rocketbed.chaos.scenario.verbs import VERBS, Parse, Verb
 
 _TRIGGERS = ("at", "after", "every", "when")
 _COMMON = (*_TRIGGERS, "jitter", "until", "label", "for", "p")

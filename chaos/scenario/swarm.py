@@ -8,7 +8,7 @@ where disks are slow. So each seed has its own, and most seeds have some machine
 from random import Random
 from typing import Final
 
-from chaos.scenario.plan import CutMode, Shape, Weather
+from rocketbed.chaos.scenario.plan import CutMode, Shape, Weather
 
 DISK_MS: Final = (0.3, 1.0, 5.0, 50.0, 300.0)
 DISK_WEIGHTS: Final = (2, 4, 3, 2, 1)

@@ -8,8 +8,8 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.units import parse_duration, parse_size
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.units import parse_duration, parse_size
 
 T = TypeVar("T")
 

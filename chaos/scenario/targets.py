@@ -6,9 +6,9 @@ Only the words are here; who fits a description at a moment is found by `chaos.t
 import re
 from typing import Final
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import unknown
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import unknown
 
 SELECTORS: Final = {
     "leader": "the node with broker id 0",

@@ -11,15 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.scenario import table as read
-from chaos.scenario.check import check_capability, check_plan
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.family import BACKENDS, Family, shorten
-from chaos.scenario.generator import GENERATED, Generate, generate
-from chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
-from chaos.scenario.steptable import read_step
-from chaos.scenario.swarm import swarm_weather
-from chaos.scenario.table import Table
+from rocketbed.chaos.scenario import table as read
+from rocketbed.chaos.scenario.check import check_capability, check_plan
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.family import BACKENDS, Family, shorten
+from rocketbed.chaos.scenario.generator import GENERATED, Generate, generate
+from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.steptable import read_step
+from rocketbed.chaos.scenario.swarm import swarm_weather
+from rocketbed.chaos.scenario.table import Table
 
 VARIANTS: Final = ("quick", *BACKENDS)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from chaos.scenario.units import parse_duration, parse_size
+from rocketbed.chaos.scenario.units import parse_duration, parse_size
 
 Parse = Callable[[str], object]
 

@@ -12,15 +12,15 @@ from typing import Final, TypeVar
 
 import trio
 
-from chaos.history import Function, HistoryWriter
-from chaos.sim.clock import SECOND
-from chaos.sim.diskfaults import DiskFaults, arm, flip_bit
-from chaos.sim.image import DiskImage
-from chaos.sim.process import Process
-from chaos.sim.recorder import Recorder
-from chaos.sim.simulation import Simulation
-from chaos.sim.twin import Twins
-from chaos.trial.api import (
+from rocketbed.chaos.history import Function, HistoryWriter
+from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.diskfaults import DiskFaults, arm, flip_bit
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.process import Process
+from rocketbed.chaos.sim.recorder import Recorder
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.sim.twin import Twins
+from rocketbed.chaos.trial.api import (
     BackendError,
     Collected,
     CrashPoint,
@@ -31,11 +31,11 @@ from chaos.trial.api import (
     Sample,
     State,
 )
-from node.config import NodeConfig, Setting, make_config
-from node.node import Node, run_node
+from rocketbed.node.config import NodeConfig, Setting, make_config
+from rocketbed.node.node import Node, run_node
+from rocketbed.routing.config import NameserverConfig
+from rocketbed.routing.nameserver import Nameserver
 from rocketbed.world.api import Address, World
-from routing.config import NameserverConfig
-from routing.nameserver import Nameserver
 
 T = TypeVar("T")
 

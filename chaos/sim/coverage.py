@@ -7,8 +7,8 @@ plans went somewhere new, and the crash-point mode how many places there are to 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from chaos.sim.clock import SECOND
-from chaos.sim.simulation import LogLine, Simulation
+from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.simulation import LogLine, Simulation
 
 TICK_NS: Final = SECOND // 2
 OnDisk = Callable[[str, str, str, int, int], None]

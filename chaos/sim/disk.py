@@ -20,12 +20,12 @@ from random import Random
 
 import trio
 
-from chaos.sim.fate import Fate, SimKilled
-from chaos.sim.faults import Fault, disk_error
-from chaos.sim.file import SimFile, SimLock
-from chaos.sim.image import DiskImage
-from chaos.sim.inode import Inode
-from chaos.sim.namespace import Change, Namespace, normal, split
+from rocketbed.chaos.sim.fate import Fate, SimKilled
+from rocketbed.chaos.sim.faults import Fault, disk_error
+from rocketbed.chaos.sim.file import SimFile, SimLock
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.inode import Inode
+from rocketbed.chaos.sim.namespace import Change, Namespace, normal, split
 from rocketbed.world.api import DiskUsage, Lock
 
 DEFAULT_SIZE = 1 << 40

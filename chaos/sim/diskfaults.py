@@ -4,11 +4,11 @@ import errno
 from collections.abc import Sequence
 from random import Random
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.faults import Fault
-from chaos.sim.image import DiskImage
-from chaos.sim.process import Host
-from chaos.trial.api import CrashPoint, DiskFault
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.process import Host
+from rocketbed.chaos.trial.api import CrashPoint, DiskFault
 
 
 class DiskFaults:

@@ -3,11 +3,11 @@
 import errno
 from typing import TYPE_CHECKING
 
-from chaos.sim.faults import disk_error
-from chaos.sim.inode import PAGE, Inode
+from rocketbed.chaos.sim.faults import disk_error
+from rocketbed.chaos.sim.inode import PAGE, Inode
 
 if TYPE_CHECKING:
-    from chaos.sim.disk import SimDisk
+    from rocketbed.chaos.sim.disk import SimDisk
 
 
 class SimFile:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from chaos.sim.network import Network
-from chaos.sim.stream import SimListener, SimStream
+from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.sim.stream import SimListener, SimStream
 from rocketbed.world.api import Address, File, Listener, Stream
 
 if TYPE_CHECKING:
-    from chaos.sim.process import Process
+    from rocketbed.chaos.sim.process import Process
 
 RETRY_NS = 200_000_000
 """Pause of a dialling host between two attempts (TCP's SYN retransmission, shortened)."""

@@ -3,8 +3,8 @@
 import errno
 import os
 
-from chaos.sim.faults import disk_error
-from chaos.sim.namespace import Namespace, normal
+from rocketbed.chaos.sim.faults import disk_error
+from rocketbed.chaos.sim.namespace import Namespace, normal
 
 
 class DiskImage:

@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from chaos.record import IMAGES, Image
-from chaos.sim.image import DiskImage
+from rocketbed.chaos.record import IMAGES, Image
+from rocketbed.chaos.sim.image import DiskImage
 
 IMAGES_MAX: Final = 6
 """Images of one node that are kept: the last ones."""

@@ -3,7 +3,7 @@
 The node's opinion of what is flushed is on trial, so nothing here asks it. Source: chaos.md 2.3.
 """
 
-from chaos.trace import Ends, NodeTrace
+from rocketbed.chaos.trace import Ends, NodeTrace
 
 COMMIT_LOG = "/store/commitlog/"
 

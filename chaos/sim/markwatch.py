@@ -5,7 +5,7 @@ as a whole, never written under its own name (S15).
 
 from typing import Final
 
-from chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.inspect.marks import CKPT_NAME, read_marks
 
 ROOT: Final = "/store"

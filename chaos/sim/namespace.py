@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from posixpath import dirname, normpath
 from random import Random
 
-from chaos.sim.inode import Inode, survivors
+from rocketbed.chaos.sim.inode import Inode, survivors
 
 
 class Names:

@@ -11,12 +11,12 @@ A paused process still accepts: the kernel shakes hands, not the process.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chaos.sim.clock import MICROSECOND, SECOND, Timeline
-from chaos.sim.stream import SimListener, SimStream
+from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, Timeline
+from rocketbed.chaos.sim.stream import SimListener, SimStream
 from rocketbed.world.api import Address
 
 if TYPE_CHECKING:
-    from chaos.sim.process import Process
+    from rocketbed.chaos.sim.process import Process
 
 SPLIT_SHARE = 0.2
 """Share of sends that arrive in two pieces."""

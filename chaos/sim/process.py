@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 from outcome import Error
 
-from chaos.sim.clock import MICROSECOND, SECOND, HostClock
-from chaos.sim.disk import SimDisk
-from chaos.sim.engine import NodeLoop
-from chaos.sim.fate import Fate, SimKilled, SimulationError
-from chaos.sim.host_network import HostNetwork
-from chaos.sim.image import DiskImage
-from chaos.sim.world import SimProcess, build_world
+from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, HostClock
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.engine import NodeLoop
+from rocketbed.chaos.sim.fate import Fate, SimKilled, SimulationError
+from rocketbed.chaos.sim.host_network import HostNetwork
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.world import SimProcess, build_world
 from rocketbed.world.api import World
 
 if TYPE_CHECKING:
-    from chaos.sim.simulation import Simulation
+    from rocketbed.chaos.sim.simulation import Simulation
 
 STEP_COST_NS = (2 * MICROSECOND, 40 * MICROSECOND)
 """Processor time of one step of a loop, drawn evenly, before `Host.slowness`."""

@@ -7,18 +7,18 @@ node is asked, since what a node thinks of itself is on trial.
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.history import Function, HistoryWriter
-from chaos.record import STORES
-from chaos.sim.coverage import Coverage
-from chaos.sim.images import KeptImages
-from chaos.sim.logwatch import COMMIT_LOG, LogWatch
-from chaos.sim.markwatch import mark_ahead, table_in_place
-from chaos.sim.process import Process
-from chaos.sim.simulation import LogLine, Simulation
-from chaos.sim.twin import innermost
-from chaos.trace import Trace
-from chaos.trial.api import Collected
-from node.config import NodeConfig
+from rocketbed.chaos.history import Function, HistoryWriter
+from rocketbed.chaos.record import STORES
+from rocketbed.chaos.sim.coverage import Coverage
+from rocketbed.chaos.sim.images import KeptImages
+from rocketbed.chaos.sim.logwatch import COMMIT_LOG, LogWatch
+from rocketbed.chaos.sim.markwatch import mark_ahead, table_in_place
+from rocketbed.chaos.sim.process import Process
+from rocketbed.chaos.sim.simulation import LogLine, Simulation
+from rocketbed.chaos.sim.twin import innermost
+from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.trial.api import Collected
+from rocketbed.node.config import NodeConfig
 
 CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
 

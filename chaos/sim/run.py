@@ -4,15 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from chaos.history import HistoryWriter
-from chaos.record import HISTORY_FILE, RunRecord
-from chaos.scenario.plan import Plan
-from chaos.sim.backend import HARNESS, SimBackend
-from chaos.sim.clock import MILLISECOND
-from chaos.sim.simulation import Simulation
-from chaos.trial.attendant import Company
-from chaos.trial.conductor import Conductor, MakeConductor
-from chaos.trial.targets import machine_names
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.sim.backend import HARNESS, SimBackend
+from rocketbed.chaos.sim.clock import MILLISECOND
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.trial.attendant import Company
+from rocketbed.chaos.trial.conductor import Conductor, MakeConductor
+from rocketbed.chaos.trial.targets import machine_names
 from rocketbed.world.api import World
 
 LIMIT_S: Final = 600.0

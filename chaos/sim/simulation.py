@@ -17,13 +17,13 @@ from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
-from chaos.sim.clock import SECOND, Timeline
-from chaos.sim.disk import SimDisk
-from chaos.sim.engine import seeded_scheduling
-from chaos.sim.fate import SimKilled, SimulationError
-from chaos.sim.image import DiskImage
-from chaos.sim.network import Network
-from chaos.sim.process import Host, Main, Process
+from rocketbed.chaos.sim.clock import SECOND, Timeline
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.engine import seeded_scheduling
+from rocketbed.chaos.sim.fate import SimKilled, SimulationError
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.sim.process import Host, Main, Process
 
 
 class LogLine(NamedTuple):

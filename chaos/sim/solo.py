@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.fate import SimulationError
-from chaos.sim.image import DiskImage
-from chaos.sim.process import Main
-from chaos.sim.simulation import LogLine, Simulation
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.fate import SimulationError
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.process import Main
+from rocketbed.chaos.sim.simulation import LogLine, Simulation
 
 NAME = "node"
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from chaos.sim.parking import Parking
+from rocketbed.chaos.sim.parking import Parking
 from rocketbed.world.api import Address, Stream
 
 if TYPE_CHECKING:
-    from chaos.sim.network import Network
-    from chaos.sim.process import Process
+    from rocketbed.chaos.sim.network import Network
+    from rocketbed.chaos.sim.process import Process
 
 WINDOW = 256 * 1024
 """Bytes sent and not yet read by the peer's process."""

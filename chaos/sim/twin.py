@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import trio
 
-from chaos.sim.simulation import Simulation
-from node.config import NodeConfig
-from node.node import run_node
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.node import run_node
 from rocketbed.world.api import World
 
 LIMIT_NS: Final = 30_000_000_000

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import trio
 
-from chaos.sim.fate import Fate
+from rocketbed.chaos.sim.fate import Fate
 from rocketbed.world.api import Network, World
 
 if TYPE_CHECKING:
-    from chaos.sim.process import Process
+    from rocketbed.chaos.sim.process import Process
 
 T = TypeVar("T")
 

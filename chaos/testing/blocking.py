@@ -14,16 +14,16 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import trio
 
-from chaos.scenario.step import Step
-from chaos.testing.clients import TIMEOUT_S, TopicConsumer, TopicProducer
-from chaos.testing.cluster import SETTLE_S, Cluster
-from chaos.testing.envelope import Value
-from chaos.testing.errors import ClusterFailed, NotReady
-from chaos.testing.faults import Chaos, Fault, place_of
-from chaos.testing.order import Order, Told
-from chaos.testing.perform import perform
-from chaos.testing.script import Script
-from chaos.testing.stage import Stage
+from rocketbed.chaos.scenario.step import Step
+from rocketbed.chaos.testing.clients import TIMEOUT_S, TopicConsumer, TopicProducer
+from rocketbed.chaos.testing.cluster import SETTLE_S, Cluster
+from rocketbed.chaos.testing.envelope import Value
+from rocketbed.chaos.testing.errors import ClusterFailed, NotReady
+from rocketbed.chaos.testing.faults import Chaos, Fault, place_of
+from rocketbed.chaos.testing.order import Order, Told
+from rocketbed.chaos.testing.perform import perform
+from rocketbed.chaos.testing.script import Script
+from rocketbed.chaos.testing.stage import Stage
 from rocketbed.client.messages import Received
 from rocketbed.client.outcome import Outcome
 

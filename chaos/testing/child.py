@@ -18,9 +18,9 @@ import warnings
 from collections.abc import Callable
 from typing import IO, Final, NoReturn
 
-from chaos.process.tied import tie_to
-from chaos.runner import EXIT_INTERRUPTED, explain, held, reap
-from chaos.testing.order import Told
+from rocketbed.chaos.process.tied import tie_to
+from rocketbed.chaos.runner import EXIT_INTERRUPTED, explain, held, reap
+from rocketbed.chaos.testing.order import Told
 
 GRACE_S: Final = 20.0
 """What a run that is over its budget, or interrupted, may take to clean up before it is killed."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from chaos.history import UNKNOWN, Function
-from chaos.history import Outcome as Said
-from chaos.testing.envelope import Value, unwrap, wrap
-from chaos.testing.errors import NotRead, NotSent
-from chaos.trial.load import ClientFailure, finish_sends
-from chaos.workload import Writer, body_crc
+from rocketbed.chaos.history import UNKNOWN, Function
+from rocketbed.chaos.history import Outcome as Said
+from rocketbed.chaos.testing.envelope import Value, unwrap, wrap
+from rocketbed.chaos.testing.errors import NotRead, NotSent
+from rocketbed.chaos.trial.load import ClientFailure, finish_sends
+from rocketbed.chaos.workload import Writer, body_crc
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome
 from rocketbed.client.producer import Producer
 
 if TYPE_CHECKING:
-    from chaos.testing.stage import Stage
+    from rocketbed.chaos.testing.stage import Stage
 
 TIMEOUT_S: Final = 60.0
 ATTEMPT_S: Final = 3.0

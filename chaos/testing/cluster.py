@@ -3,16 +3,21 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from chaos.scenario.step import parse_step
-from chaos.testing.clients import TopicConsumer, TopicProducer, open_consumer, open_producer
-from chaos.testing.errors import NotReady, TestingError
+from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.testing.clients import (
+    TopicConsumer,
+    TopicProducer,
+    open_consumer,
+    open_producer,
+)
+from rocketbed.chaos.testing.errors import NotReady, TestingError
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.producer import Producer
 from rocketbed.world.api import World
 
 if TYPE_CHECKING:
-    from chaos.testing.stage import Stage
+    from rocketbed.chaos.testing.stage import Stage
 
 SETTLE_S: Final = 60.0
 

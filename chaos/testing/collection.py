@@ -7,9 +7,15 @@ from typing import Any, Final
 
 import pytest
 
-from chaos.scenario.errors import ScenarioError
-from chaos.testing.options import number_of, replay_of
-from chaos.testing.wishes import Wishes, check_count, read_backends, read_needs, read_wishes
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.testing.options import number_of, replay_of
+from rocketbed.chaos.testing.wishes import (
+    Wishes,
+    check_count,
+    read_backends,
+    read_needs,
+    read_wishes,
+)
 
 TRIAL: Final = "_rb_trial"
 """The fixture that makes a test one of ours."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgpack
 
-from chaos.testing.errors import TestingError
-from chaos.workload import BODY_SIZE_MIN, Writer, decode_body, sign_body
+from rocketbed.chaos.testing.errors import TestingError
+from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, decode_body, sign_body
 
 Value = Any
 """An int, text, bytes, float, bool, None, or a tuple of those."""

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.generator import GENERATED
-from chaos.scenario.scenario import Scenario, Verbs
-from chaos.scenario.step import At, Step, parse_step, unknown
-from chaos.scenario.verbs import VERBS
-from chaos.testing.cluster import Cluster
-from chaos.testing.errors import TestingError
-from chaos.trial.schedule import Held
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.generator import GENERATED
+from rocketbed.chaos.scenario.scenario import Scenario, Verbs
+from rocketbed.chaos.scenario.step import At, Step, parse_step, unknown
+from rocketbed.chaos.scenario.verbs import VERBS
+from rocketbed.chaos.testing.cluster import Cluster
+from rocketbed.chaos.testing.errors import TestingError
+from rocketbed.chaos.trial.schedule import Held
 
 if TYPE_CHECKING:
-    from chaos.testing.stage import Stage
+    from rocketbed.chaos.testing.stage import Stage
 
 
 class Fault:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chaos.testing.errors import TestingError
+from rocketbed.chaos.testing.errors import TestingError
 
 
 class Deferred:

@@ -15,8 +15,8 @@ from typing import Final
 
 import trio
 
-from chaos.testing.errors import BudgetSpent
-from chaos.testing.script import Script
+from rocketbed.chaos.testing.errors import BudgetSpent
+from rocketbed.chaos.testing.script import Script
 
 PLACES_MAX: Final = 5
 

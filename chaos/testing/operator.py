@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.scenario.step import parse_step
 
 if TYPE_CHECKING:
-    from chaos.testing.stage import Stage
+    from rocketbed.chaos.testing.stage import Stage
 
 LOOK_S: Final = 0.2
 

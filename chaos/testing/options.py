@@ -5,10 +5,10 @@ from typing import Final
 
 import pytest
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.units import parse_duration
-from chaos.testing.replay import TestReplay, load_test_replay
-from chaos.testing.wishes import check_count, read_backends
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.units import parse_duration
+from rocketbed.chaos.testing.replay import TestReplay, load_test_replay
+from rocketbed.chaos.testing.wishes import check_count, read_backends
 
 KEEPS: Final = ("failed", "all", "none")
 REPLAY: Final = pytest.StashKey[TestReplay]()

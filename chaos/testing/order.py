@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.scenario.plan import Plan
-from chaos.testing.stage import Choice
-from chaos.testing.wishes import Wishes
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.testing.stage import Choice
+from rocketbed.chaos.testing.wishes import Wishes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,16 @@ import time
 import traceback
 from pathlib import Path
 
-from chaos.checkers.judgement import Judgement, RunVerdict, judge_run
-from chaos.checkers.result import Severity
-from chaos.record import RunRecord
-from chaos.report.page import write_report
-from chaos.report.text import summary_text
-from chaos.runner import VERDICT_FILE
-from chaos.testing.errors import ChecksFailed
-from chaos.testing.order import Order, Told
-from chaos.testing.places import PLACES
-from chaos.testing.script import Script
+from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
+from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.report.text import summary_text
+from rocketbed.chaos.runner import VERDICT_FILE
+from rocketbed.chaos.testing.errors import ChecksFailed
+from rocketbed.chaos.testing.order import Order, Told
+from rocketbed.chaos.testing.places import PLACES
+from rocketbed.chaos.testing.script import Script
 
 
 def perform(

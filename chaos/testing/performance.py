@@ -8,15 +8,15 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from chaos.testing.blocking import BlockingCluster, StageThread
-from chaos.testing.cluster import Cluster
-from chaos.testing.errors import BudgetSpent, TestingError
-from chaos.testing.fixtures import Deferred, Fixtures
-from chaos.testing.hang import alarm, is_running, spent, where_is
-from chaos.testing.order import Order, Told
-from chaos.testing.perform import perform, signature
-from chaos.testing.script import Script
-from chaos.testing.stage import Stage
+from rocketbed.chaos.testing.blocking import BlockingCluster, StageThread
+from rocketbed.chaos.testing.cluster import Cluster
+from rocketbed.chaos.testing.errors import BudgetSpent, TestingError
+from rocketbed.chaos.testing.fixtures import Deferred, Fixtures
+from rocketbed.chaos.testing.hang import alarm, is_running, spent, where_is
+from rocketbed.chaos.testing.order import Order, Told
+from rocketbed.chaos.testing.perform import perform, signature
+from rocketbed.chaos.testing.script import Script
+from rocketbed.chaos.testing.stage import Stage
 
 BUDGET: Final = "budget"
 """Signature of a run that was over its budget."""

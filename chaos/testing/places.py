@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from chaos.record import RunRecord
-from chaos.scenario.plan import Plan
-from chaos.testing.script import Script
-from chaos.testing.stage import Stage
-from chaos.testing.wishes import Wishes
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.testing.script import Script
+from rocketbed.chaos.testing.stage import Stage
+from rocketbed.chaos.testing.wishes import Wishes
 
 if TYPE_CHECKING:
-    from chaos.process.fabrics import Net
-    from chaos.process.run import Host
+    from rocketbed.chaos.process.fabrics import Net
+    from rocketbed.chaos.process.run import Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ Place = Callable[[Plan, Path, Wishes, Script], Played]
 
 def in_simulation(plan: Plan, directory: Path, wishes: Wishes, script: Script) -> Played:
     """The body is one more machine of a simulation. Raises `SimulationError`."""
-    from chaos.sim.run import run_in_simulation
+    from rocketbed.chaos.sim.run import run_in_simulation
 
     record, simulation = run_in_simulation(plan, directory, conductor=partial(Stage, script=script))
     return Played(
@@ -59,7 +59,7 @@ def in_processes(plan: Plan, directory: Path, wishes: Wishes, script: Script) ->
 
 def in_containers(plan: Plan, directory: Path, wishes: Wishes, script: Script) -> Played:
     """Containers of this machine's daemon. Raises `DockerError`."""
-    from chaos.docker.host import DockerHost
+    from rocketbed.chaos.docker.host import DockerHost
 
     net = wishes.net_of("docker", is_open=script.is_open)
     with DockerHost.open() as host:
@@ -70,8 +70,8 @@ def missing_for(backend: str) -> str | None:
     """Why a backend cannot be used here at all; what takes long is prepared meanwhile."""
     if backend != "docker":
         return None
-    from chaos.docker.errors import DockerError
-    from chaos.docker.host import DockerHost
+    from rocketbed.chaos.docker.errors import DockerError
+    from rocketbed.chaos.docker.host import DockerHost
 
     try:
         with DockerHost.open():
@@ -91,7 +91,7 @@ PLACES: Final[Mapping[str, Place]] = {
 def _on_host(
     plan: Plan, directory: Path, net: "Net", script: Script, host: "Host | None"
 ) -> Played:
-    from chaos.process.run import run, run_in_processes
+    from rocketbed.chaos.process.run import run, run_in_processes
 
     conductor = partial(Stage, script=script)
     if threading.current_thread() is threading.main_thread():

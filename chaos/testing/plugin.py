@@ -12,14 +12,21 @@ from typing import Any, Final
 
 import pytest
 
-from chaos.testing.blocking import BlockingCluster, StageThread
-from chaos.testing.collection import collected, file_name, generate, is_async, needs_of, wishes_of
-from chaos.testing.fixtures import Deferred, is_deferred
-from chaos.testing.options import budget_s, check_options, replay_of, report_directory
-from chaos.testing.order import Order
-from chaos.testing.places import missing_for
-from chaos.testing.running import call, summarize, tell
-from chaos.testing.trial import Trial
+from rocketbed.chaos.testing.blocking import BlockingCluster, StageThread
+from rocketbed.chaos.testing.collection import (
+    collected,
+    file_name,
+    generate,
+    is_async,
+    needs_of,
+    wishes_of,
+)
+from rocketbed.chaos.testing.fixtures import Deferred, is_deferred
+from rocketbed.chaos.testing.options import budget_s, check_options, replay_of, report_directory
+from rocketbed.chaos.testing.order import Order
+from rocketbed.chaos.testing.places import missing_for
+from rocketbed.chaos.testing.running import call, summarize, tell
+from rocketbed.chaos.testing.trial import Trial
 
 __all__ = [
     "call",

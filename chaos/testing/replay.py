@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.form import plan_from_row, plan_to_row
-from chaos.scenario.plan import Plan
-from chaos.scenario.replay import KIND as SCENARIO_KIND
-from chaos.scenario.replay import versions
-from chaos.testing.order import Order, Told
-from chaos.testing.stage import Choice
 from rocketbed import __version__
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.replay import KIND as SCENARIO_KIND
+from rocketbed.chaos.scenario.replay import versions
+from rocketbed.chaos.testing.order import Order, Told
+from rocketbed.chaos.testing.stage import Choice
 
 FORMAT: Final = 1
 KIND: Final = "rocketbed test replay"

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import pytest
 
-from chaos.testing.collection import TRIAL, file_name
-from chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
-from chaos.testing.fixtures import Deferred
-from chaos.testing.longrepr import plain_longrepr
-from chaos.testing.options import replay_of, report_directory
-from chaos.testing.order import Order, Told
-from chaos.testing.performance import BUDGET
-from chaos.testing.replay import make_replay, save_test_replay
-from chaos.testing.shrinking import Shrunk, shrink_order
-from chaos.testing.story import ignore_all, tell_story
-from chaos.testing.trial import Trial
+from rocketbed.chaos.testing.collection import TRIAL, file_name
+from rocketbed.chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
+from rocketbed.chaos.testing.fixtures import Deferred
+from rocketbed.chaos.testing.longrepr import plain_longrepr
+from rocketbed.chaos.testing.options import replay_of, report_directory
+from rocketbed.chaos.testing.order import Order, Told
+from rocketbed.chaos.testing.performance import BUDGET
+from rocketbed.chaos.testing.replay import make_replay, save_test_replay
+from rocketbed.chaos.testing.shrinking import Shrunk, shrink_order
+from rocketbed.chaos.testing.story import ignore_all, tell_story
+from rocketbed.chaos.testing.trial import Trial
 
 TOLD: Final = pytest.StashKey[Told]()
 STORY: Final = pytest.StashKey[list[str]]()

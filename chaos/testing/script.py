@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from chaos.scenario.step import Step, parse_step
+from rocketbed.chaos.scenario.step import Step, parse_step
 
 if TYPE_CHECKING:
-    from chaos.testing.stage import Choice, Stage
+    from rocketbed.chaos.testing.stage import Choice, Stage
 
 
 @dataclass(slots=True, kw_only=True)

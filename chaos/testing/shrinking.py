@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from chaos.scenario.plan import Plan
-from chaos.scenario.shrink import Budget, shrink_plan
-from chaos.scenario.step import Step, parse_step
-from chaos.testing.order import Order, Told
-from chaos.testing.stage import Choice
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.shrink import Budget, shrink_plan
+from rocketbed.chaos.scenario.step import Step, parse_step
+from rocketbed.chaos.testing.order import Order, Told
+from rocketbed.chaos.testing.stage import Choice
 
 RUNS: Final = 60
 SECONDS: Final = 30.0

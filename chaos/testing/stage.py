@@ -16,21 +16,21 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from chaos.record import RunRecord
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.generator import GENERATED, Generate, draw_steps
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import At, Step
-from chaos.scenario.targets import check_target
-from chaos.testing.errors import ClusterFailed, FaultMissing
-from chaos.testing.operator import Operator
-from chaos.testing.script import Script
-from chaos.trial.api import Backend
-from chaos.trial.attendant import Company
-from chaos.trial.conductor import Conductor
-from chaos.trial.reading import Reading
-from chaos.trial.schedule import Held, Schedule
-from chaos.trial.targets import Resolver
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.generator import GENERATED, Generate, draw_steps
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import At, Step
+from rocketbed.chaos.scenario.targets import check_target
+from rocketbed.chaos.testing.errors import ClusterFailed, FaultMissing
+from rocketbed.chaos.testing.operator import Operator
+from rocketbed.chaos.testing.script import Script
+from rocketbed.chaos.trial.api import Backend
+from rocketbed.chaos.trial.attendant import Company
+from rocketbed.chaos.trial.conductor import Conductor
+from rocketbed.chaos.trial.reading import Reading
+from rocketbed.chaos.trial.schedule import Held, Schedule
+from rocketbed.chaos.trial.targets import Resolver
 
 T = TypeVar("T")
 
@@ -278,7 +278,7 @@ class Stage(Conductor):
         self, action: Callable[[], Awaitable[T]], what: str, timeout_s: float = SETTLE_S
     ) -> T:
         """Try until it works. Raises `ClusterFailed` with the last reason."""
-        from chaos.trial.load import ClientFailure
+        from rocketbed.chaos.trial.load import ClientFailure
 
         reason = "no answer"
         with trio.move_on_after(timeout_s):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.scenario.plan import Plan, Weather
-from chaos.testing.order import Order, Told
+from rocketbed.chaos.scenario.plan import Plan, Weather
+from rocketbed.chaos.testing.order import Order, Told
 
 STEPS_MAX: Final = 12
 IGNORE: Final = ".gitignore"

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from chaos.scratch import Scratch
-from chaos.testing.blocking import BlockingChaos, BlockingCluster
-from chaos.testing.child import run_forked
-from chaos.testing.cluster import Cluster
-from chaos.testing.errors import BudgetSpent
-from chaos.testing.faults import Chaos
-from chaos.testing.order import Order, Told
-from chaos.testing.performance import BUDGET, AsyncPerformance, BlockingPerformance, Body
+from rocketbed.chaos.scratch import Scratch
+from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
+from rocketbed.chaos.testing.child import run_forked
+from rocketbed.chaos.testing.cluster import Cluster
+from rocketbed.chaos.testing.errors import BudgetSpent
+from rocketbed.chaos.testing.faults import Chaos
+from rocketbed.chaos.testing.order import Order, Told
+from rocketbed.chaos.testing.performance import BUDGET, AsyncPerformance, BlockingPerformance, Body
 
 Finish = Callable[[Told, BaseException | None], None]
 """Called when the run is over, where it was: to render its error, and to keep what was logged."""

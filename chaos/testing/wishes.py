@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from chaos.scenario.check import CAPABILITIES, check_plan
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape, Weather
-from chaos.scenario.step import unknown
-from chaos.scenario.swarm import swarm_weather
-from chaos.scenario.units import parse_duration, parse_size
+from rocketbed.chaos.scenario.check import CAPABILITIES, check_plan
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.step import unknown
+from rocketbed.chaos.scenario.swarm import swarm_weather
+from rocketbed.chaos.scenario.units import parse_duration, parse_size
 
 BACKENDS: Final = ("sim", "process", "docker")
 LONGEST_S: Final = 3600.0

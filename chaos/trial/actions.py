@@ -12,12 +12,12 @@ from typing import Any, Final, cast
 
 import trio
 
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import Step
-from chaos.trial.api import Backend, CrashPoint, DiskFault, LinkState, Program
-from chaos.trial.effects import Effect, Effects, both_ways
-from chaos.trial.members import Members
-from chaos.trial.targets import Resolver, machine_names
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import Step
+from rocketbed.chaos.trial.api import Backend, CrashPoint, DiskFault, LinkState, Program
+from rocketbed.chaos.trial.effects import Effect, Effects, both_ways
+from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.trial.targets import Resolver, machine_names
 
 LOOK_S: Final = 0.02
 OPERATOR: Final = ("promote", "restart")

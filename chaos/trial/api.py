@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from chaos.history import HistoryWriter
-from chaos.record import Image
-from chaos.trace import Trace
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.record import Image
+from rocketbed.chaos.trace import Trace
 from rocketbed.world.api import Address, World
 
 Program = Callable[[World], Awaitable[None]]

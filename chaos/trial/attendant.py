@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from chaos.trial.api import Backend
+from rocketbed.chaos.trial.api import Backend
 
 if TYPE_CHECKING:
-    from chaos.trial.conductor import Conductor
+    from rocketbed.chaos.trial.conductor import Conductor
 
 Say = Callable[[str], None]
 """Gets a line for people."""

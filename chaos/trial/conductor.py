@@ -13,17 +13,17 @@ from typing import Final
 
 import trio
 
-from chaos.history import Function
-from chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Stall
-from chaos.scenario.plan import Plan
-from chaos.trial.actions import Actions
-from chaos.trial.api import Backend, Program
-from chaos.trial.attendant import OCCASIONS, Company
-from chaos.trial.load import ClientFailure, LoadControl, ProducerProgram, topic_names
-from chaos.trial.members import Members
-from chaos.trial.reading import FinalReader, GroupMember, QueueFollower, Reading
-from chaos.trial.schedule import Schedule
-from chaos.trial.targets import Resolver, consumer_names, producer_names
+from rocketbed.chaos.history import Function
+from rocketbed.chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Stall
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.actions import Actions
+from rocketbed.chaos.trial.api import Backend, Program
+from rocketbed.chaos.trial.attendant import OCCASIONS, Company
+from rocketbed.chaos.trial.load import ClientFailure, LoadControl, ProducerProgram, topic_names
+from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.trial.reading import FinalReader, GroupMember, QueueFollower, Reading
+from rocketbed.chaos.trial.schedule import Schedule
+from rocketbed.chaos.trial.targets import Resolver, consumer_names, producer_names
 from rocketbed.client.admin import Admin
 
 SAMPLE_S: Final = 0.5

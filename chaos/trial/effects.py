@@ -7,7 +7,7 @@ part here, and a link or disk gets the sum of the parts.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from chaos.trial.api import Backend, DiskFault, LinkState
+from rocketbed.chaos.trial.api import Backend, DiskFault, LinkState
 
 Pair = tuple[str, str]
 """One direction: from, to."""

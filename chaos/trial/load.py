@@ -13,11 +13,11 @@ from typing import Final
 
 import trio
 
-from chaos.history import Attempt, Function, HistoryWriter
-from chaos.history import Outcome as Said
-from chaos.scenario.plan import Plan
-from chaos.trial.latency import Latencies
-from chaos.workload import BODY_SIZE_MIN, Writer, body_crc, encode_body
+from rocketbed.chaos.history import Attempt, Function, HistoryWriter
+from rocketbed.chaos.history import Outcome as Said
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.latency import Latencies
+from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, encode_body
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent

@@ -10,9 +10,9 @@ from typing import Final
 
 import trio
 
-from chaos.history import Function
-from chaos.scenario.plan import Shape
-from chaos.trial.api import Backend, Sample
+from rocketbed.chaos.history import Function
+from rocketbed.chaos.scenario.plan import Shape
+from rocketbed.chaos.trial.api import Backend, Sample
 
 SERVING_S: Final = 30.0
 LOOK_S: Final = 0.05

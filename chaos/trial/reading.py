@@ -5,9 +5,9 @@ from typing import Final
 
 import trio
 
-from chaos.history import UNKNOWN, Function, HistoryWriter, Outcome
-from chaos.trial.load import ClientFailure, LoadControl
-from chaos.workload import body_crc, decode_body
+from rocketbed.chaos.history import UNKNOWN, Function, HistoryWriter, Outcome
+from rocketbed.chaos.trial.load import ClientFailure, LoadControl
+from rocketbed.chaos.workload import body_crc, decode_body
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Received

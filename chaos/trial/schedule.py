@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import trio
 
-from chaos.history import Function
-from chaos.scenario.plan import Plan
-from chaos.scenario.step import After, At, Every, Step, When
-from chaos.trial.actions import Actions, Done
-from chaos.trial.api import Backend, BackendError
-from chaos.trial.load import LoadControl
-from chaos.trial.members import Members
-from chaos.trial.targets import Resolver
+from rocketbed.chaos.history import Function
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import After, At, Every, Step, When
+from rocketbed.chaos.trial.actions import Actions, Done
+from rocketbed.chaos.trial.api import Backend, BackendError
+from rocketbed.chaos.trial.load import LoadControl
+from rocketbed.chaos.trial.members import Members
+from rocketbed.chaos.trial.targets import Resolver
 
 LOOK_S: Final = 0.05
 ACTION_S: Final = 60.0

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from random import Random
 
-from chaos.scenario.plan import Plan
-from chaos.scenario.targets import (
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import (
     NUMBERED,
     client_names,
     consumer_names,
     machine_names,
     producer_names,
 )
-from chaos.trial.members import Members
+from rocketbed.chaos.trial.members import Members
 
 __all__ = ["Resolver", "client_names", "consumer_names", "machine_names", "producer_names"]
 

@@ -6,12 +6,12 @@ disk.
 
 from typing import Final
 
-from node.broker.config_file import ConfigFile, ConfigFileError
-from node.broker.groups import SYSTEM_GROUPS, Groups
-from node.broker.offsets import Offsets
-from node.broker.topics import Topics, topic_name_problem, with_attributes
-from node.config import NodeConfig
-from node.store.store import MessageStore
+from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError
+from rocketbed.node.broker.groups import SYSTEM_GROUPS, Groups
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.topics import Topics, topic_name_problem, with_attributes
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import (
     DataVersion,

@@ -4,21 +4,21 @@ from collections.abc import Callable
 
 import trio
 
-from node.broker.admin import Admin
-from node.broker.clients import Clients
-from node.broker.config_file import ConfigFileError
-from node.broker.groups import Groups
-from node.broker.offsets import Offsets
-from node.broker.pull import Puller
-from node.broker.queries import Queries
-from node.broker.refusals import FEATURES, refuse
-from node.broker.runtime_info import RuntimeInfo
-from node.broker.send import Sender
-from node.broker.topics import Topics
-from node.config import NodeConfig
-from node.release import ReleaseQueue
-from node.store.store import MessageStore
-from node.watermark import Watermark
+from rocketbed.node.broker.admin import Admin
+from rocketbed.node.broker.clients import Clients
+from rocketbed.node.broker.config_file import ConfigFileError
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.pull import Puller
+from rocketbed.node.broker.queries import Queries
+from rocketbed.node.broker.refusals import FEATURES, refuse
+from rocketbed.node.broker.runtime_info import RuntimeInfo
+from rocketbed.node.broker.send import Sender
+from rocketbed.node.broker.topics import Topics
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.release import ReleaseQueue
+from rocketbed.node.store.store import MessageStore
+from rocketbed.node.watermark import Watermark
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.bodies import HaRuntimeInfo

@@ -10,9 +10,9 @@ from typing import Final
 
 import trio
 
-from node.broker.groups import Groups
-from node.broker.subscriptions import is_tag_type, tag_codes
-from node.broker.topics import Topics
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.subscriptions import is_tag_type, tag_codes
+from rocketbed.node.broker.topics import Topics
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import (
     CheckClientBody,

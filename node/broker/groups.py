@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from node.broker.config_file import ConfigFile, SavedTable
-from node.config import NodeConfig
+from rocketbed.node.broker.config_file import ConfigFile, SavedTable
+from rocketbed.node.config import NodeConfig
 from rocketbed.wire.bodies import (
     PERM_READ,
     DataVersion,

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from node.store.entry import NO_UNIT, Entry
+from rocketbed.node.store.entry import NO_UNIT, Entry
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import Command
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
-from node.config import NodeConfig
+from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.node.config import NodeConfig
 from rocketbed.wire.bodies import ConsumerOffsetTable, DataVersion
 from rocketbed.world.api import World
 

@@ -6,16 +6,16 @@ from typing import Final
 
 import trio
 
-from node.broker.clients import BROADCASTING, Clients
-from node.broker.groups import Groups
-from node.broker.long_polling import HeldPull, LongPolls
-from node.broker.offsets import Offsets
-from node.broker.subscriptions import BadExpression, is_tag_type, parse_tags
-from node.broker.topics import Topics
-from node.config import NodeConfig
-from node.store.reader import GetResult
-from node.store.status import GetStatus
-from node.store.store import MessageStore
+from rocketbed.node.broker.clients import BROADCASTING, Clients
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.long_polling import HeldPull, LongPolls
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.subscriptions import BadExpression, is_tag_type, parse_tags
+from rocketbed.node.broker.topics import Topics
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.store.reader import GetResult
+from rocketbed.node.store.status import GetStatus
+from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import PERM_READ, SubscriptionGroupConfig, TopicConfig
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from node.store.status import PutStatus
+from rocketbed.node.store.status import PutStatus
 from rocketbed.wire.command import ResponseCode
 
 PUT_CODES: Final[dict[PutStatus, ResponseCode]] = {

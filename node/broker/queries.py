@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from node.broker.groups import Groups
-from node.broker.offsets import Offsets
-from node.broker.topics import Topics
-from node.config import NodeConfig
-from node.store.status import GetStatus
-from node.store.store import MessageStore
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.broker.topics import Topics
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.store.status import GetStatus
+from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.headers import (

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import trio
 
-from node.broker.topics import Topics
-from node.config import NodeConfig
+from rocketbed.node.broker.topics import Topics
+from rocketbed.node.config import NodeConfig
 from rocketbed.remoting.client import dial, parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError

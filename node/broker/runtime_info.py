@@ -4,11 +4,11 @@ from typing import Final
 
 import trio
 
-from node.broker.pull import Puller
-from node.broker.send import Sender
-from node.config import NodeConfig
-from node.config_keys import KEYS
-from node.store.store import MessageStore
+from rocketbed.node.broker.pull import Puller
+from rocketbed.node.broker.send import Sender
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.config_keys import KEYS
+from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import DataVersion, KvTable
 from rocketbed.wire.command import Command, ResponseCode, answer

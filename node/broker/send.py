@@ -7,17 +7,17 @@ steps as we know; everything else is decided in `send_checks` first and then add
 
 from collections.abc import Sequence
 
-from node.broker.config_file import ConfigFileError
-from node.broker.groups import Groups
-from node.broker.put_codes import PUT_CODES, REJECTED
-from node.broker.send_checks import Decision, Refused, SendChecks
-from node.broker.topics import Topics
-from node.config import NodeConfig
-from node.release import ReleaseQueue
-from node.store.errors import MessageRejected, PutFailed
-from node.store.run import Run
-from node.store.status import PutStatus
-from node.store.store import MessageStore
+from rocketbed.node.broker.config_file import ConfigFileError
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
+from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
+from rocketbed.node.broker.topics import Topics
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.release import ReleaseQueue
+from rocketbed.node.store.errors import MessageRejected, PutFailed
+from rocketbed.node.store.run import Run
+from rocketbed.node.store.status import PutStatus
+from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import (
     LANGUAGE,

@@ -8,14 +8,14 @@ never stored as a plain one.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.broker.groups import Groups
-from node.broker.topics import (
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.topics import (
     NOT_SENDABLE,
     RETRY_PREFIX,
     Topics,
     topic_name_problem,
 )
-from node.config import NodeConfig
+from rocketbed.node.config import NodeConfig
 from rocketbed.wire.bodies import PERM_WRITE, TopicConfig
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.errors import RemoteProtocolError, RocketbedError

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from node.broker.config_file import AfterSave, ConfigFile, ConfigFileError, SavedTable
-from node.config import NodeConfig
+from rocketbed.node.broker.config_file import AfterSave, ConfigFile, ConfigFileError, SavedTable
+from rocketbed.node.config import NodeConfig
 from rocketbed.wire.bodies import (
     PERM_INHERIT,
     PERM_READ,

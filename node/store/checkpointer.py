@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import trio
 
-from node.store.checkpoint import Checkpoint
-from node.store.dispatch import Dispatcher
-from node.store.errors import StoreFailed
-from node.store.flush import Flusher
-from node.store.marks import Mark
-from node.store.parts import StoreParts
+from rocketbed.node.store.checkpoint import Checkpoint
+from rocketbed.node.store.dispatch import Dispatcher
+from rocketbed.node.store.errors import StoreFailed
+from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.marks import Mark
+from rocketbed.node.store.parts import StoreParts
 
 _COST_FACTOR = 5
 """Pause at least this many times the duration of a rise: with thousands of dirty queues it only

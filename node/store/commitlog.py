@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import trio
 
-from node.store.config import StoreConfig
-from node.store.entry import Entry
-from node.store.errors import CorruptRecord, PutFailed
-from node.store.files import FilePool
-from node.store.run import RETRY_TOPIC_MAX, Run, topic_head_maker
-from node.store.segments import SegmentRow
-from node.store.status import PutStatus
-from node.watermark import Watermark
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.errors import CorruptRecord, PutFailed
+from rocketbed.node.store.files import FilePool
+from rocketbed.node.store.run import RETRY_TOPIC_MAX, Run, topic_head_maker
+from rocketbed.node.store.segments import SegmentRow
+from rocketbed.node.store.status import PutStatus
+from rocketbed.node.watermark import Watermark
 from rocketbed.wire.message import pack_host
 from rocketbed.world.api import World
 

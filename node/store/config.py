@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from node.store.errors import BadStoreDirectory
+from rocketbed.node.store.errors import BadStoreDirectory
 
 MIB = 1 << 20
 SIZE_KEYS = (

@@ -8,7 +8,7 @@ fsync and made durable in bulk when the durable mark rises.
 import struct
 from collections.abc import Iterator
 
-from node.store.segments import SegmentRow
+from rocketbed.node.store.segments import SegmentRow
 
 UNIT = struct.Struct(">qiq")
 """Physical offset, record size, tag code: 20 bytes."""

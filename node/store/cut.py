@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from node.store.checkpoint import Checkpoint
-from node.store.checkpointer import store_ms_at
-from node.store.entry import Entry
-from node.store.parts import CUT_DIR, StoreParts
-from node.store.scan import Stop
+from rocketbed.node.store.checkpoint import Checkpoint
+from rocketbed.node.store.checkpointer import store_ms_at
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.parts import CUT_DIR, StoreParts
+from rocketbed.node.store.scan import Stop
 
 _CHUNK = 4 << 20
 _ZEROS = bytes(_CHUNK)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import trio
 
-from node.store.entry import Entry
-from node.store.errors import CorruptRecord
-from node.store.parts import StoreParts
-from node.store.scan import Scanned, Stop
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.errors import CorruptRecord
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.scan import Scanned, Stop
 
 SLICE = 2048
 """Entries that are dispatched before the loop gets its turn (about 5 ms)."""

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from node.store.status import PutStatus
+from rocketbed.node.store.status import PutStatus
 from rocketbed.wire.errors import RocketbedError
 
 

@@ -6,13 +6,13 @@ been in the directory since we wrote the mark; any trace of that and the mark co
 
 from dataclasses import dataclass
 
-from node.store.checkpoint import AbortFile, Checkpoint
-from node.store.entry import Entry
-from node.store.indexfile import Header
-from node.store.marks import Mark
-from node.store.parts import StoreParts
-from node.store.queues import AnyQueue
-from node.store.scan import RecordScanner, Scanned, Stop, parse_delay_levels
+from rocketbed.node.store.checkpoint import AbortFile, Checkpoint
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.indexfile import Header
+from rocketbed.node.store.marks import Mark
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.queues import AnyQueue
+from rocketbed.node.store.scan import RecordScanner, Scanned, Stop, parse_delay_levels
 
 UNKNOWN = -1
 

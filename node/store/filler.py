@@ -4,8 +4,8 @@ Only on the operator's order. The damaged bytes become the body of a rolled-back
 they are kept, and everything behind the hole stays where it is.
 """
 
-from node.store.errors import DamagedLog
-from node.store.parts import StoreParts
+from rocketbed.node.store.errors import DamagedLog
+from rocketbed.node.store.parts import StoreParts
 from rocketbed.wire.message import (
     MAGIC_V1,
     RECORD_MIN,

@@ -7,8 +7,8 @@ one fsync serves every producer that queued up during the one before.
 
 import trio
 
-from node.store.errors import StoreFailed
-from node.store.parts import StoreParts
+from rocketbed.node.store.errors import StoreFailed
+from rocketbed.node.store.parts import StoreParts
 
 PAGE = 4096
 

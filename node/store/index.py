@@ -4,10 +4,10 @@ import datetime
 from collections import deque
 from collections.abc import Callable
 
-from node.store.config import StoreConfig
-from node.store.entry import Entry
-from node.store.files import FilePool
-from node.store.indexfile import HEADER, Header, IndexFile
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.files import FilePool
+from rocketbed.node.store.indexfile import HEADER, Header, IndexFile
 from rocketbed.wire.javahash import index_hash, key_state
 from rocketbed.world.api import World
 

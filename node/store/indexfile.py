@@ -12,8 +12,8 @@ from array import array
 from collections import deque
 from typing import NamedTuple
 
-from node.store.entry import Entry
-from node.store.files import FilePool
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.files import FilePool
 from rocketbed.wire.javahash import key_state
 from rocketbed.world.api import File
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 import crcmod.predefined
 import orjson
 
-from node.store.index import pack_header, unpack_header
-from node.store.indexfile import Header
+from rocketbed.node.store.index import pack_header, unpack_header
+from rocketbed.node.store.indexfile import Header
 from rocketbed.world.api import World
 
 CKPT_NAME = "rocketbed.ckpt"

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.store.checkpoint import Witnesses
-from node.store.commitlog import CommitLog
-from node.store.config import StoreConfig
-from node.store.files import FilePool
-from node.store.index import Index
-from node.store.marks import Marks
-from node.store.queues import Queues
-from node.store.scan import RecordScanner, parse_delay_levels
-from node.watermark import Watermark
+from rocketbed.node.store.checkpoint import Witnesses
+from rocketbed.node.store.commitlog import CommitLog
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.files import FilePool
+from rocketbed.node.store.index import Index
+from rocketbed.node.store.marks import Marks
+from rocketbed.node.store.queues import Queues
+from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
+from rocketbed.node.watermark import Watermark
 from rocketbed.world.api import World
 
 STAGING_DIR = "rocketbed.tmp"

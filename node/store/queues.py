@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from node.store.config import StoreConfig
-from node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
-from node.store.entry import ONE_UNIT, Entry
-from node.store.files import FilePool
-from node.store.segments import SegmentRow
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
+from rocketbed.node.store.entry import ONE_UNIT, Entry
+from rocketbed.node.store.files import FilePool
+from rocketbed.node.store.segments import SegmentRow
 from rocketbed.world.api import World
 
 QUEUE_DIR = "consumequeue"

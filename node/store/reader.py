@@ -7,9 +7,9 @@ What the page cache holds is read in the loop; what it does not hold goes throug
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from node.store.consumequeue import BLANK_UNIT_SIZE, BatchConsumeQueue, ConsumeQueue
-from node.store.parts import StoreParts
-from node.store.status import GetStatus
+from rocketbed.node.store.consumequeue import BLANK_UNIT_SIZE, BatchConsumeQueue, ConsumeQueue
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.status import GetStatus
 from rocketbed.wire.message import HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
 from rocketbed.world.api import File
 

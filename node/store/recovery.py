@@ -9,20 +9,20 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from node.store.checkpoint import Checkpoint
-from node.store.checkpointer import Checkpointer
-from node.store.config import SIZE_KEYS
-from node.store.cut import cut_log, keep_cut_bytes, last_nonzero
-from node.store.dispatch import Dispatcher
-from node.store.entry import NO_UNIT, Entry
-from node.store.errors import BadStoreDirectory, DamagedLog
-from node.store.evidence import UNKNOWN, Evidence, closed_by_rocketmq, gather
-from node.store.filler import fill_hole
-from node.store.flush import Flusher
-from node.store.marks import Mark
-from node.store.parts import StoreParts
-from node.store.scan import RecordScanner, Stop, parse_delay_levels
-from node.store.tail import look_behind
+from rocketbed.node.store.checkpoint import Checkpoint
+from rocketbed.node.store.checkpointer import Checkpointer
+from rocketbed.node.store.config import SIZE_KEYS
+from rocketbed.node.store.cut import cut_log, keep_cut_bytes, last_nonzero
+from rocketbed.node.store.dispatch import Dispatcher
+from rocketbed.node.store.entry import NO_UNIT, Entry
+from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog
+from rocketbed.node.store.evidence import UNKNOWN, Evidence, closed_by_rocketmq, gather
+from rocketbed.node.store.filler import fill_hole
+from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.marks import Mark
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.scan import RecordScanner, Stop, parse_delay_levels
+from rocketbed.node.store.tail import look_behind
 
 READ_SIZE = 4 << 20
 MARK_EVERY = 256 << 20

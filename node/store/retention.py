@@ -7,9 +7,9 @@ segment is at least as young, and it is found without reading the whole segment.
 
 import trio
 
-from node.store.checkpointer import store_ms_at
-from node.store.config import StoreConfig
-from node.store.parts import StoreParts
+from rocketbed.node.store.checkpointer import store_ms_at
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.parts import StoreParts
 from rocketbed.world.api import DiskUsage
 
 HOUR_MS = 3_600_000

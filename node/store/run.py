@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from node.store.entry import ONE_UNIT, Entry
-from node.store.errors import MessageRejected
-from node.store.status import PutStatus
+from rocketbed.node.store.entry import ONE_UNIT, Entry
+from rocketbed.node.store.errors import MessageRejected
+from rocketbed.node.store.status import PutStatus
 from rocketbed.wire.javahash import tag_code
 from rocketbed.wire.message import (
     BLANK,
@@ -41,7 +41,7 @@ from rocketbed.wire.properties import (
 )
 
 if TYPE_CHECKING:
-    from node.store.commitlog import CommitLog
+    from rocketbed.node.store.commitlog import CommitLog
 
 FIXED = {
     (8, 8): struct.Struct(">5i2qiq8sq8siqi"),

@@ -9,7 +9,7 @@ import zlib
 from enum import Enum, auto
 from typing import NamedTuple
 
-from node.store.entry import NO_UNIT, ONE_UNIT, Entry
+from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry
 from rocketbed.wire.javahash import tag_code
 from rocketbed.wire.message import (
     BLANK,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import trio
 
-from node.store.parts import StoreParts
-from node.store.scan import RecordScanner, Scanned, Stop, parse_delay_levels
-from node.store.tail import look_behind
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.scan import RecordScanner, Scanned, Stop, parse_delay_levels
+from rocketbed.node.store.tail import look_behind
 
 STEP = 1 << 20
 """Bytes read and checked at a time (about 4 ms of the loop)."""

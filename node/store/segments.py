@@ -5,8 +5,8 @@ its first byte, in 20 digits, and always has its full length: a broker refuses t
 (store.md 1.2). A write or read never crosses a segment.
 """
 
-from node.store.errors import BadStoreDirectory
-from node.store.files import FilePool
+from rocketbed.node.store.errors import BadStoreDirectory
+from rocketbed.node.store.files import FilePool
 from rocketbed.world.api import File, World
 
 NAME_DIGITS = 20

@@ -5,21 +5,21 @@ from typing import NoReturn
 
 import trio
 
-from node.store.checkpointer import Checkpointer
-from node.store.commitlog import CommitLog
-from node.store.config import StoreConfig
-from node.store.cut import Boundary, boundary_below, cut_log, keep_cut_bytes
-from node.store.dispatch import Arrival, Dispatcher
-from node.store.errors import PutFailed, StoreError, StoreFailed, StoreLocked
-from node.store.flush import Flusher
-from node.store.parts import TopicSource, make_parts
-from node.store.reader import GetResult, QueryResult, Range, Reader
-from node.store.recovery import Recovery, RecoveryReport
-from node.store.retention import Retention
-from node.store.run import Run
-from node.store.scrub import Scrubber
-from node.store.status import PutStatus
-from node.watermark import Watermark
+from rocketbed.node.store.checkpointer import Checkpointer
+from rocketbed.node.store.commitlog import CommitLog
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.cut import Boundary, boundary_below, cut_log, keep_cut_bytes
+from rocketbed.node.store.dispatch import Arrival, Dispatcher
+from rocketbed.node.store.errors import PutFailed, StoreError, StoreFailed, StoreLocked
+from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.parts import TopicSource, make_parts
+from rocketbed.node.store.reader import GetResult, QueryResult, Range, Reader
+from rocketbed.node.store.recovery import Recovery, RecoveryReport
+from rocketbed.node.store.retention import Retention
+from rocketbed.node.store.run import Run
+from rocketbed.node.store.scrub import Scrubber
+from rocketbed.node.store.status import PutStatus
+from rocketbed.node.watermark import Watermark
 from rocketbed.wire.message import offset_message_id
 from rocketbed.world.api import Lock, World
 

@@ -6,9 +6,9 @@ Here every byte position behind it is searched for records that say they are whe
 
 from dataclasses import dataclass
 
-from node.store.cut import is_zero
-from node.store.parts import StoreParts
-from node.store.scan import RecordScanner, parse_delay_levels
+from rocketbed.node.store.cut import is_zero
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
 from rocketbed.wire.message import HEAD
 
 _CHUNK = 4 << 20

@@ -8,8 +8,8 @@ again to say what is wrong and where.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pipeline.checks.found import Check
-from pipeline.checks.tables import KEY, at_place, in_log, user_topic
+from rocketbed.pipeline.checks.found import Check
+from rocketbed.pipeline.checks.tables import KEY, at_place, in_log, user_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.checks.found import Check
-from pipeline.checks.tables import at_place, in_log
+from rocketbed.pipeline.checks.found import Check
+from rocketbed.pipeline.checks.tables import at_place, in_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.checks.found import Check
-from pipeline.checks.tables import (
+from rocketbed.pipeline.checks.found import Check
+from rocketbed.pipeline.checks.tables import (
     KEY,
     SYS_PREPARED,
     SYS_ROLLBACK,

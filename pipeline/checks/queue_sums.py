@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pipeline.jobs.inputs import ReplicaLog
+    from rocketbed.pipeline.jobs.inputs import ReplicaLog
 
 PLACE_PRIME: Final = 2_147_483_629
 SUM_PRIME: Final = 2_147_483_587
@@ -29,9 +29,9 @@ LIGHT_TOPIC: Final = "%LMQ%"
 def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFrame":
     """For each queue of these replicas its sums over entries of the log's range, and how many
     entries point behind the log's end (`beyond`)."""
-    from pipeline.files.decode import Wanted
-    from pipeline.files.views import plan_view
-    from pipeline.options import Options
+    from rocketbed.pipeline.files.decode import Wanted
+    from rocketbed.pipeline.files.views import plan_view
+    from rocketbed.pipeline.options import Options
 
     work: list[tuple[str, int, int, Any]] = []
     for log in logs:
@@ -49,10 +49,10 @@ def entry_sums(spark: "SparkSession", logs: "Sequence[ReplicaLog]") -> "DataFram
 
 def part_sums(label: str, start: int, end: int, part: Any) -> "Iterator[pyarrow.RecordBatch]":
     """Sums of one part of the view `consumequeue`, one batch for each of its batches."""
-    from pipeline.files.decode import Wanted
-    from pipeline.files.views import read_view
-    from pipeline.options import Options
-    from pipeline.schema import arrow_schema
+    from rocketbed.pipeline.files.decode import Wanted
+    from rocketbed.pipeline.files.views import read_view
+    from rocketbed.pipeline.options import Options
+    from rocketbed.pipeline.schema import arrow_schema
 
     options = Options(path="-", view="consumequeue")
     for batch in read_view(part, arrow_schema("consumequeue"), options, Wanted()):

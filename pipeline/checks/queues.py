@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pipeline.checks.found import Check
-from pipeline.checks.order import in_a_queue
-from pipeline.checks.queue_sums import LIGHT_TOPIC, unequal_labels
+from rocketbed.pipeline.checks.found import Check
+from rocketbed.pipeline.checks.order import in_a_queue
+from rocketbed.pipeline.checks.queue_sums import LIGHT_TOPIC, unequal_labels
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,8 +7,8 @@ DROPMALFORMED leaves it out, FAILFAST ends the query.
 import struct
 from typing import Final, NamedTuple
 
-from pipeline.errors import PipelineError
 from rocketbed.inspect.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
+from rocketbed.pipeline.errors import PipelineError
 
 BAD_MAGIC: Final = "bad_magic"
 """Neither a message nor a filler begins here; a zeroed range for instance."""

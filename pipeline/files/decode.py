@@ -15,8 +15,8 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.files.arrays import flags, mask_of, numbers, repeated, slices, texts
-from pipeline.files.corrupt import (
+from rocketbed.pipeline.files.arrays import flags, mask_of, numbers, repeated, slices, texts
+from rocketbed.pipeline.files.corrupt import (
     BAD_BODY,
     CRC_MISMATCH,
     MISSING_SEGMENT,
@@ -25,15 +25,15 @@ from pipeline.files.corrupt import (
     Gap,
     RocketbedCorrupt,
 )
-from pipeline.files.derived import compressed_rows, host_column, unpack_row
-from pipeline.files.frame import Frame
-from pipeline.files.judge import Faults, crc_faults, text_faults
-from pipeline.files.segments import Segment
-from pipeline.files.splits import Split, scan_split
-from pipeline.files.sync import first_record
-from pipeline.files.texts import PROPERTIES, property_column, text_column
-from pipeline.options import Options
-from pipeline.schema import CORRUPT, arrow_schema, canonical
+from rocketbed.pipeline.files.derived import compressed_rows, host_column, unpack_row
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.judge import Faults, crc_faults, text_faults
+from rocketbed.pipeline.files.segments import Segment
+from rocketbed.pipeline.files.splits import Split, scan_split
+from rocketbed.pipeline.files.sync import first_record
+from rocketbed.pipeline.files.texts import PROPERTIES, property_column, text_column
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import CORRUPT, arrow_schema, canonical
 
 logger = logging.getLogger("rocketbed.pipeline")
 

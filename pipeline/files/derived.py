@@ -10,9 +10,9 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.files.arrays import numbers, texts
-from pipeline.files.frame import Frame
 from rocketbed.inspect.bodies import BODY_SIZE_MAX, SYS_COMPRESSED
+from rocketbed.pipeline.files.arrays import numbers, texts
+from rocketbed.pipeline.files.frame import Frame
 
 _HOSTS_REMEMBERED: Final = 65_536
 _CODECS: Final = {1: "lz4", 2: "zstd"}

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy
 from numpy.typing import NDArray
 
-from pipeline.files.walk import Positions
 from rocketbed.inspect.record import MAGIC_V1, MAGIC_V2, SYS_BORN_IPV6, SYS_STORE_IPV6
+from rocketbed.pipeline.files.walk import Positions
 
 SYS_HOSTS: Final = SYS_BORN_IPV6 | SYS_STORE_IPV6
 TAIL_SIZE_MIN: Final = 3

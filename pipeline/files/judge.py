@@ -10,12 +10,12 @@ from typing import Final
 import numpy
 from numpy.typing import NDArray
 
-from pipeline.files.arrays import mask_of
-from pipeline.files.corrupt import BAD_PROPERTIES, BAD_TOPIC, CRC_MISMATCH
-from pipeline.files.frame import Frame
-from pipeline.files.texts import text_column
-from pipeline.files.walk import Positions
 from rocketbed.inspect.record import CRC_PROPERTY, CRC_PROPERTY_SIZE, SECTOR, crc_digits
+from rocketbed.pipeline.files.arrays import mask_of
+from rocketbed.pipeline.files.corrupt import BAD_PROPERTIES, BAD_TOPIC, CRC_MISMATCH
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.texts import text_column
+from rocketbed.pipeline.files.walk import Positions
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _TAIL: Final = numpy.frombuffer(CRC_PROPERTY, numpy.uint8)

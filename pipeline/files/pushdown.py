@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.decode import Wanted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RANGES = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow
 
-from pipeline.files.decode import Wanted, batches
-from pipeline.files.splits import (
+from rocketbed.pipeline.files.decode import Wanted, batches
+from rocketbed.pipeline.files.splits import (
     Replica,
     Split,
     data_end,
@@ -15,8 +15,8 @@ from pipeline.files.splits import (
     parse_paths,
     plan_splits,
 )
-from pipeline.files.views import plan_view, read_view
-from pipeline.options import Options
+from rocketbed.pipeline.files.views import plan_view, read_view
+from rocketbed.pipeline.options import Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 import os
 from typing import Final, NamedTuple
 
-from pipeline.errors import PipelineError
-from pipeline.options import OptionError
 from rocketbed.inspect.files import SegmentFile, list_segments
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, read_marks
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.options import OptionError
 
 UNKNOWN: Final = -1
 """The offset of a mark that is not there."""

@@ -9,11 +9,11 @@ whole record stands.
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.files.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason, may_be_long
-from pipeline.files.frame import Frame
-from pipeline.files.segments import WINDOW, WINDOW_MIN, Segment, Window
-from pipeline.files.walk import walk
 from rocketbed.inspect.record import RECORD_SIZE_MIN, blank_size, scan_record
+from rocketbed.pipeline.files.corrupt import SHOWN_MAX, TORN_TAIL, Gap, frame_reason, may_be_long
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.segments import WINDOW, WINDOW_MIN, Segment, Window
+from rocketbed.pipeline.files.walk import walk
 
 _UNKNOWN: Final = -1
 _HEAD_MAX: Final = 112

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from pipeline.files.corrupt import DataLost
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import FilePool
 from rocketbed.inspect.record import MAGIC_PREFIX
+from rocketbed.pipeline.files.corrupt import DataLost
 
 WINDOW: Final = 8 << 20
 """Bytes of a window. Any record is read whole, so a longer one makes a longer window."""

@@ -10,8 +10,10 @@ from typing import Final
 
 import numpy
 
-from pipeline.files.frame import Frame
-from pipeline.files.replicas import (
+from rocketbed.inspect.files import SegmentFile
+from rocketbed.inspect.record import scan_record
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.replicas import (
     UNKNOWN,
     NotAStore,
     Replica,
@@ -19,11 +21,9 @@ from pipeline.files.replicas import (
     log_files,
     parse_paths,
 )
-from pipeline.files.scan import Scan
-from pipeline.files.segments import WINDOW_MIN, Segment
-from pipeline.files.sync import queue_anchor
-from rocketbed.inspect.files import SegmentFile
-from rocketbed.inspect.record import scan_record
+from rocketbed.pipeline.files.scan import Scan
+from rocketbed.pipeline.files.segments import WINDOW_MIN, Segment
+from rocketbed.pipeline.files.sync import queue_anchor
 
 __all__ = [
     "CLOCK_MARGIN_MS",

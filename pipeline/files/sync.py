@@ -11,16 +11,16 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pipeline.files.replicas import Replica
-from pipeline.files.scan import Scan, good_records
-from pipeline.files.segments import Segment
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.consumequeue import UNIT
 from rocketbed.inspect.files import FilePool, SegmentFile, list_segments
 from rocketbed.inspect.record import blank_size
+from rocketbed.pipeline.files.replicas import Replica
+from rocketbed.pipeline.files.scan import Scan, good_records
+from rocketbed.pipeline.files.segments import Segment
 
 if TYPE_CHECKING:
-    from pipeline.files.splits import Split
+    from rocketbed.pipeline.files.splits import Split
 
 QUEUES_MAX: Final = 256
 """Queues that are looked into; any of them gives a right answer, more give a nearer one."""

@@ -10,10 +10,10 @@ import numpy
 import pyarrow
 from pyarrow import compute
 
-from pipeline.files.arrays import mask_of, numbers, numbers_of, slices
-from pipeline.files.frame import Frame
-from pipeline.files.walk import Positions
 from rocketbed.inspect.properties import parse_properties
+from rocketbed.pipeline.files.arrays import mask_of, numbers, numbers_of, slices
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.walk import Positions
 
 PROPERTIES: Final = {"tags": "TAGS", "keys": "KEYS", "uniq_key": "UNIQ_KEY"}
 """Property of each derived column."""

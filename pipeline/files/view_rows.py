@@ -15,15 +15,15 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.files.corrupt import DataLost
-from pipeline.files.decode import Decoder, Wanted
-from pipeline.files.segments import Segment
-from pipeline.files.splits import Replica, Split
-from pipeline.options import Options
-from pipeline.schema import CORRUPT, arrow_schema
 from rocketbed.inspect.consumequeue import PRE_BLANK_SIZE, BatchConsumeQueue
 from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.index import ENTRY, HEADER, SLOT, IndexLayout, read_header
+from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.decode import Decoder, Wanted
+from rocketbed.pipeline.files.segments import Segment
+from rocketbed.pipeline.files.splits import Replica, Split
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import CORRUPT, arrow_schema
 
 UNIT: Final = numpy.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 INDEX_ENTRY: Final = numpy.dtype(

@@ -13,16 +13,23 @@ import numpy
 import pyarrow
 from pyarrow import compute
 
-from pipeline.errors import PipelineError
-from pipeline.files.arrays import numbers
-from pipeline.files.decode import Wanted
-from pipeline.files.splits import NotAStore, Replica, Split, log_files, plan_splits
-from pipeline.files.view_rows import Columns, IndexPart, QueuePart, block_rows, file_row, rows_of
-from pipeline.options import OptionError, Options
-from pipeline.schema import arrow_schema
 from rocketbed.inspect import NotAStore as NotReadable
 from rocketbed.inspect import open_directory
 from rocketbed.inspect.files import list_segments
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.files.arrays import numbers
+from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.splits import NotAStore, Replica, Split, log_files, plan_splits
+from rocketbed.pipeline.files.view_rows import (
+    Columns,
+    IndexPart,
+    QueuePart,
+    block_rows,
+    file_row,
+    rows_of,
+)
+from rocketbed.pipeline.options import OptionError, Options
+from rocketbed.pipeline.schema import arrow_schema
 
 _FILTERS: Final = {
     "consumequeue": frozenset(("topics", "offsets")),

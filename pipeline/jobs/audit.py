@@ -12,10 +12,10 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import EXIT_FINDING, PipelineError
-from pipeline.jobs.audit_page import write_page
-from pipeline.jobs.common import Job
-from pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.audit_page import write_page
+from rocketbed.pipeline.jobs.common import Job
+from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -102,7 +102,7 @@ def _records(
     job: Job, logs: Sequence[BrokerLog], topics: Sequence[str], columns: Sequence[str]
 ) -> "DataFrame":
     """One replica of each broker, up to what all replicas hold. A bad record has no topic."""
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     frames = []
     needed = list(dict.fromkeys(["topic", *columns]))

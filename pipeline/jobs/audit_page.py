@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pipeline.jobs.audit import Audit
+    from rocketbed.pipeline.jobs.audit import Audit
 
 WIDTH: Final = 940
 HEIGHT: Final = 170

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import EXIT_FINDING, PipelineError
-from pipeline.jobs.common import Job, WrongUsage
-from pipeline.jobs.seeds import GOOD, SeedOptions, run_seed
-from pipeline.report import write_whole
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.seeds import GOOD, SeedOptions, run_seed
+from rocketbed.pipeline.report import write_whole
 
 if TYPE_CHECKING:
     import pyarrow

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.failures import explain
-from pipeline.progress import Progress
-from pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE, Report
-from pipeline.session import build_session
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.failures import explain
+from rocketbed.pipeline.progress import Progress
+from rocketbed.pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE, Report
+from rocketbed.pipeline.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -227,7 +227,7 @@ def _shown(settings: JobSettings) -> dict[str, Any]:
 
 
 def _all_versions(spark: "SparkSession") -> dict[str, str]:
-    from pipeline.report import versions
+    from rocketbed.pipeline.report import versions
 
     found = versions()
     with suppress(Exception):

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from pipeline.errors import EXIT_FINDING, PipelineError
-from pipeline.jobs.common import Job, WrongUsage
-from pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
-from pipeline.report import write_whole
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+from rocketbed.pipeline.report import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -89,7 +89,7 @@ def export(job: Job, options: ExportOptions) -> None:
 
 def exported_columns(chosen: tuple[str, ...]) -> tuple[str, ...]:
     """The columns of the files: those chosen, or all. Raises `WrongUsage` for one that is not."""
-    from pipeline.schema import RECORDS
+    from rocketbed.pipeline.schema import RECORDS
 
     if unknown := [name for name in chosen if name not in RECORDS]:
         raise WrongUsage(f"no column {unknown[0]!r}; there are {', '.join(RECORDS)}")
@@ -196,7 +196,7 @@ def _write(
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     assert job.settings.out is not None
     needed = dict.fromkeys([*columns, "topic", "store_timestamp", "physical_offset", "body_crc"])

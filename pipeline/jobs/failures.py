@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-from pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing
+from rocketbed.pipeline.errors import EXIT_SPARK, PipelineError, SparkMissing
 
 MEMORY: Final = ("OutOfMemoryError", "GC overhead limit exceeded")
 LOST: Final = ("ExecutorLostFailure", "Python worker exited unexpectedly", "lost executor")
@@ -82,7 +82,7 @@ def _ours(text: str) -> PipelineError | None:
     """An error of the pipeline that was raised in an executor, from its traceback."""
     for name, said in reversed(_PYTHON_ERROR.findall(text)):
         module, _, kind = name.rpartition(".")
-        if not module.startswith("pipeline"):
+        if not module.startswith("rocketbed.pipeline"):
             continue
         error = PipelineError(said[:TEXT_MAX])
         with suppress(ImportError):

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.jobs.common import JobSettings, WrongUsage
-from pipeline.report import Report
+from rocketbed.pipeline.jobs.common import JobSettings, WrongUsage
+from rocketbed.pipeline.report import Report
 
 if TYPE_CHECKING:
-    from pipeline.files.splits import Replica
+    from rocketbed.pipeline.files.splits import Replica
 
 LOG: str = "commitlog"
 
@@ -55,7 +55,7 @@ class BrokerLog:
 
 def broker_logs(settings: JobSettings) -> list[BrokerLog]:
     """The brokers of the stores that were named, sorted. Raises `PipelineError`, `WrongUsage`."""
-    from pipeline.files.splits import parse_paths
+    from rocketbed.pipeline.files.splits import parse_paths
 
     if settings.endpoints:
         raise WrongUsage("this job reads store directories: give --store DIR, once or more")
@@ -86,14 +86,14 @@ def note_inputs(report: Report, logs: list[BrokerLog]) -> None:
 
 
 def _broker_log(name: str, replicas: "list[Replica]") -> BrokerLog:
-    from pipeline.files.splits import confirmed_end
+    from rocketbed.pipeline.files.splits import confirmed_end
 
     logs = tuple(_replica_log(replica) for replica in replicas)
     return BrokerLog(name, logs, max(log.start for log in logs), confirmed_end(replicas))
 
 
 def _replica_log(replica: "Replica") -> ReplicaLog:
-    from pipeline.files.splits import confirmed_end
+    from rocketbed.pipeline.files.splits import confirmed_end
 
     end = confirmed_end([replica])
     files = [

@@ -32,12 +32,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow
 
-from pipeline.errors import EXIT_FINDING, PipelineError
-from pipeline.files.reading import read_ends
-from pipeline.files.splits import Split, plan_splits
-from pipeline.jobs.common import Job, WrongUsage
-from pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
-from pipeline.jobs.rebuild_blobs import (
+from rocketbed.inspect import NotAStore, Settings, SettingsError, StoreDirectory, open_directory
+from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
+from rocketbed.inspect.dispatch import Dispatcher
+from rocketbed.inspect.index import IndexLayout
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.files.reading import read_ends
+from rocketbed.pipeline.files.splits import Split, plan_splits
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.rebuild_blobs import (
     BATCH,
     DAMAGE,
     INDEX,
@@ -50,8 +54,8 @@ from pipeline.jobs.rebuild_blobs import (
     runs_of,
     table_of,
 )
-from pipeline.jobs.rebuild_dispatch import SplitDispatch
-from pipeline.jobs.rebuild_files import (
+from rocketbed.pipeline.jobs.rebuild_dispatch import SplitDispatch
+from rocketbed.pipeline.jobs.rebuild_files import (
     WRITTEN_DDL,
     Written,
     write_index_file,
@@ -59,7 +63,7 @@ from pipeline.jobs.rebuild_files import (
     write_queue_file,
     written_batch,
 )
-from pipeline.jobs.rebuild_place import (
+from rocketbed.pipeline.jobs.rebuild_place import (
     BLOBS,
     PARTS,
     STAGING,
@@ -68,12 +72,8 @@ from pipeline.jobs.rebuild_place import (
     named,
     put_in_place,
 )
-from pipeline.jobs.rebuild_plan import index_pieces, uneven_queues
-from pipeline.jobs.verify import configured
-from rocketbed.inspect import NotAStore, Settings, SettingsError, StoreDirectory, open_directory
-from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
-from rocketbed.inspect.dispatch import Dispatcher
-from rocketbed.inspect.index import IndexLayout
+from rocketbed.pipeline.jobs.rebuild_plan import index_pieces, uneven_queues
+from rocketbed.pipeline.jobs.verify import configured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

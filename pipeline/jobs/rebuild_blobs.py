@@ -16,7 +16,7 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.files.arrays import flags, numbers, texts
+from rocketbed.pipeline.files.arrays import flags, numbers, texts
 
 QUEUE: Final = "queue"
 BATCH: Final = "batch"

@@ -15,14 +15,24 @@ import numpy
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.files.arrays import mask_of, numbers_of, slices
-from pipeline.files.corrupt import CRC_MISMATCH, Gap
-from pipeline.files.frame import Frame
-from pipeline.files.judge import crc_faults, text_faults
-from pipeline.files.segments import Segment
-from pipeline.files.splits import Split, scan_split
-from pipeline.files.sync import first_record
-from pipeline.jobs.rebuild_blobs import (
+from rocketbed.inspect.consumequeue import UNIT
+from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Topic
+from rocketbed.inspect.properties import SCHEDULE_TOPIC, java_hash
+from rocketbed.inspect.record import (
+    SYS_PREPARED,
+    SYS_ROLLBACK,
+    SYS_TRANSACTION,
+    Scanned,
+    scan_record,
+)
+from rocketbed.pipeline.files.arrays import mask_of, numbers_of, slices
+from rocketbed.pipeline.files.corrupt import CRC_MISMATCH, Gap
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.judge import crc_faults, text_faults
+from rocketbed.pipeline.files.segments import Segment
+from rocketbed.pipeline.files.splits import Split, scan_split
+from rocketbed.pipeline.files.sync import first_record
+from rocketbed.pipeline.jobs.rebuild_blobs import (
     BATCH,
     BATCH_UNITS,
     DAMAGE,
@@ -34,17 +44,7 @@ from pipeline.jobs.rebuild_blobs import (
     BlobWriter,
     Run,
 )
-from pipeline.jobs.rebuild_keys import NotAscii, row_keys, tag_codes
-from rocketbed.inspect.consumequeue import UNIT
-from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Topic
-from rocketbed.inspect.properties import SCHEDULE_TOPIC, java_hash
-from rocketbed.inspect.record import (
-    SYS_PREPARED,
-    SYS_ROLLBACK,
-    SYS_TRANSACTION,
-    Scanned,
-    scan_record,
-)
+from rocketbed.pipeline.jobs.rebuild_keys import NotAscii, row_keys, tag_codes
 
 ROWS: Final = 16_384
 """Records of a frame: about a window of them."""

@@ -19,10 +19,10 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.jobs.rebuild_blobs import BATCH, Run, columns_of
 from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT, BatchUnit
 from rocketbed.inspect.index import ENTRY, HEADER, IndexLayout
 from rocketbed.inspect.writers import BatchQueueWriter, QueueWriter, SlotRefused
+from rocketbed.pipeline.jobs.rebuild_blobs import BATCH, Run, columns_of
 
 _UNIT: Final = numpy.dtype([("offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 _ENTRY: Final = numpy.dtype(

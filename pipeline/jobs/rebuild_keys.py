@@ -7,10 +7,10 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.files.arrays import mask_of
-from pipeline.files.frame import Frame
-from pipeline.files.texts import property_column
-from pipeline.jobs.rebuild_hash import Hashes, appended, hashes_of, key_hashes, text_parts
+from rocketbed.pipeline.files.arrays import mask_of
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.texts import property_column
+from rocketbed.pipeline.jobs.rebuild_hash import Hashes, appended, hashes_of, key_hashes, text_parts
 
 
 class NotAscii(NamedTuple):

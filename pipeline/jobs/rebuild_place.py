@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pipeline.jobs.common import WrongUsage
-from pipeline.jobs.rebuild_files import Written
-from pipeline.jobs.rebuild_plan import index_names
+from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.jobs.rebuild_files import Written
+from rocketbed.pipeline.jobs.rebuild_plan import index_names
 
 PARTS: Final = ("consumequeue", "batchconsumequeue", "index")
 STAGING: Final = "rebuild.staging"

@@ -4,10 +4,10 @@ which queues have to be gone through again."""
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 
-from pipeline.jobs.rebuild_blobs import INDEX, KEYS, Run
-from pipeline.jobs.rebuild_files import Written
 from rocketbed.inspect.index import IndexLayout
 from rocketbed.inspect.writers import next_name
+from rocketbed.pipeline.jobs.rebuild_blobs import INDEX, KEYS, Run
+from rocketbed.pipeline.jobs.rebuild_files import Written
 
 
 def index_pieces(runs: Iterable[Run], layout: IndexLayout) -> list[Run]:

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import EXIT_FINDING, PipelineError
-from pipeline.jobs.common import Job, WrongUsage
-from pipeline.jobs.inputs import broker_logs, note_inputs
-from pipeline.jobs.replay_send import COLUMNS, RESULT, Pace, send_task
-from pipeline.jobs.replay_target import (
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.replay_send import COLUMNS, RESULT, Pace, send_task
+from rocketbed.pipeline.jobs.replay_target import (
     SYSTEM_TOPICS,
     SourceQueue,
     live_topics,
@@ -33,8 +33,8 @@ from pipeline.jobs.replay_target import (
     prepare_topics,
     refuse_same_brokers,
 )
-from pipeline.options import time_in_ms
-from pipeline.sink.options import SinkOptions
+from rocketbed.pipeline.options import time_in_ms
+from rocketbed.pipeline.sink.options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow
@@ -189,7 +189,7 @@ def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]
     """Rows of all sources, with the column `kind`."""
     from pyspark.sql import functions as f
 
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
     frames = [reader.options(**source).load() for source in sources]

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.sink.keys import ORIGIN, TaskKey
-from pipeline.sink.options import SinkOptions
-from pipeline.sink.rate import TokenBucket
-from pipeline.sink.rows import Outgoing, outgoing
+from rocketbed.pipeline.sink.keys import ORIGIN, TaskKey
+from rocketbed.pipeline.sink.options import SinkOptions
+from rocketbed.pipeline.sink.rate import TokenBucket
+from rocketbed.pipeline.sink.rows import Outgoing, outgoing
 from rocketbed.wire.properties import NAME_END, PAIR_END, UNIQUE_KEY
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def send_task(
 async def _run(
     rows: Iterator[Due], options: SinkOptions, key: TaskKey, pace: Pace
 ) -> dict[str, Any]:
-    from pipeline.sink.sending import TaskSender
+    from rocketbed.pipeline.sink.sending import TaskSender
 
     rate = pace.rates[key.partition] if pace.rates else 0.0
     async with TaskSender(options, key) as sender:

@@ -10,13 +10,13 @@ from typing import Final, TypeVar
 
 import trio
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.common import WrongUsage
-from pipeline.sink.markers import TOPIC_PREFIX
-from pipeline.wire.log import WireLog, describe
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.routes import Route, route_of
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.sink.markers import TOPIC_PREFIX
+from rocketbed.pipeline.wire.log import WireLog, describe
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.errors import ProtocolError

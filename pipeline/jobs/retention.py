@@ -16,11 +16,11 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import EXIT_FINDING
-from pipeline.jobs.common import Job
-from pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
-from pipeline.jobs.retention_rules import SegmentUse, key_row, retention_row
-from pipeline.report import write_whole
+from rocketbed.pipeline.errors import EXIT_FINDING
+from rocketbed.pipeline.jobs.common import Job
+from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.retention_rules import SegmentUse, key_row, retention_row
+from rocketbed.pipeline.report import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -136,7 +136,7 @@ def shown(tables: Mapping[str, Sequence[Row]]) -> str:
 
 def _records(job: Job, logs: Sequence[BrokerLog], columns: Sequence[str]) -> "DataFrame":
     """One replica of each broker, up to what all replicas hold. A bad range has no topic."""
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     frames = []
     for log in logs:
@@ -225,7 +225,7 @@ def _keys(records: "DataFrame", topics: Sequence[Row]) -> list[Row]:
 
 
 def _files(log: Any) -> Any:
-    from pipeline.files.splits import log_files
+    from rocketbed.pipeline.files.splits import log_files
 
     return [file for file in log_files(log.replica) if file.start < log.end]
 

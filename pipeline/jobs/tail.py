@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.common import Job, WrongUsage
-from pipeline.jobs.export import exported_columns
-from pipeline.jobs.inputs import broker_logs, note_inputs
-from pipeline.jobs.tail_lines import json_line, text_line
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.export import exported_columns
+from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.tail_lines import json_line, text_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -173,7 +173,7 @@ def _source(job: Job, options: TailOptions) -> dict[str, str]:
 
 
 def _stream(job: Job, source: dict[str, str], columns: tuple[str, ...]) -> "DataFrame":
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     reader = job.spark.readStream.format("rocketbed").schema(records_ddl(columns))
     return reader.options(**source).load()

@@ -15,21 +15,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.checks.found import Answer, Check, answer, not_applicable
-from pipeline.checks.keys import LOST, KeyTables, key_checks
-from pipeline.checks.log import checksums, whole_chain
-from pipeline.checks.order import ORDER, dense_queues, send_order
-from pipeline.checks.queue_sums import entry_sums
-from pipeline.checks.queues import QUEUES, QueueSide, queue_entries, unequal_sides
-from pipeline.checks.readers import DISORDER, SKIPPED, out_of_order, skipped
-from pipeline.checks.replicas import DIVERGED, Divergence, diverged
-from pipeline.checks.tables import SYS_INNER_BATCH, send_table
-from pipeline.errors import EXIT_FINDING
-from pipeline.histories import Names, check_history, kind_of, read_histories
-from pipeline.jobs.common import Job, WrongUsage
-from pipeline.jobs.inputs import BrokerLog, ReplicaLog, broker_logs, note_inputs
-from pipeline.jobs.verify_inputs import Requirement, read_requirement, read_run
-from pipeline.jobs.verify_logs import (
+from rocketbed.pipeline.checks.found import Answer, Check, answer, not_applicable
+from rocketbed.pipeline.checks.keys import LOST, KeyTables, key_checks
+from rocketbed.pipeline.checks.log import checksums, whole_chain
+from rocketbed.pipeline.checks.order import ORDER, dense_queues, send_order
+from rocketbed.pipeline.checks.queue_sums import entry_sums
+from rocketbed.pipeline.checks.queues import QUEUES, QueueSide, queue_entries, unequal_sides
+from rocketbed.pipeline.checks.readers import DISORDER, SKIPPED, out_of_order, skipped
+from rocketbed.pipeline.checks.replicas import DIVERGED, Divergence, diverged
+from rocketbed.pipeline.checks.tables import SYS_INNER_BATCH, send_table
+from rocketbed.pipeline.errors import EXIT_FINDING
+from rocketbed.pipeline.histories import Names, check_history, kind_of, read_histories
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.verify_inputs import Requirement, read_requirement, read_run
+from rocketbed.pipeline.jobs.verify_logs import (
     compare_replicas,
     firm_end,
     has_abort,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.errors import PipelineError
-from pipeline.histories import Names
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.histories import Names
 
 FORMAT: Final = 1
 RUN_FILE: Final = "run.json"

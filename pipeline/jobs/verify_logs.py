@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.checks.replicas import Divergence, first_difference, unequal_blocks
-from pipeline.checks.tables import RECORD_COLUMNS, first_key, key_in_body, record_table
-from pipeline.jobs.inputs import BrokerLog, ReplicaLog
+from rocketbed.pipeline.checks.replicas import Divergence, first_difference, unequal_blocks
+from rocketbed.pipeline.checks.tables import RECORD_COLUMNS, first_key, key_in_body, record_table
+from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,7 @@ def read_records(
     """
     from pyspark.sql import functions as f
 
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     key = "body" if by_value else "uniq_key"
     columns = [*RECORD_COLUMNS, key, *(["properties"] if with_properties else [])]

@@ -15,16 +15,16 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from pipeline.files.reading import read_ends
-from pipeline.files.splits import NotAStore, Replica, parse_paths
-from pipeline.options import Options
-from pipeline.schema import arrow_schema, canonical
-from pipeline.sink.keys import TRANSACTION
-from pipeline.sink.markers import committed, jobs_of, marker_topic
-from pipeline.sink.runs import Lookup, Place, Runs
-from pipeline.streams.options import limit_s
 from rocketbed.inspect import Filter, messages, open_directory
 from rocketbed.inspect import NotAStore as NotAStoreDirectory
+from rocketbed.pipeline.files.reading import read_ends
+from rocketbed.pipeline.files.splits import NotAStore, Replica, parse_paths
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import arrow_schema, canonical
+from rocketbed.pipeline.sink.keys import TRANSACTION
+from rocketbed.pipeline.sink.markers import committed, jobs_of, marker_topic
+from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
+from rocketbed.pipeline.streams.options import limit_s
 
 COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset", "properties")
 """What it takes to tell whether a row counts."""
@@ -90,9 +90,9 @@ def counting(columns: Mapping[str, pyarrow.Array], lookup: Lookup) -> NDArray[nu
 def _of_cluster(options: Options) -> dict[str, Runs]:
     import trio
 
-    from pipeline.sink.marking import read_markers
-    from pipeline.wire.log import WireLog
     from rocketbed.client.admin import Admin
+    from rocketbed.pipeline.sink.marking import read_markers
+    from rocketbed.pipeline.wire.log import WireLog
 
     async def ask() -> dict[str, Runs]:
         async with Admin(nameservers=options.endpoints) as admin:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from pipeline.errors import PipelineError
-from pipeline.sink.runs import Runs
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.sink.runs import Runs
 
 TOPIC_PREFIX: Final = "RB_TXN_"
 RUNS_MAX: Final = 20_000

@@ -6,15 +6,21 @@ from typing import Final
 
 import trio
 
-from pipeline.sink.markers import Committed, decode_part, encode_marker, jobs_of, marker_topic
-from pipeline.sink.options import SinkError, SinkOptions
-from pipeline.sink.runs import Runs
-from pipeline.wire.log import WireError, WireLog
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
+from rocketbed.pipeline.sink.markers import (
+    Committed,
+    decode_part,
+    encode_marker,
+    jobs_of,
+    marker_topic,
+)
+from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.pipeline.sink.runs import Runs
+from rocketbed.pipeline.wire.log import WireError, WireLog
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.errors import ProtocolError

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipeline.sink.rows import Outgoing
+from rocketbed.pipeline.sink.rows import Outgoing
 
 COUNT_MAX: Final = 1000
 """Messages in one request."""

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.schema import RECORDS
-from pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
-from pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.client.errors import BadMessage
 from rocketbed.client.messages import Message
+from rocketbed.pipeline.schema import RECORDS
+from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
+from rocketbed.pipeline.sink.options import SinkError, SinkOptions
 from rocketbed.wire.properties import (
     CLUSTER,
     CRC32,

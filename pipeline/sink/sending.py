@@ -13,15 +13,15 @@ from typing import Final, Self
 
 import trio
 
-from pipeline.sink.keys import TaskKey
-from pipeline.sink.options import SinkError, SinkOptions
-from pipeline.sink.rate import TokenBucket
-from pipeline.sink.requests import Request, make_requests
-from pipeline.sink.rows import Outgoing
-from pipeline.sink.runs import Place, Runs
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.outcome import Outcome, Refused, Sent, wants_retry
 from rocketbed.client.producer import Producer
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.pipeline.sink.rate import TokenBucket
+from rocketbed.pipeline.sink.requests import Request, make_requests
+from rocketbed.pipeline.sink.rows import Outgoing
+from rocketbed.pipeline.sink.runs import Place, Runs
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 

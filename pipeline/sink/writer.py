@@ -32,10 +32,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pipeline.sink.keys import TaskKey
-from pipeline.sink.options import SinkError, SinkOptions
-from pipeline.sink.rows import COLUMNS, check_columns, outgoing
-from pipeline.sink.runs import Runs
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.pipeline.sink.rows import COLUMNS, check_columns, outgoing
+from rocketbed.pipeline.sink.runs import Runs
 
 if TYPE_CHECKING:
     import pyarrow
@@ -132,8 +132,8 @@ def send_partition(
     """
     import trio
 
-    from pipeline.sink.marking import is_marked
-    from pipeline.sink.sending import SendReport, TaskSender
+    from rocketbed.pipeline.sink.marking import is_marked
+    from rocketbed.pipeline.sink.sending import SendReport, TaskSender
 
     async def run() -> SendReport | None:
         if options.is_exactly_once and await is_marked(options, key.job, key.batch):
@@ -179,7 +179,7 @@ def finish(options: SinkOptions, messages: "Sequence[WriterCommitMessage | None]
     if options.is_exactly_once and not is_done_before:
         import trio
 
-        from pipeline.sink.marking import write_marker
+        from rocketbed.pipeline.sink.marking import write_marker
 
         trio.run(write_marker, options, job, batch, runs)
     LOG.info(

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pipeline.errors import PipelineError
+from rocketbed.pipeline.errors import PipelineError
 
 FORMAT: Final = 1
 PHYSICAL: Final = "physical"

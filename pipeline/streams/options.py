@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.options import OptionError, Options, size_in_bytes
+from rocketbed.pipeline.options import OptionError, Options, size_in_bytes
 
 RETRY_TIMEOUT_MS: Final = 30_000
 RETRY_TIMEOUT_MS_MAX: Final = 86_400_000

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pipeline.files.corrupt import DataLost
-from pipeline.files.decode import batches
-from pipeline.files.splits import (
+from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.decode import batches
+from rocketbed.pipeline.files.splits import (
     NotAStore,
     Replica,
     Split,
@@ -25,8 +25,8 @@ from pipeline.files.splits import (
     parse_paths,
     plan_splits,
 )
-from pipeline.options import Options
-from pipeline.streams.offsets import (
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import (
     EARLIEST,
     LATEST,
     PHYSICAL,
@@ -37,8 +37,8 @@ from pipeline.streams.offsets import (
     parse_starting,
     shares,
 )
-from pipeline.streams.options import StreamOptions
-from pipeline.streams.replicas import (
+from rocketbed.pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.streams.replicas import (
     Standing,
     State,
     View,

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from pipeline.files.decode import Wanted
-from pipeline.options import Options
-from pipeline.streams.offsets import (
+from rocketbed.blocking import Portal
+from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import (
     EARLIEST,
     LATEST,
     QUEUE,
@@ -29,10 +30,9 @@ from pipeline.streams.offsets import (
     shares,
     topic_of,
 )
-from pipeline.streams.options import StreamOptions
-from pipeline.wire.log import QueueBounds, TopicGone, WireLog, describe
-from pipeline.wire.plan import QueueRange, WirePlan, read_range
-from rocketbed.blocking import Portal
+from rocketbed.pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.wire.log import QueueBounds, TopicGone, WireLog, describe
+from rocketbed.pipeline.wire.plan import QueueRange, WirePlan, read_range
 from rocketbed.wire.bodies import MessageQueue
 
 if TYPE_CHECKING:

@@ -28,15 +28,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.options import Options
-from pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset
-from pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import PHYSICAL, QUEUE, StreamOffset
+from rocketbed.pipeline.streams.options import StreamOptions
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from pipeline.streams.physical import PhysicalLog
-    from pipeline.streams.queues import QueueLog
+    from rocketbed.pipeline.streams.physical import PhysicalLog
+    from rocketbed.pipeline.streams.queues import QueueLog
 
 
 class StreamPart(InputPartition):
@@ -94,10 +94,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, StreamPart):
             return iter(())
         if self.kind == QUEUE:
-            from pipeline.streams import queues as stream_queues
+            from rocketbed.pipeline.streams import queues as stream_queues
 
             return stream_queues.read_part(partition.share, self.arrow, self.options)
-        from pipeline.streams import physical as stream_physical
+        from rocketbed.pipeline.streams import physical as stream_physical
 
         return stream_physical.read_part(partition.share, self.arrow, self.options)
 
@@ -118,9 +118,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def log_of(options: Options, stream: StreamOptions) -> "PhysicalLog | QueueLog":
     """What plans a stream: over files, or over queues where the option endpoints is given."""
     if options.endpoints:
-        from pipeline.streams.queues import QueueLog
+        from rocketbed.pipeline.streams.queues import QueueLog
 
         return QueueLog(options, stream)
-    from pipeline.streams.physical import PhysicalLog
+    from rocketbed.pipeline.streams.physical import PhysicalLog
 
     return PhysicalLog(options, stream)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from pipeline.files.corrupt import DataLost
-from pipeline.files.splits import NotAStore, Replica, data_end, log_files
-from pipeline.streams.offsets import DataLoss, Mark, StreamError
 from rocketbed.inspect.commitlog import claims
 from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.record import blank_size
+from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.splits import NotAStore, Replica, data_end, log_files
+from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError
 
 COMPARED: Final = 4096
 """Bytes before a position that its checksum covers, at most."""

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 import trio
 
-from pipeline.errors import PipelineError
 from rocketbed.client.errors import ClientError, NoBroker, NoNameserver, NoRoute, RequestRefused
 from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
+from rocketbed.pipeline.errors import PipelineError
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from pipeline.files.decode import Wanted
-from pipeline.files.splits import CLOCK_MARGIN_MS
-from pipeline.options import OptionError, Options
-from pipeline.streams.options import limit_s, partitions_min
-from pipeline.wire.log import RawPull, WireError, WireLog, describe
+from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.splits import CLOCK_MARGIN_MS
+from rocketbed.pipeline.options import OptionError, Options
+from rocketbed.pipeline.streams.options import limit_s, partitions_min
+from rocketbed.pipeline.wire.log import RawPull, WireError, WireLog, describe
 from rocketbed.wire.bodies import MessageQueue
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def read_range(
     wanted_range: QueueRange, schema: "pyarrow.Schema", options: Options, wanted: Wanted
 ) -> "Iterator[pyarrow.RecordBatch]":
     """Rows of a range, in the order of the queue. Raises `WireError`, `TopicGone`."""
-    from pipeline.wire.rows import WireDecoder
+    from rocketbed.pipeline.wire.rows import WireDecoder
 
     decoder = WireDecoder(wanted_range.queue, schema, options, wanted)
     with ThreadPoolExecutor(1, "rocketbed pull") as threads:

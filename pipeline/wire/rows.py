@@ -12,14 +12,14 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from pipeline.files.decode import Decoder, Wanted
-from pipeline.files.frame import Frame
-from pipeline.files.judge import Faults
-from pipeline.files.segments import PADDING
-from pipeline.files.splits import Replica, Split
-from pipeline.files.walk import Positions, walk
-from pipeline.options import Options
-from pipeline.wire.log import WireError, describe
+from rocketbed.pipeline.files.decode import Decoder, Wanted
+from rocketbed.pipeline.files.frame import Frame
+from rocketbed.pipeline.files.judge import Faults
+from rocketbed.pipeline.files.segments import PADDING
+from rocketbed.pipeline.files.splits import Replica, Split
+from rocketbed.pipeline.files.walk import Positions, walk
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.wire.log import WireError, describe
 from rocketbed.wire.bodies import MessageQueue
 
 _PHYSICAL_AT: Final = 28

@@ -33,7 +33,7 @@ class ChaosGroup(LazyGroup):
         try:
             return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as exc:
-            if str(exc.name).partition(".")[0] in ("chaos", "rocketbed", "node"):
+            if str(exc.name).partition(".")[0] == "rocketbed":
                 raise
             raise click.UsageError(
                 f"chaos {cmd_name} needs {exc.name}: install rocketbed with its extra,"

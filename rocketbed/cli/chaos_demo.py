@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from chaos.mutants.mutant import StaleMutant
-from chaos.mutants.show import show
+from rocketbed.chaos.mutants.mutant import StaleMutant
+from rocketbed.chaos.mutants.show import show
 from rocketbed.cli.chaos_run import tell_failure
 from rocketbed.cli.interrupts import Interruptible
 

@@ -2,8 +2,8 @@
 
 import click
 
-from chaos.process.doctor import doctor_rows, render_json, render_table
-from chaos.process.janitor import sweep
+from rocketbed.chaos.process.doctor import doctor_rows, render_json, render_table
+from rocketbed.chaos.process.janitor import sweep
 
 
 @click.command()

@@ -4,8 +4,8 @@ import json
 
 import click
 
-from chaos.scenario.library import all_scenarios
-from chaos.scenario.verbs import VERBS
+from rocketbed.chaos.scenario.library import all_scenarios
+from rocketbed.chaos.scenario.verbs import VERBS
 
 
 @click.command("list")

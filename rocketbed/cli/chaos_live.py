@@ -10,17 +10,17 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from chaos.campaign import clear_place, run_key
-from chaos.live.server import LiveError
-from chaos.live.session import Place, run_live
-from chaos.process.run import run
-from chaos.record import RunRecord
-from chaos.report.text import run_command, summary_text
-from chaos.runner import Options, Outcome, host_of
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.library import load_scenario
-from chaos.scenario.plan import Plan
-from chaos.trial.attendant import Attendant
+from rocketbed.chaos.campaign import clear_place, run_key
+from rocketbed.chaos.live.server import LiveError
+from rocketbed.chaos.live.session import Place, run_live
+from rocketbed.chaos.process.run import run
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.report.text import run_command, summary_text
+from rocketbed.chaos.runner import Options, Outcome, host_of
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.attendant import Attendant
 from rocketbed.cli.chaos_run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 

@@ -6,11 +6,11 @@ from random import SystemRandom
 
 import click
 
-from chaos.mutants.catalogue import WAITING, controls
-from chaos.mutants.catalogue import mutants as planted
-from chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
-from chaos.mutants.mutant import REGISTRY, StaleMutant, source_hash
-from chaos.mutants.score import (
+from rocketbed.chaos.mutants.catalogue import WAITING, controls
+from rocketbed.chaos.mutants.catalogue import mutants as planted
+from rocketbed.chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
+from rocketbed.chaos.mutants.mutant import REGISTRY, StaleMutant, source_hash
+from rocketbed.chaos.mutants.score import (
     Score,
     entry,
     has_dropped,
@@ -19,8 +19,8 @@ from chaos.mutants.score import (
     save_history,
     total_lines,
 )
-from chaos.scenario.library import load_scenario
-from chaos.scenario.replay import versions
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.replay import versions
 from rocketbed.cli.interrupts import Interruptible
 
 SCENARIO = "soak-swarm"

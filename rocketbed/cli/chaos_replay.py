@@ -6,13 +6,13 @@ from typing import Literal
 
 import click
 
-from chaos.campaign import clear_place
-from chaos.report.page import write_report
-from chaos.report.text import summary_text
-from chaos.runner import BackendName, Options
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.replay import load_replay, run_replay
-from chaos.trial.api import BackendError
+from rocketbed.chaos.campaign import clear_place
+from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.report.text import summary_text
+from rocketbed.chaos.runner import BackendName, Options
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.replay import load_replay, run_replay
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.cli.chaos_run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 

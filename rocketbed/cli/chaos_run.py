@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import click
 
-from chaos.campaign import (
+from rocketbed.chaos.campaign import (
     EXIT_HARNESS,
     Campaign,
     CampaignOptions,
@@ -16,11 +16,11 @@ from chaos.campaign import (
     run_campaign,
     run_key,
 )
-from chaos.report.text import summary_text
-from chaos.runner import Options, explain, is_full
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.library import load_scenario
-from chaos.trial.api import BackendError
+from rocketbed.chaos.report.text import summary_text
+from rocketbed.chaos.runner import Options, explain, is_full
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.cli.pipeline_agreement import second_judge
 
@@ -194,13 +194,13 @@ def check_target(
         raise click.UsageError(
             "--target needs real processes: add --backend process (or docker: containers)"
         )
-    from chaos.foreign.installation import InstallationError
-    from chaos.foreign.target import foreign_host
+    from rocketbed.chaos.foreign.installation import InstallationError
+    from rocketbed.chaos.foreign.target import foreign_host
 
     try:
         if backend == "docker":
-            from chaos.docker.client import Daemon
-            from chaos.foreign.contained import ready_target
+            from rocketbed.chaos.docker.client import Daemon
+            from rocketbed.chaos.foreign.contained import ready_target
 
             with Daemon.connect() as daemon:
                 ready_target(daemon, target, say)

@@ -18,8 +18,8 @@ from rocketbed.cli.client import json_option, run, show, show_json, table
 from rocketbed.cli.cluster_watch import watch
 
 if TYPE_CHECKING:
-    from chaos.process.cluster import LocalCluster
-    from chaos.process.status import MemberStatus
+    from rocketbed.chaos.process.cluster import LocalCluster
+    from rocketbed.chaos.process.status import MemberStatus
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
 DEFAULT_PORT: Final = 9876
@@ -82,15 +82,15 @@ def up(
     With --docker its members are containers on a network of their own, its directory is bound into
     them, and --port leads to the nameserver.
     """
-    from chaos.process.claim import claimed
-    from chaos.process.cluster import LocalCluster
+    from rocketbed.chaos.process.claim import claimed
+    from rocketbed.chaos.process.cluster import LocalCluster
 
     with claimed(directory, make=True):
         found = _known(directory, docker)
         if found is None:
             create: Callable[..., LocalCluster] = LocalCluster.create
             if docker:
-                from chaos.docker.cluster import DockerCluster
+                from rocketbed.chaos.docker.cluster import DockerCluster
 
                 create = DockerCluster.create_in_docker
             settings = dict(_setting(item) for item in overrides)
@@ -107,8 +107,8 @@ def up(
 
 def _known(directory: Path, docker: bool) -> LocalCluster | None:
     """The cluster that a directory has."""
-    from chaos.process.cluster import LocalCluster
-    from chaos.process.plan import FILE, ClusterError
+    from rocketbed.chaos.process.cluster import LocalCluster
+    from rocketbed.chaos.process.plan import FILE, ClusterError
 
     if not (directory / FILE).exists():
         return None
@@ -139,8 +139,8 @@ async def _start(found: LocalCluster) -> list[MemberStatus]:
 @click.option("--remove", is_flag=True, help="Delete the members' directories, data and all.")
 def down(directory: Path, remove: bool) -> int:
     """Stop a cluster; its data stays."""
-    from chaos.process.claim import claimed
-    from chaos.process.cluster import LocalCluster
+    from rocketbed.chaos.process.claim import claimed
+    from rocketbed.chaos.process.cluster import LocalCluster
 
     with claimed(directory):
         _down(LocalCluster.load(directory), remove)
@@ -150,7 +150,7 @@ def down(directory: Path, remove: bool) -> int:
 
 
 def _down(found: LocalCluster, remove: bool) -> None:
-    from chaos.process.plan import FILE
+    from rocketbed.chaos.process.plan import FILE
 
     running = [name for name in found.names if found.pid(name) is not None]
     killed = run(found.close)
@@ -171,7 +171,7 @@ def _down(found: LocalCluster, remove: bool) -> None:
 @json_option
 def status(directory: Path, as_json: bool) -> int:
     """Show members, roles and offsets; ends with 1 unless every member serves."""
-    from chaos.process.cluster import LocalCluster
+    from rocketbed.chaos.process.cluster import LocalCluster
 
     found = LocalCluster.load(directory)
     rows = run(found.status)
@@ -193,8 +193,8 @@ def promote(name: str, force: bool, directory: Path) -> int:
     and kept in its store's rocketbed.cut. A slave that has less than another one is refused, since
     what it lacks may have been acknowledged.
     """
-    from chaos.process.claim import claimed
-    from chaos.process.cluster import LocalCluster
+    from rocketbed.chaos.process.claim import claimed
+    from rocketbed.chaos.process.cluster import LocalCluster
 
     with claimed(directory):
         found = LocalCluster.load(directory)

@@ -33,9 +33,9 @@ def watch(directory: Path, port: int, load: float | None) -> int:
     watch ends; what was done by hand stands in the cluster's watch.toml, as a scenario.
     """
     try:
-        from chaos.live.watch import watch as serve
+        from rocketbed.chaos.live.watch import watch as serve
     except ModuleNotFoundError as exc:
-        if str(exc.name).partition(".")[0] in ("chaos", "rocketbed", "node"):
+        if str(exc.name).partition(".")[0] == "rocketbed":
             raise
         raise click.UsageError(
             f"cluster watch needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"

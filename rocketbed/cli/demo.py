@@ -62,10 +62,10 @@ def demo(
 ) -> int:
     """Run a cluster, kill its nodes while producers write, and check that nothing was lost."""
     try:
-        from chaos.demo.errors import DemoError
-        from chaos.demo.trial import DemoOptions, command_again, run_demo
-        from chaos.report.text import summary_text
-        from chaos.runner import explain
+        from rocketbed.chaos.demo.errors import DemoError
+        from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
+        from rocketbed.chaos.report.text import summary_text
+        from rocketbed.chaos.runner import explain
     except ModuleNotFoundError as exc:
         raise click.UsageError(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"

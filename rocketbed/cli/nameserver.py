@@ -16,10 +16,10 @@ from rocketbed.wire.properties_text import parse_properties
 )
 def nameserver(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) -> int:
     """Run a nameserver: brokers register, clients ask for routes."""
+    from rocketbed.routing.config import read_settings
+    from rocketbed.routing.nameserver import Nameserver
     from rocketbed.world.real import run_real
     from rocketbed.world.sockets import usable_source
-    from routing.config import read_settings
-    from routing.nameserver import Nameserver
 
     settings = {}
     try:

@@ -33,7 +33,7 @@ class PipelineGroup(LazyGroup):
         try:
             return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as exc:
-            if str(exc.name).partition(".")[0] in ("chaos", "pipeline", "rocketbed"):
+            if str(exc.name).partition(".")[0] == "rocketbed":
                 raise
             raise click.UsageError(
                 f"pipeline {cmd_name} needs {exc.name}: install rocketbed with its extra,"

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import click
 
-from chaos.checkers.judgement import Judgement
-from chaos.checkers.result import CheckResult, Verdict, judged, not_run
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import CheckResult, Verdict, judged, not_run
 from rocketbed.cli.pipeline_requirement import write_requirement
 
 TITLE: Final = "SV Spark's verify agrees"

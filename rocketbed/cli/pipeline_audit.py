@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.audit import AuditOptions
-from pipeline.jobs.audit import audit as audit_job
 from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.audit import AuditOptions
+from rocketbed.pipeline.jobs.audit import audit as audit_job
 
 
 @click.command()

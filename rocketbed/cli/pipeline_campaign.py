@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.campaign import CONF, CampaignOptions
-from pipeline.jobs.campaign import campaign as campaign_job
-from pipeline.jobs.seeds import SeedOptions
 from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.campaign import CONF, CampaignOptions
+from rocketbed.pipeline.jobs.campaign import campaign as campaign_job
+from rocketbed.pipeline.jobs.seeds import SeedOptions
 
 
 @click.command()
@@ -67,6 +67,6 @@ def campaign(
 
 
 def _scenario_names() -> list[str]:
-    from chaos.scenario.library import scenario_names
+    from rocketbed.chaos.scenario.library import scenario_names
 
     return list(scenario_names())

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.export import RECORDS_PER_FILE, ExportOptions
-from pipeline.jobs.export import export as export_job
 from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.export import RECORDS_PER_FILE, ExportOptions
+from rocketbed.pipeline.jobs.export import export as export_job
 
 
 @click.command()

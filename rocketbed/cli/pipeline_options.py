@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from pipeline.jobs.common import Job, JobSettings, run_job
-from pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE, Report
 from rocketbed.cli.interrupts import Interruptible
+from rocketbed.pipeline.jobs.common import Job, JobSettings, run_job
+from rocketbed.pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE, Report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")

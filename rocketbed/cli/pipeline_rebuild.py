@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.rebuild import SPLIT_BYTES, RebuildOptions
-from pipeline.jobs.rebuild import rebuild as rebuild_job
-from pipeline.options import size_in_bytes
 from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
 from rocketbed.inspect.config import read_properties
+from rocketbed.pipeline.jobs.rebuild import SPLIT_BYTES, RebuildOptions
+from rocketbed.pipeline.jobs.rebuild import rebuild as rebuild_job
+from rocketbed.pipeline.options import size_in_bytes
 
 
 @click.command()

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.replay import ReplayOptions
-from pipeline.jobs.replay import replay as replay_job
 from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.replay import ReplayOptions
+from rocketbed.pipeline.jobs.replay import replay as replay_job
 
 _TIME = "TIME"
 

@@ -8,13 +8,13 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.checkers.ends import ENDLESS
-from chaos.checkers.evidence import Evidence, gather
-from chaos.checkers.judgement import load_history
-from chaos.checkers.losses import Losses
-from chaos.checkers.passes import choose
-from chaos.record import HISTORY_FILE, TRACE_FILE, read_record
-from chaos.trace import read_trace
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import Evidence, gather
+from rocketbed.chaos.checkers.judgement import load_history
+from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.passes import choose
+from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, read_record
+from rocketbed.chaos.trace import read_trace
 
 FORMAT: Final = 1
 REQUIREMENT_FILE: Final = "requirement.json"

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.common import Job
-from pipeline.jobs.retention import HOURS, RetentionOptions, shown
-from pipeline.jobs.retention import retention as retention_job
-from pipeline.options import time_in_ms
 from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.common import Job
+from rocketbed.pipeline.jobs.retention import HOURS, RetentionOptions, shown
+from rocketbed.pipeline.jobs.retention import retention as retention_job
+from rocketbed.pipeline.options import time_in_ms
 
 
 @click.command()

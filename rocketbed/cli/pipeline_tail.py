@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.common import run_job
-from pipeline.jobs.tail import STARTS, TailOptions
-from pipeline.jobs.tail import tail as tail_job
-from pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE
 from rocketbed.cli.interrupts import Interruptible
 from rocketbed.cli.pipeline_options import job_options, settings_of, summary
+from rocketbed.pipeline.jobs.common import run_job
+from rocketbed.pipeline.jobs.tail import STARTS, TailOptions
+from rocketbed.pipeline.jobs.tail import tail as tail_job
+from rocketbed.pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE
 
 
 @click.command()

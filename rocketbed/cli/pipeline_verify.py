@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from pipeline.jobs.verify import VerifyOptions
-from pipeline.jobs.verify import verify as verify_job
 from rocketbed.cli.pipeline_options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.verify import VerifyOptions
+from rocketbed.pipeline.jobs.verify import verify as verify_job
 
 _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from chaos.live.feed import Feed
-from chaos.live.server import LiveServer
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.server import LiveServer
 from rocketbed.world.real import real_world
 from tests.browser.devtools import Browser, browser
 from tests.process.live_support import Live, live, run_live

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.report.page import write_report
-from chaos.runner import run_plan
-from chaos.scenario.library import load_scenario
+from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.runner import run_plan
+from rocketbed.chaos.scenario.library import load_scenario
 from tests.browser.devtools import drawn
 
 pytestmark = pytest.mark.slow

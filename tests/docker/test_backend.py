@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker.client import Daemon
-from chaos.process.backend import MISSING
-from chaos.runner import Options, Outcome, run_plan
-from chaos.scenario.family import shorten
-from chaos.scenario.library import load_scenario
-from chaos.scenario.plan import Expect, Plan, Producers, Shape
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.process.backend import MISSING
+from rocketbed.chaos.runner import Options, Outcome, run_plan
+from rocketbed.chaos.scenario.family import shorten
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
 from tests.docker_daemon import nothing_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from chaos.docker.client import Daemon
-from chaos.process.ports import free_port
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.process.ports import free_port
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker.client import LABEL, Daemon
-from chaos.docker.image import IMAGE, ready_image
-from chaos.process.volume_loop import mounts_at_or_below
+from rocketbed.chaos.docker.client import LABEL, Daemon
+from rocketbed.chaos.docker.image import IMAGE, ready_image
+from rocketbed.chaos.process.volume_loop import mounts_at_or_below
 from tests.docker.support import ENDLESS, WAIT_S, wait_for
 
 pytestmark = pytest.mark.slow
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def private_daemon(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m chaos.docker.daemon DIRECTORY`, and its address."""
-    command = [sys.executable, "-P", "-m", "chaos.docker.daemon", str(directory)]
+    """`python -m rocketbed.chaos.docker.daemon DIRECTORY`, and its address."""
+    command = [sys.executable, "-P", "-m", "rocketbed.chaos.docker.daemon", str(directory)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

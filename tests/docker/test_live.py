@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.docker.client import Daemon
+from rocketbed.chaos.docker.client import Daemon
 from tests.docker_daemon import nothing_left
 from tests.process.live_support import live, run_live
 from tests.process.test_live_run import rocketbed

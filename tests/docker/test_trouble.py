@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker import image as images
-from chaos.docker.client import LABEL, Daemon
-from chaos.docker.daemon import PrivateDaemon
-from chaos.docker.errors import DockerError
-from chaos.process.janitor import Run
-from chaos.process.ports import HOST, free_port
-from chaos.process.volume import Volume
+from rocketbed.chaos.docker import image as images
+from rocketbed.chaos.docker.client import LABEL, Daemon
+from rocketbed.chaos.docker.daemon import PrivateDaemon
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.ports import HOST, free_port
+from rocketbed.chaos.process.volume import Volume
 from tests.docker.support import ENDLESS, WAIT_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]

@@ -9,13 +9,13 @@ from typing import Literal
 
 import pytest
 
-from chaos.checkers.result import CheckResult, Verdict
-from chaos.history import Event, Function, read_history
-from chaos.record import HISTORY_FILE
-from chaos.runner import Options, Outcome, run_plan
-from chaos.scenario.library import load_scenario
-from chaos.scenario.plan import Expect, Plan, Producers, Shape
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.checkers.result import CheckResult, Verdict
+from rocketbed.chaos.history import Event, Function, read_history
+from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.runner import Options, Outcome, run_plan
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
 from tests.peer.installation import Installation
 
 KILLS = Plan(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checkers.result import Verdict
-from chaos.docker.client import Daemon
-from chaos.foreign.image import NAME, image_of
-from chaos.runner import Options, Outcome, run_plan
-from chaos.scenario.library import load_scenario
-from chaos.scenario.plan import Expect, Plan, Producers, Shape
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.foreign.image import NAME, image_of
+from rocketbed.chaos.runner import Options, Outcome, run_plan
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.cli.main import main
 from tests.docker_daemon import nothing_left
 from tests.peer.images import LIKE_THEIRS, NO_ROCKETMQ, NO_SHELL, build

@@ -6,17 +6,17 @@ from functools import partial
 import pyarrow
 import trio
 
-from pipeline.files.reading import Plan
-from pipeline.options import Options
-from pipeline.schema import RECORDS, arrow_schema
-from pipeline.sink.committed import CommittedPart, marked_runs, read_committed
-from pipeline.sink.keys import TaskKey
-from pipeline.sink.options import SinkOptions
-from pipeline.sink.writer import TaskCommit, finish, send_partition
-from pipeline.streams.options import StreamOptions
-from pipeline.streams.queues import QueueLog, read_part
-from pipeline.wire.plan import WirePlan
 from rocketbed.client.admin import Admin
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import RECORDS, arrow_schema
+from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.options import SinkOptions
+from rocketbed.pipeline.sink.writer import TaskCommit, finish, send_partition
+from rocketbed.pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.streams.queues import QueueLog, read_part
+from rocketbed.pipeline.wire.plan import WirePlan
 from tests.peer.brokers import Site
 
 TOPIC = "PeerPipeline"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.process.cluster import LocalCluster
+from rocketbed.chaos.process.cluster import LocalCluster
 from rocketbed.client.messages import Message
 from rocketbed.client.select import by_hash
 from rocketbed.wire.bodies import MessageQueue

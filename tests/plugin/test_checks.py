@@ -26,7 +26,7 @@ import pytest
 @pytest.fixture
 async def bug():
     """In the process of the run only: an acknowledgement no longer waits for the disk."""
-    from chaos.mutants.catalogue import mutants
+    from rocketbed.chaos.mutants.catalogue import mutants
 
     next(one for one in mutants() if one.id == "M1").plant()
 '''

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import trio
 
-from chaos.history import HistoryWriter
-from chaos.process.backend import ProcessBackend
-from chaos.process.fabric import Fabric
-from chaos.process.machine import Machine
-from chaos.trial.api import LinkState, Sample
 from rocketbed import Message, Producer, Sent
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.trial.api import LinkState, Sample
 from rocketbed.world.api import Listener, Stream
 
 NODES = ("b1", "b2")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from chaos.process.janitor import OWNER, Run
-from chaos.process.janitor_processes import began
+from rocketbed.chaos.process.janitor import OWNER, Run
+from rocketbed.chaos.process.janitor_processes import began
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 120

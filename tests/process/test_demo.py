@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import trio
 
-from chaos.checkers.judgement import judge_run
-from chaos.checkers.result import Verdict
-from chaos.demo.trial import RUN, SECONDS_MIN, DemoOptions, DemoResult, run_demo
+from rocketbed.chaos.checkers.judgement import judge_run
+from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.demo.trial import RUN, SECONDS_MIN, DemoOptions, DemoResult, run_demo
 from rocketbed.inspect import Fault, Record, Scanned, open_directory
 
 pytestmark = pytest.mark.process

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.process import diskfaults
-from chaos.process.diskfaults import (
+from rocketbed.chaos.process import diskfaults
+from rocketbed.chaos.process.diskfaults import (
     DiskFaultError,
     DiskFaults,
     DiskRule,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos.process import doctor, doctor_probes
-from chaos.process.capability import Capability, ProbeResult, broken, works
-from chaos.process.doctor import PROBES, Probe, doctor_rows, render_json, render_table
-from chaos.process.janitor import Run
+from rocketbed.chaos.process import doctor, doctor_probes
+from rocketbed.chaos.process.capability import Capability, ProbeResult, broken, works
+from rocketbed.chaos.process.doctor import PROBES, Probe, doctor_rows, render_json, render_table
+from rocketbed.chaos.process.janitor import Run
 
 
 @pytest.mark.slow

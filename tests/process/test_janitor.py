@@ -10,16 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from chaos.process import janitor_processes, volume_loop
-from chaos.process.janitor import OWNER, RECORDS, Run, owner_is_dead, sweep
-from chaos.process.janitor_processes import MARK, began, is_alive, kill_marked, marked, wait_gone
+from rocketbed.chaos.process import janitor_processes, volume_loop
+from rocketbed.chaos.process.janitor import OWNER, RECORDS, Run, owner_is_dead, sweep
+from rocketbed.chaos.process.janitor_processes import (
+    MARK,
+    began,
+    is_alive,
+    kill_marked,
+    marked,
+    wait_gone,
+)
 
 SLEEPER = "import time\nwhile True: time.sleep(60)"
 
 HARNESS = """
 import os, subprocess, sys, time
 from pathlib import Path
-from chaos.process.janitor import Run
+from rocketbed.chaos.process.janitor import Run
 
 run = Run.begin(Path(sys.argv[1]))
 kept = run.directory / "kept"
@@ -30,8 +37,8 @@ child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.
                          env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
 more = []
 if sys.argv[2] == "root":
-    from chaos.process.limits import DiskLimit, Freezer, MemoryLimit
-    from chaos.process.volume import Volume
+    from rocketbed.chaos.process.limits import DiskLimit, Freezer, MemoryLimit
+    from rocketbed.chaos.process.volume import Volume
     for name in ("b1", "b2", "b3"):
         volume = Volume.create(run.directory / name, run=run, size=16 << 20)
         DiskLimit(volume, run=run, write_bytes_per_s=1 << 20)
@@ -262,7 +269,10 @@ def guardians_of(directory: Path) -> list[int]:
                 command = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"chaos.process.janitor_guardian" in command and os.fsencode(directory) in command:
+            if (
+                b"rocketbed.chaos.process.janitor_guardian" in command
+                and os.fsencode(directory) in command
+            ):
                 found.append(int(entry.name))
     return found
 

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from chaos.process.janitor import Run
-from chaos.process.limits import BLKIO, CpuLimit, DiskLimit, Freezer, LimitError, MemoryLimit
-from chaos.process.volume import Volume
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.limits import (
+    BLKIO,
+    CpuLimit,
+    DiskLimit,
+    Freezer,
+    LimitError,
+    MemoryLimit,
+)
+from rocketbed.chaos.process.volume import Volume
 
 pytestmark = pytest.mark.slow
 

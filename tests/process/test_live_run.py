@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from chaos.record import RunRecord, read_record
-from chaos.scenario.step import At, Step, parse_step
+from rocketbed.chaos.record import RunRecord, read_record
+from rocketbed.chaos.scenario.step import At, Step, parse_step
 from tests.process.live_support import Live, live, run_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

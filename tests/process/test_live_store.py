@@ -24,8 +24,8 @@ pytestmark = pytest.mark.process
 
 WRITER = """
 import struct, sys, trio
-from node.store.config import StoreConfig
-from node.store.store import MessageStore
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.store import MessageStore
 from rocketbed.world.real import real_world
 
 HOST = bytes([127, 0, 0, 1]) + struct.pack(">i", 5000)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.process.cluster import LocalCluster
-from chaos.process.member import ProcessError
-from chaos.process.plan import ClusterError
+from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.chaos.process.member import ProcessError
+from rocketbed.chaos.process.plan import ClusterError
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent, Unknown

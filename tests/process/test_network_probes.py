@@ -5,11 +5,16 @@ import os
 import pytest
 import trio
 
-from chaos.process import network_probes, switch_fabric
-from chaos.process.doctor import doctor_rows, render_table
-from chaos.process.network_probes import probe_loss, probe_proxy, probe_reset, probe_switch
-from chaos.process.proxy_fabric import ProxyFabric
-from chaos.trial.api import LinkState
+from rocketbed.chaos.process import network_probes, switch_fabric
+from rocketbed.chaos.process.doctor import doctor_rows, render_table
+from rocketbed.chaos.process.network_probes import (
+    probe_loss,
+    probe_proxy,
+    probe_reset,
+    probe_switch,
+)
+from rocketbed.chaos.process.proxy_fabric import ProxyFabric
+from rocketbed.chaos.trial.api import LinkState
 
 NAMES = ["net.switch", "net.loss.packet", "net.reset", "net.proxy"]
 

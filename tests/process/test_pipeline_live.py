@@ -9,24 +9,24 @@ import pyarrow
 import pytest
 import trio
 
-from chaos.process.cluster import LocalCluster
-from pipeline.files.reading import Plan
-from pipeline.options import OptionError, Options
-from pipeline.schema import RECORDS, arrow_schema
-from pipeline.sink.committed import CommittedPart, marked_runs, read_committed
-from pipeline.sink.keys import TaskKey
-from pipeline.sink.marking import is_marked
-from pipeline.sink.options import SinkError, SinkOptions
-from pipeline.sink.rows import outgoing
-from pipeline.sink.sending import TaskSender
-from pipeline.sink.writer import TaskCommit, finish, send_partition
-from pipeline.streams import physical as stream_physical
-from pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
-from pipeline.streams.options import StreamOptions
-from pipeline.streams.physical import PhysicalLog
-from pipeline.streams.queues import QueueLog, read_part
-from pipeline.wire.log import TopicGone, WireError
-from pipeline.wire.plan import WirePlan
+from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.options import OptionError, Options
+from rocketbed.pipeline.schema import RECORDS, arrow_schema
+from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.marking import is_marked
+from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.pipeline.sink.rows import outgoing
+from rocketbed.pipeline.sink.sending import TaskSender
+from rocketbed.pipeline.sink.writer import TaskCommit, finish, send_partition
+from rocketbed.pipeline.streams import physical as stream_physical
+from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
+from rocketbed.pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.streams.physical import PhysicalLog
+from rocketbed.pipeline.streams.queues import QueueLog, read_part
+from rocketbed.pipeline.wire.log import TopicGone, WireError
+from rocketbed.pipeline.wire.plan import WirePlan
 
 pytestmark = pytest.mark.process
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}

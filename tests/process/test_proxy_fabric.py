@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.process.proxy_fabric import ProxyFabric
-from chaos.trial.api import LinkState
+from rocketbed.chaos.process.proxy_fabric import ProxyFabric
+from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.real import real_world
 from tests.process.fabric_support import (
     check_replication,

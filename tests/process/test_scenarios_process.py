@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos.process.backend import MISSING
-from chaos.runner import Options, run_plan
-from chaos.scenario.family import shorten
-from chaos.scenario.library import load_scenario
-from chaos.scenario.plan import Plan, Producers, Shape
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.process.backend import MISSING
+from rocketbed.chaos.runner import Options, run_plan
+from rocketbed.chaos.scenario.family import shorten
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
 
 pytestmark = pytest.mark.process
 SHORT = (7.0, 6.0)

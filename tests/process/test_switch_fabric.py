@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.process import janitor, netns
-from chaos.process.janitor import Run
-from chaos.process.switch_fabric import SwitchFabric
-from chaos.process.switch_rules import Rule
-from chaos.process.tied import tied_command
-from chaos.trial.api import BackendError, LinkState
+from rocketbed.chaos.process import janitor, netns
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.switch_fabric import SwitchFabric
+from rocketbed.chaos.process.switch_rules import Rule
+from rocketbed.chaos.process.tied import tied_command
+from rocketbed.chaos.trial.api import BackendError, LinkState
 from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
 from tests.process.fabric_support import (
@@ -286,8 +286,8 @@ async def test_a_program_runs_on_its_machine_and_dies_with_us() -> None:
 def test_nothing_is_left_when_the_harness_is_killed() -> None:
     program = """
 import sys, trio
-from chaos.process.janitor import Run
-from chaos.process.switch_fabric import SwitchFabric
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.switch_fabric import SwitchFabric
 
 async def main(run):
     async with SwitchFabric(["b1"], [], run=run) as fabric:

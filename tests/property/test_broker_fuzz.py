@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.broker.refusals import FEATURES
+from rocketbed.node.broker.refusals import FEATURES
 from rocketbed.wire.command import Command, Encoding, RequestCode, request
 from rocketbed.wire.header_fields import plans
 from rocketbed.wire.header_registry import REQUESTS

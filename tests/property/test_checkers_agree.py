@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.checkers import numeric, plain
-from chaos.checkers.evidence import Evidence
-from chaos.checkers.keys import OFFSET_BITS, Queues
-from chaos.checkers.logs import Messages, NodeLog
-from chaos.checkers.passes import Passes, choose
-from chaos.checkers.reads import FINAL_READER
-from chaos.checkers.registry import Context, checks
-from chaos.checkers.result import CheckResult, Verdict
-from chaos.history import Function, History, Outcome, Row
-from chaos.record import Promise, RunRecord
+from rocketbed.chaos.checkers import numeric, plain
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, Queues
+from rocketbed.chaos.checkers.logs import Messages, NodeLog
+from rocketbed.chaos.checkers.passes import Passes, choose
+from rocketbed.chaos.checkers.reads import FINAL_READER
+from rocketbed.chaos.checkers.registry import Context, checks
+from rocketbed.chaos.checkers.result import CheckResult, Verdict
+from rocketbed.chaos.history import Function, History, Outcome, Row
+from rocketbed.chaos.record import Promise, RunRecord
 from rocketbed.inspect import StoreDirectory
 
 MS = 1_000_000

@@ -18,10 +18,10 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chaos.process.janitor import Run
-from chaos.process.volume import Volume
-from chaos.sim.disk import SimDisk
-from chaos.sim.outcomes import refusal
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.volume import Volume
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.outcomes import refusal
 from rocketbed.world.real import RealDisk
 from tests.property.disk_calls import SEQUENCES, Call, perform
 

@@ -7,9 +7,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.inode import POWER_CUT_MODES, Inode
-from chaos.sim.outcomes import content_refusal, possible_lengths, possible_names, refusal
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.inode import POWER_CUT_MODES, Inode
+from rocketbed.chaos.sim.outcomes import content_refusal, possible_lengths, possible_names, refusal
 from tests.property.disk_calls import SEQUENCES, Call, perform
 
 

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.sim.disk import SimDisk
-from node.store.errors import BadStoreDirectory, DamagedLog, PutFailed
-from node.store.store import MessageStore
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog, PutFailed
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import decode_message
 from tests.sim.store_oracle import records_of
 from tests.sim.store_script import Driver, Ledger, config, derived

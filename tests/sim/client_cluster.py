@@ -6,15 +6,15 @@ from typing import Any, Self
 
 import trio
 
-from chaos.sim.process import Process
-from chaos.sim.simulation import Simulation
-from node.config import NodeConfig
-from node.node import Node, run_node
-from node.store.config import StoreConfig
+from rocketbed.chaos.sim.process import Process
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.node import Node, run_node
+from rocketbed.node.store.config import StoreConfig
 from rocketbed.remoting.client import parse_address
+from rocketbed.routing.config import NameserverConfig
+from rocketbed.routing.nameserver import Nameserver
 from rocketbed.world.api import World
-from routing.config import NameserverConfig
-from routing.nameserver import Nameserver
 
 PORT = 10911
 NAMESERVERS = "ns-1:9876;ns-2:9876"

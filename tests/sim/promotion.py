@@ -7,13 +7,13 @@ from typing import Any
 
 import trio
 
-from node.config import NodeConfig
-from node.store.config import StoreConfig
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Sent
 from rocketbed.client.producer import Producer
 from rocketbed.inspect import check_store, open_directory
 from rocketbed.inspect.findings import Severity
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.store.config import StoreConfig
 from rocketbed.remoting.client import parse_address
 from rocketbed.world.api import World
 from tests.sim.client_cluster import NAMESERVERS, PORT, SimCluster

@@ -1,11 +1,11 @@
 """What a recovered store must be, given what the ledger knows (chaos.md 2.3, S11-S14)."""
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.image import DiskImage
-from chaos.sim.solo import SoloRun, run_solo
-from node.store.config import StoreConfig
-from node.store.consumequeue import BATCH_UNIT, BLANK_UNIT_SIZE, UNIT
-from node.store.indexfile import ENTRY, HEADER
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.consumequeue import BATCH_UNIT, BLANK_UNIT_SIZE, UNIT
+from rocketbed.node.store.indexfile import ENTRY, HEADER
 from rocketbed.wire.message import HEAD, MAGIC_BLANK
 from tests.sim.store_script import ROOT, Ledger, derived, recover
 

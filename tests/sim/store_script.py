@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from chaos.sim.image import DiskImage
-from node.store.config import StoreConfig
-from node.store.run import Run
-from node.store.store import MessageStore
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.run import Run
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
 from rocketbed.world.api import World
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import trio
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.image import DiskImage
-from chaos.sim.solo import SoloRun, run_solo
-from node.store.config import StoreConfig
-from node.store.parts import TopicSource
-from node.store.store import MessageStore
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.parts import TopicSource
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import StoredMessage, decode_messages
 from rocketbed.world.api import World
 

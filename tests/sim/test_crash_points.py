@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from tests.sim.store_oracle import check_all, crash_kind, reboot
 from tests.sim.store_script import Ledger, config, recover, script
 

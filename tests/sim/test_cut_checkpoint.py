@@ -2,7 +2,7 @@
 
 import trio
 
-from node.store.store import MessageStore
+from rocketbed.node.store.store import MessageStore
 from tests.sim.store_session import put, session, settings, settle
 
 KEYS = 20

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from chaos.sim.disk import SimDisk
-from node.store.store import MessageStore
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.command import RequestCode, request
 from tests.broker_support import Session, send_fields, with_node
 from tests.sim.store_session import ROOT, edited, pull, put, session, settings, settle

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.scenario.determinism import same_digest, shared_events, window
-from chaos.scenario.generator import Generate, generate
-from chaos.scenario.plan import Plan, Shape
-from chaos.sim.clock import CHECKPOINT_EVENTS
+from rocketbed.chaos.scenario.determinism import same_digest, shared_events, window
+from rocketbed.chaos.scenario.generator import Generate, generate
+from rocketbed.chaos.scenario.plan import Plan, Shape
+from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
 
 
 def plan_of(seed: int) -> Plan:

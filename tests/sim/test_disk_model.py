@@ -8,11 +8,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.fate import SimKilled
-from chaos.sim.faults import Fault
-from chaos.sim.inode import POWER_CUT_MODES, SECTOR, Inode, survivors
-from chaos.sim.solo import run_solo
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.fate import SimKilled
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.inode import POWER_CUT_MODES, SECTOR, Inode, survivors
+from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.world.api import World
 
 LOSSY_MODES = [mode for mode in POWER_CUT_MODES if mode != "strict"]

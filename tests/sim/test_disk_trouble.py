@@ -5,11 +5,11 @@ import errno
 import pytest
 import trio
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.faults import Fault
-from node.store.errors import PutFailed, StoreFailed
-from node.store.status import GetStatus
-from node.store.store import MessageStore
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.node.store.errors import PutFailed, StoreFailed
+from rocketbed.node.store.status import GetStatus
+from rocketbed.node.store.store import MessageStore
 from tests.sim.store_session import HOST, ROOT, edited, pull, put, session, settings, settle
 
 LOG = f"{ROOT}/commitlog/*"

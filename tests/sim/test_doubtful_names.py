@@ -2,8 +2,8 @@
 
 from random import Random
 
-from chaos.sim.image import DiskImage
-from node.store.store import MessageStore
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.node.store.store import MessageStore
 from tests.sim.store_session import pull, put, session, settle
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.sim.engine import _check_private_names
-from chaos.sim.fate import SimulationError
-from chaos.sim.simulation import Simulation
-from chaos.sim.solo import run_solo
-from chaos.sim.stream import WINDOW
+from rocketbed.chaos.sim.engine import _check_private_names
+from rocketbed.chaos.sim.fate import SimulationError
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.sim.stream import WINDOW
 from rocketbed.world.api import World
 from tests.sim.weather import run_weather
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from chaos.sim.simulation import Simulation
-from replication.fresh import LogStart, ask_log_start
+from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server
+from rocketbed.replication.fresh import LogStart, ask_log_start
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.world.api import World
 

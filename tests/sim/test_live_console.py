@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.history import Function, read_history
-from chaos.live.attendant import RunAttendant
-from chaos.live.console import ACTIONS, Console
-from chaos.live.feed import Feed
-from chaos.live.picture import action_of
-from chaos.live.server import Refused
-from chaos.record import HISTORY_FILE, RunRecord, read_record
-from chaos.report.story import tell
-from chaos.runner import Outcome
-from chaos.scenario.dump import plan_to_toml
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from chaos.scenario.replay import Replay, load_replay, save_replay
-from chaos.scenario.step import At, parse_step
-from chaos.scenario.toml import read_file
-from chaos.sim.run import run_in_simulation
-from chaos.trial.api import Backend
-from chaos.trial.attendant import Company
-from chaos.trial.conductor import Conductor
+from rocketbed.chaos.history import Function, read_history
+from rocketbed.chaos.live.attendant import RunAttendant
+from rocketbed.chaos.live.console import ACTIONS, Console
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.picture import action_of
+from rocketbed.chaos.live.server import Refused
+from rocketbed.chaos.record import HISTORY_FILE, RunRecord, read_record
+from rocketbed.chaos.report.story import tell
+from rocketbed.chaos.runner import Outcome
+from rocketbed.chaos.scenario.dump import plan_to_toml
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.replay import Replay, load_replay, save_replay
+from rocketbed.chaos.scenario.step import At, parse_step
+from rocketbed.chaos.scenario.toml import read_file
+from rocketbed.chaos.sim.run import run_in_simulation
+from rocketbed.chaos.trial.api import Backend
+from rocketbed.chaos.trial.attendant import Company
+from rocketbed.chaos.trial.conductor import Conductor
 
 pytestmark = pytest.mark.slow
 Script = Callable[["Hands"], Awaitable[None]]

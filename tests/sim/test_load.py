@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos.history import Function, read_history
-from chaos.record import HISTORY_FILE
-from chaos.runner import run_plan
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.history import Function, read_history
+from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.runner import run_plan
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 
 pytestmark = pytest.mark.slow
 

@@ -2,11 +2,11 @@
 
 from typing import Any, Generic, TypeVar
 
-from chaos.sim.simulation import Simulation
-from replication.metadata import MetadataSync
+from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import Server
+from rocketbed.replication.metadata import MetadataSync
 from rocketbed.wire.bodies import (
     ConsumerOffsetTable,
     DataVersion,

@@ -2,12 +2,12 @@
 
 import pytest
 
-from chaos.mutants.catalogue import WAITING, controls, mutants
-from chaos.mutants.examine import Examination, examine
-from chaos.mutants.hunt import hunt
-from chaos.mutants.mutant import REGISTRY, Mutant, StaleMutant, source_hash, swap
-from chaos.mutants.score import has_dropped, load_history
-from chaos.scenario.library import load_scenario
+from rocketbed.chaos.mutants.catalogue import WAITING, controls, mutants
+from rocketbed.chaos.mutants.examine import Examination, examine
+from rocketbed.chaos.mutants.hunt import hunt
+from rocketbed.chaos.mutants.mutant import REGISTRY, Mutant, StaleMutant, source_hash, swap
+from rocketbed.chaos.mutants.score import has_dropped, load_history
+from rocketbed.chaos.scenario.library import load_scenario
 
 FIRST_SEED = 7_000
 QUICK_S = 600.0
@@ -27,7 +27,7 @@ def test_every_bug_of_the_catalogue_is_planted_or_waits() -> None:
 
 
 def test_a_mutant_of_changed_source_says_how_it_is_mended() -> None:
-    target = "chaos.mutants.mutant:source_hash"
+    target = "rocketbed.chaos.mutants.mutant:source_hash"
     stale = Mutant(
         id="M0",
         title="none",
@@ -40,11 +40,11 @@ def test_a_mutant_of_changed_source_says_how_it_is_mended() -> None:
     assert stale.stale() == [target]
     with pytest.raises(StaleMutant, match="--rehash M0"):
         stale.check()
-    assert source_hash("chaos.mutants.mutant:nothing") == ""
+    assert source_hash("rocketbed.chaos.mutants.mutant:nothing") == ""
 
 
 def test_planting_gives_back_what_stood_there() -> None:
-    target = "chaos.mutants.mutant:HASH_DIGITS"
+    target = "rocketbed.chaos.mutants.mutant:HASH_DIGITS"
     before = swap(target, 3)
     assert swap(target, before) == 3
 

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from chaos.sim.faults import Fault
-from node.store.errors import StoreFailed
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.node.store.errors import StoreFailed
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.message import decode_messages

@@ -10,13 +10,13 @@ from random import Random
 import pytest
 import trio
 
-from chaos.sim.simulation import Simulation
-from replication.api import WholeRecord
-from replication.confirm import AckBoard
-from replication.errors import CutRefused, NothingInCommon
-from replication.fresh import LogBounds
-from replication.master import Master
-from replication.slave import Slave
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.replication.api import WholeRecord
+from rocketbed.replication.confirm import AckBoard
+from rocketbed.replication.errors import CutRefused, NothingInCommon
+from rocketbed.replication.fresh import LogBounds
+from rocketbed.replication.master import Master
+from rocketbed.replication.slave import Slave
 from rocketbed.wire.ha import ReportReader, encode_transfer
 from rocketbed.world.api import Stream, World
 from tests.segmented_log import SegmentedLog

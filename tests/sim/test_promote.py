@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.sim.image import DiskImage
-from replication.errors import LogDiverged, NothingInCommon
+from rocketbed.chaos.sim.image import DiskImage
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.remoting.client import dial
+from rocketbed.replication.errors import LogDiverged, NothingInCommon
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, request
 from rocketbed.world.api import World

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from chaos.runner import Outcome, run_plan
-from chaos.scenario.corpus import Corpus, coverage, vary
-from chaos.scenario.crashpoints import crash_points, disk_events
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.generator import Generate, generate
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from chaos.scenario.replay import Replay, load_replay, run_replay, save_replay
-from chaos.scenario.shrink import shrink
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.runner import Outcome, run_plan
+from rocketbed.chaos.scenario.corpus import Corpus, coverage, vary
+from rocketbed.chaos.scenario.crashpoints import crash_points, disk_events
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.generator import Generate, generate
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.replay import Replay, load_replay, run_replay, save_replay
+from rocketbed.chaos.scenario.shrink import shrink
+from rocketbed.chaos.scenario.step import parse_step
 
 STEPS = (
     "at 500ms pause b1 for 200ms",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from chaos.sim.image import DiskImage
-from chaos.sim.world import InlineOffloader
-from node.node import Node, run_node
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.world import InlineOffloader
+from rocketbed.node.node import Node, run_node
 from rocketbed.world.api import World
 from tests.sim.test_replicated_nodes import Cluster, settings
 

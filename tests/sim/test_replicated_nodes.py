@@ -6,10 +6,10 @@ from random import Random
 import pytest
 import trio
 
-from chaos.sim.simulation import Simulation
-from node.config import NodeConfig
-from node.node import Node, run_node
-from node.store.config import StoreConfig
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.node import Node, run_node
+from rocketbed.node.store.config import StoreConfig
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import trio
 
-from chaos.sim.faults import Fault
-from chaos.sim.simulation import Simulation
-from node.watermark import Watermark
-from replication.confirm import AckBoard
-from replication.errors import LogDiverged, MasterBehind, SegmentMismatch
-from replication.master import Master
-from replication.slave import Slave
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.node.watermark import Watermark
+from rocketbed.replication.confirm import AckBoard
+from rocketbed.replication.errors import LogDiverged, MasterBehind, SegmentMismatch
+from rocketbed.replication.master import Master
+from rocketbed.replication.slave import Slave
 from rocketbed.wire.ha import TransferReader, encode_report, encode_transfer
 from rocketbed.world.api import World
 from tests.segmented_log import SegmentedLog

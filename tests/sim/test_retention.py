@@ -5,10 +5,10 @@ import errno
 import pytest
 import trio
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.faults import Fault
-from node.store.status import GetStatus, PutStatus
-from node.store.store import MessageStore
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.node.store.status import GetStatus, PutStatus
+from rocketbed.node.store.store import MessageStore
 from tests.sim.store_session import ROOT, pull, put, session, settings, settle
 
 DAY_MS = 24 * 3600 * 1000

@@ -8,9 +8,9 @@ from random import SystemRandom
 
 import pytest
 
-from chaos.runner import Outcome, run_many
-from chaos.scenario.library import load_scenario, scenario_names
-from chaos.scenario.plan import Plan
+from rocketbed.chaos.runner import Outcome, run_many
+from rocketbed.chaos.scenario.library import load_scenario, scenario_names
+from rocketbed.chaos.scenario.plan import Plan
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 SWARM = "soak-swarm"

@@ -9,19 +9,19 @@ import errno
 import pytest
 import trio
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.faults import Fault
-from node.store import recovery
-from node.store.errors import (
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.node.store import recovery
+from rocketbed.node.store.errors import (
     BadStoreDirectory,
     DamagedLog,
     MessageRejected,
     StoreFailed,
     StoreLocked,
 )
-from node.store.scan import RecordScanner, Stop
-from node.store.status import GetStatus, PutStatus
-from node.store.store import MessageStore
+from rocketbed.node.store.scan import RecordScanner, Stop
+from rocketbed.node.store.status import GetStatus, PutStatus
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import HEAD, MAGIC_V2
 from rocketbed.world.api import World
 from tests.sim.store_session import ROOT, edited, pull, put, session, settings, settle
@@ -311,8 +311,8 @@ def test_t10_a_failed_fsync_stops_the_store_and_leaves_abort() -> None:
 
 
 def test_t11_config_files_are_whole_after_any_crash() -> None:
-    from chaos.sim.solo import run_solo
-    from node.broker.config_file import ConfigFile
+    from rocketbed.chaos.sim.solo import run_solo
+    from rocketbed.node.broker.config_file import ConfigFile
 
     async def save(world: World) -> None:
         world.disk.makedirs("/config")

@@ -2,7 +2,7 @@
 
 import trio
 
-from chaos.sim.simulation import Simulation
+from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.world.api import Stream, World
 
 PORT = 7

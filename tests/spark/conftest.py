@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.session import build_session
+from rocketbed.pipeline.session import build_session
 
 DESCRIPTORS_MAX = 900
 """Spark's callbacks into Python use `select`, which ends at 1,024: they would wait for ever."""

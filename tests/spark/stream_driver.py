@@ -7,7 +7,7 @@ them. It goes on from the checkpoint and ends when all that is there now is writ
 import json
 import sys
 
-from pipeline.session import build_session
+from rocketbed.pipeline.session import build_session
 from tests.spark.conftest import CONF
 
 

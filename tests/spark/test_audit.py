@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.audit import AuditOptions, audit
-from pipeline.jobs.common import Job, JobSettings
-from pipeline.jobs.verify import interpreted
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.audit import AuditOptions, audit
+from rocketbed.pipeline.jobs.common import Job, JobSettings
+from rocketbed.pipeline.jobs.verify import interpreted
 from tests.unit.pipeline.log_support import STORE_MS, Log, Message
 
 pytestmark = pytest.mark.spark

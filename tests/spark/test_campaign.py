@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.jobs.campaign import CampaignOptions, campaign, results
-from pipeline.jobs.common import Job, JobSettings
-from pipeline.jobs.seeds import SeedOptions
+from rocketbed.pipeline.jobs.campaign import CampaignOptions, campaign, results
+from rocketbed.pipeline.jobs.common import Job, JobSettings
+from rocketbed.pipeline.jobs.seeds import SeedOptions
 from tests.unit.pipeline.test_seeds import SCENARIO
 
 pytestmark = pytest.mark.spark

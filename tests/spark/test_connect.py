@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-from pipeline.errors import EXIT_GOOD
-from pipeline.jobs.export import MANIFEST
+from rocketbed.pipeline.errors import EXIT_GOOD
+from rocketbed.pipeline.jobs.export import MANIFEST
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"

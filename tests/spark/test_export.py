@@ -10,10 +10,10 @@ import pyarrow.dataset
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.common import Job, JobSettings, WrongUsage
-from pipeline.jobs.export import MANIFEST, ExportOptions, export
-from pipeline.report import Report
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
+from rocketbed.pipeline.jobs.export import MANIFEST, ExportOptions, export
+from rocketbed.pipeline.report import Report
 
 pytestmark = pytest.mark.spark
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -13,10 +13,10 @@ import pytest
 import trio
 from pyspark.sql import SparkSession
 
-from pipeline.options import Options
-from pipeline.schema import arrow_schema
-from pipeline.sink.committed import CommittedPart, marked_runs, read_committed
-from pipeline.wire.plan import WirePlan
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import arrow_schema
+from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
+from rocketbed.pipeline.wire.plan import WirePlan
 from tests.spark.live import cluster_in, read
 from tests.unit.inspect_support import some, write_log
 

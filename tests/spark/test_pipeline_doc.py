@@ -14,13 +14,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-import pipeline.jobs.common
-import pipeline.session
-from pipeline.files.corrupt import REASONS
-from pipeline.options import Options
-from pipeline.schema import RECORDS
 from rocketbed.cli.pipeline import COMMANDS
 from rocketbed.cli.pipeline import pipeline as command
+from rocketbed.pipeline.files.corrupt import REASONS
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import RECORDS
 from tests.spark.live import cluster_in
 
 pytestmark = pytest.mark.spark
@@ -60,9 +58,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) 
     with tarfile.open(FIXTURE) as archive:
         archive.extractall(tmp_path, filter="data")
     shutil.copytree(tmp_path / "store", tmp_path / "copy-of-store")
-    monkeypatch.setattr(pipeline.session, "build_session", lambda *_, **__: spark)
-    monkeypatch.setattr(pipeline.jobs.common, "build_session", lambda *_, **__: spark)
-    monkeypatch.setattr(pipeline.jobs.common, "end_spark", lambda _: None)
+    monkeypatch.setattr("rocketbed.pipeline.session.build_session", lambda *_, **__: spark)
+    monkeypatch.setattr("rocketbed.pipeline.jobs.common.build_session", lambda *_, **__: spark)
+    monkeypatch.setattr("rocketbed.pipeline.jobs.common.end_spark", lambda _: None)
     kept = signal.getsignal(signal.SIGINT)
     yield tmp_path
     signal.signal(signal.SIGINT, kept)
@@ -94,7 +92,7 @@ def test_programs_over_a_directory(place: Path) -> None:
 
 @pytest.mark.slow
 def test_examples_on_a_cluster(place: Path, spark: SparkSession) -> None:
-    from pipeline import read
+    from rocketbed.pipeline import read
 
     names: dict[str, object] = {"spark": spark, "read": read}
     live = [each for each in programs() if NAMESERVER in each[0]]

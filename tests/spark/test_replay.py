@@ -8,14 +8,14 @@ import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
-from chaos.process.cluster import LocalCluster
-from pipeline.jobs.common import Job, JobSettings, WrongUsage
-from pipeline.jobs.replay import ReplayOptions, replay
-from pipeline.jobs.replay_target import SourceQueue, prepare_topics
-from pipeline.options import Options
-from pipeline.report import Report
-from pipeline.schema import arrow_schema
-from pipeline.wire.plan import WirePlan
+from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
+from rocketbed.pipeline.jobs.replay import ReplayOptions, replay
+from rocketbed.pipeline.jobs.replay_target import SourceQueue, prepare_topics
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.report import Report
+from rocketbed.pipeline.schema import arrow_schema
+from rocketbed.pipeline.wire.plan import WirePlan
 from rocketbed.wire.properties import decode_properties
 from tests.spark.live import cluster_in
 from tests.unit.pipeline.log_support import STORE_MS, Log, Message

@@ -6,8 +6,8 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 
-import pipeline
-from pipeline.schema import DEFAULT_COLUMNS, RECORDS, arrow_schema
+from rocketbed import pipeline
+from rocketbed.pipeline.schema import DEFAULT_COLUMNS, RECORDS, arrow_schema
 from tests.unit.inspect_support import unpack
 from tests.unit.pipeline.log_support import Log, messages, rows
 

@@ -18,8 +18,8 @@ import pyarrow.dataset
 import pyspark
 import pytest
 
-from pipeline.java import REAL_HOME, WRAPPED_HOME, prepare_java
-from pipeline.jobs.export import MANIFEST
+from rocketbed.pipeline.java import REAL_HOME, WRAPPED_HOME, prepare_java
+from rocketbed.pipeline.jobs.export import MANIFEST
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq-store-clean.tar.gz"

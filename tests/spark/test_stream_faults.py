@@ -9,11 +9,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from chaos.process.cluster import LocalCluster
-from pipeline.sink.keys import TaskKey
-from pipeline.sink.options import SinkOptions
-from pipeline.sink.rows import outgoing
-from pipeline.sink.sending import TaskSender
+from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.options import SinkOptions
+from rocketbed.pipeline.sink.rows import outgoing
+from rocketbed.pipeline.sink.sending import TaskSender
 from tests.spark.live import FORMAT, cluster_in
 from tests.unit.inspect_support import some, write_log
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.jobs.common import Job, JobSettings, WrongUsage
-from pipeline.jobs.tail import TailOptions, tail
-from pipeline.report import Report
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
+from rocketbed.pipeline.jobs.tail import TailOptions, tail
+from rocketbed.pipeline.report import Report
 from tests.unit.pipeline.log_support import SEGMENT, Log, Message
 
 pytestmark = pytest.mark.spark

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.checks.found import Answer, Check, answer
-from pipeline.checks.keys import KeyTables, key_checks
-from pipeline.checks.log import checksums, whole_chain
-from pipeline.checks.order import dense_queues, send_order
-from pipeline.checks.queues import QueueSide, queue_entries
-from pipeline.checks.readers import out_of_order, skipped
-from pipeline.checks.replicas import diverged, unequal_blocks
-from pipeline.checks.tables import record_table, send_table
-from pipeline.histories import COLUMNS as HISTORY_COLUMNS
-from pipeline.histories import DDL as HISTORY_DDL
-from pipeline.jobs.verify import interpreted as interpreted_
+from rocketbed.pipeline.checks.found import Answer, Check, answer
+from rocketbed.pipeline.checks.keys import KeyTables, key_checks
+from rocketbed.pipeline.checks.log import checksums, whole_chain
+from rocketbed.pipeline.checks.order import dense_queues, send_order
+from rocketbed.pipeline.checks.queues import QueueSide, queue_entries
+from rocketbed.pipeline.checks.readers import out_of_order, skipped
+from rocketbed.pipeline.checks.replicas import diverged, unequal_blocks
+from rocketbed.pipeline.checks.tables import record_table, send_table
+from rocketbed.pipeline.histories import COLUMNS as HISTORY_COLUMNS
+from rocketbed.pipeline.histories import DDL as HISTORY_DDL
+from rocketbed.pipeline.jobs.verify import interpreted as interpreted_
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 SIZE = 100

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import docker.errors
 
-from chaos.docker.client import Daemon
+from rocketbed.chaos.docker.client import Daemon
 
 Row = dict[str, Any]
 

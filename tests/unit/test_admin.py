@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.broker.refusals import FEATURES
+from rocketbed.node.broker.refusals import FEATURES
 from rocketbed.wire.bodies import (
     ConsumerOffsetTable,
     HaRuntimeInfo,

@@ -13,9 +13,9 @@ import rocketbed
 from rocketbed import blocking
 from rocketbed.client import admin, consumer, offsets, producer
 from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.routing.config import NameserverConfig
+from rocketbed.routing.nameserver import Nameserver
 from rocketbed.world.real import real_world
-from routing.config import NameserverConfig
-from routing.nameserver import Nameserver
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.campaign import (
+from rocketbed.chaos.campaign import (
     Campaign,
     CampaignOptions,
     CrashPoints,
@@ -14,11 +14,11 @@ from chaos.campaign import (
     run_campaign,
     run_key,
 )
-from chaos.record import RUN_FILE
-from chaos.runner import Options
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.family import Family
-from chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape
+from rocketbed.chaos.record import RUN_FILE
+from rocketbed.chaos.runner import Options
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.family import Family
+from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape
 
 MISSED = 2
 """The seed that cannot meet what is expected."""

@@ -2,7 +2,7 @@
 
 import trio
 
-from node.broker.clients import EXPIRY_S, SCAN_S
+from rocketbed.node.broker.clients import EXPIRY_S, SCAN_S
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers

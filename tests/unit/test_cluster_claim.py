@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from chaos.process.claim import claimed
-from chaos.process.plan import FILE, ClusterError
+from rocketbed.chaos.process.claim import claimed
+from rocketbed.chaos.process.plan import FILE, ClusterError
 from rocketbed.cli.main import main
 
 HOLD = """
 import sys
 from pathlib import Path
-from chaos.process.claim import claimed
+from rocketbed.chaos.process.claim import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

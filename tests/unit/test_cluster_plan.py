@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.process.cluster import LocalCluster
-from chaos.process.member import ManagedProcess, ProcessError
-from chaos.process.plan import ClusterError, make_plan, read_plan
-from chaos.process.ports import (
+from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.chaos.process.member import ManagedProcess, ProcessError
+from rocketbed.chaos.process.plan import ClusterError, make_plan, read_plan
+from rocketbed.chaos.process.ports import (
     HOST,
     connection_ports_begin,
     free_node_port,
@@ -22,7 +22,7 @@ from chaos.process.ports import (
     is_free,
     node_ports,
 )
-from node.config import make_config, settings_from_text
+from rocketbed.node.config import make_config, settings_from_text
 
 
 def test_ports_of_a_plan_do_not_collide() -> None:

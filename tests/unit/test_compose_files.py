@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker import image as images
-from chaos.docker.backend import PYTHON, USER
-from chaos.docker.image import BUILT_OF, FILES, source_digest
+from rocketbed.chaos.docker import image as images
+from rocketbed.chaos.docker.backend import PYTHON, USER
+from rocketbed.chaos.docker.image import BUILT_OF, FILES, source_digest
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from chaos.sim.image import DiskImage
-from chaos.sim.solo import run_solo
-from node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
 from rocketbed.wire.json_dialect import BodyError
 from rocketbed.world.api import World
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.demo.errors import DemoError
-from chaos.demo.old_store import copy_store, read_old_store
+from rocketbed.chaos.demo.errors import DemoError
+from rocketbed.chaos.demo.old_store import copy_store, read_old_store
 from tests.unit.inspect_support import files_below, manifest, unpack
 
 

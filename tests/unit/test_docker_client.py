@@ -11,8 +11,8 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from chaos.docker.client import Daemon
-from chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.errors import DockerError
 
 NOBODY = 65_534
 

@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from chaos.docker import cluster as clusters
-from chaos.docker import member as members
-from chaos.docker.client import LABEL, Daemon
-from chaos.docker.cluster import DockerCluster, name_of
-from chaos.docker.container import Container, Spec
-from chaos.docker.errors import DockerError
-from chaos.docker.member import ContainerMember
-from chaos.docker.network import has_network, make_network
-from chaos.process.janitor import Run
-from chaos.process.plan import FILE, ClusterError, ClusterPlan, Member, make_plan, read_plan
+from rocketbed.chaos.docker import cluster as clusters
+from rocketbed.chaos.docker import member as members
+from rocketbed.chaos.docker.client import LABEL, Daemon
+from rocketbed.chaos.docker.cluster import DockerCluster, name_of
+from rocketbed.chaos.docker.container import Container, Spec
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.member import ContainerMember
+from rocketbed.chaos.docker.network import has_network, make_network
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.plan import (
+    FILE,
+    ClusterError,
+    ClusterPlan,
+    Member,
+    make_plan,
+    read_plan,
+)
 from rocketbed.cli.main import main
 from tests.unit.docker_support import FakeApi, daemon_of, free_ranges, refused
 

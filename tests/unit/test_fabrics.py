@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
-from chaos.process import fabrics
-from chaos.process.fabrics import Net, make_fabric
-from chaos.process.janitor import Run
-from chaos.scenario.library import load_scenario
-from chaos.trial.api import BackendError
+from rocketbed.chaos.process import fabrics
+from rocketbed.chaos.process.fabrics import Net, make_fabric
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.trial.api import BackendError
 
 PLAN = load_scenario("half-open").plan(1)
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import trio
 import trio.testing
 
-from chaos.history import Function
-from chaos.scenario.plan import Shape
-from chaos.trial.api import Backend, Elected, State
-from chaos.trial.members import Members
+from rocketbed.chaos.history import Function
+from rocketbed.chaos.scenario.plan import Shape
+from rocketbed.chaos.trial.api import Backend, Elected, State
+from rocketbed.chaos.trial.members import Members
 
 
 class Electing:

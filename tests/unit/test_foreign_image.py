@@ -12,15 +12,15 @@ from typing import Any, cast
 import docker.errors
 import pytest
 
-from chaos.docker.backend import OURS, Owner, give
-from chaos.docker.client import Daemon
-from chaos.docker.container import posix_code
-from chaos.docker.errors import DockerError
-from chaos.docker.once import pulled_image
-from chaos.foreign import contained, target
-from chaos.foreign import image as foreign
-from chaos.foreign.contained import ContainedRocketMQ, ready_target
-from chaos.foreign.image import (
+from rocketbed.chaos.docker.backend import OURS, Owner, give
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.container import posix_code
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.once import pulled_image
+from rocketbed.chaos.foreign import contained, target
+from rocketbed.chaos.foreign import image as foreign
+from rocketbed.chaos.foreign.contained import ContainedRocketMQ, ready_target
+from rocketbed.chaos.foreign.image import (
     LOOK,
     ImageInstallation,
     image_of,
@@ -29,9 +29,9 @@ from chaos.foreign.image import (
     read_layout,
     user_for,
 )
-from chaos.foreign.installation import NEEDED, OPEN, Installation, InstallationError
-from chaos.process.fabric import PlainFabric
-from chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.foreign.installation import NEEDED, OPEN, Installation, InstallationError
+from rocketbed.chaos.process.fabric import PlainFabric
+from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.cli.main import main
 from tests.unit.docker_support import refused
 

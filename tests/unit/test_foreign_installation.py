@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from chaos.foreign import installation
-from chaos.foreign.installation import InstallationError, cache, install, pom_text, unpacked
-from chaos.foreign.program import PRELOAD, without_shim
-from chaos.foreign.target import foreign_host
-from chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.foreign import installation
+from rocketbed.chaos.foreign.installation import (
+    InstallationError,
+    cache,
+    install,
+    pom_text,
+    unpacked,
+)
+from rocketbed.chaos.foreign.program import PRELOAD, without_shim
+from rocketbed.chaos.foreign.target import foreign_host
+from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.cli.main import main
 
 FETCHED = """#!/bin/sh

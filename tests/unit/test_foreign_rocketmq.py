@@ -6,15 +6,15 @@ from typing import cast
 
 import pytest
 
-from chaos.foreign.installation import Installation
-from chaos.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
-from chaos.foreign.settings import CONTROLLER_PORT, SMALL
-from chaos.foreign.target import ForeignHost
-from chaos.process.asking import Asker, size_at_most
-from chaos.process.fabric import Fabric
-from chaos.process.janitor import Run
-from chaos.scenario.library import load_scenario
-from chaos.trial.api import BackendError
+from rocketbed.chaos.foreign.installation import Installation
+from rocketbed.chaos.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
+from rocketbed.chaos.foreign.settings import CONTROLLER_PORT, SMALL
+from rocketbed.chaos.foreign.target import ForeignHost
+from rocketbed.chaos.process.asking import Asker, size_at_most
+from rocketbed.chaos.process.fabric import Fabric
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.wire.bodies import HaClientRuntimeInfo, HaRuntimeInfo
 from rocketbed.wire.command import Command, answer, request
 from rocketbed.wire.properties_text import parse_properties

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from chaos.history import (
+from rocketbed.chaos.history import (
     UNKNOWN,
     Event,
     Function,
@@ -15,7 +15,7 @@ from chaos.history import (
     Row,
     read_history,
 )
-from chaos.workload import BODY_SIZE_MIN, Writer, body_crc, decode_body, encode_body
+from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, decode_body, encode_body
 
 
 class Ticks:

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import trio
 
-from node.store.config import StoreConfig
-from node.store.run import Run
-from node.store.store import MessageStore
 from rocketbed.inspect import (
     Filter,
     Report,
@@ -22,6 +19,9 @@ from rocketbed.inspect import (
     rebuild,
 )
 from rocketbed.inspect.marks import crc32c
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.run import Run
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
 from rocketbed.world.real import real_world
 from tests.unit.inspect_support import broken, files_below, overwrite, segment_of

@@ -9,10 +9,10 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from chaos.process import janitor_docker
-from chaos.process.janitor import Run, clean
-from chaos.process.janitor_cleaners import remove_container, remove_docker_network
-from chaos.process.janitor_docker import docker_record
+from rocketbed.chaos.process import janitor_docker
+from rocketbed.chaos.process.janitor import Run, clean
+from rocketbed.chaos.process.janitor_cleaners import remove_container, remove_docker_network
+from rocketbed.chaos.process.janitor_docker import docker_record
 
 
 class _Answers(BaseHTTPRequestHandler):

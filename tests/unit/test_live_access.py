@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.live.access import TOKEN_HEADER, Access
+from rocketbed.chaos.live.access import TOKEN_HEADER, Access
 
 PORT = 8123
 TOKEN = "s3cret-of-the-test"

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from chaos.live.feed import PAUSE_S, Feed, Update
+from rocketbed.chaos.live.feed import PAUSE_S, Feed, Update
 
 
 @pytest.fixture

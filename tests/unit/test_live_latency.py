@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from chaos.live.meter import Meter
-from chaos.trial.latency import SIZE, Latencies, quantiles
+from rocketbed.chaos.live.meter import Meter
+from rocketbed.chaos.trial.latency import SIZE, Latencies, quantiles
 
 
 @pytest.mark.parametrize("time_ns", [0, 999, 1_000, 7_999, 50_000, 3_000_000, 12_345_678_901])

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from chaos.live.notebook import AFTER_S, FILE, Notebook
-from chaos.process.plan import make_plan
-from chaos.scenario.toml import read_file
+from rocketbed.chaos.live.notebook import AFTER_S, FILE, Notebook
+from rocketbed.chaos.process.plan import make_plan
+from rocketbed.chaos.scenario.toml import read_file
 
 
 def notebook() -> Notebook:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.live.feed import Feed
-from chaos.live.http import BODY_MAX, HEAD_MAX
-from chaos.live.server import STRANGERS_MAX, LiveError, LiveServer, Refused
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.http import BODY_MAX, HEAD_MAX
+from rocketbed.chaos.live.server import STRANGERS_MAX, LiveError, LiveServer, Refused
 from rocketbed.world.real import real_world
 
 
@@ -256,7 +256,7 @@ async def test_silent_strangers_do_not_keep_anybody_away() -> None:
 
 
 async def test_a_request_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaos.live.http.READ_S", 0.02)
+    monkeypatch.setattr("rocketbed.chaos.live.http.READ_S", 0.02)
     async with site() as here:
         for part in (b"", b"GET / HTTP/1.1\r\nx-slow: "):
             async with await here.connect() as stream:

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from chaos.live.feed import Feed
-from chaos.live.server import Refused
-from chaos.live.watch import Watch
-from chaos.process.cluster import LocalCluster
-from chaos.process.plan import FILE
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.server import Refused
+from rocketbed.chaos.live.watch import Watch
+from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.chaos.process.plan import FILE
 from rocketbed.world.real import real_world
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaos.live.watch.LOOK_S", 0.005)
+    monkeypatch.setattr("rocketbed.chaos.live.watch.LOOK_S", 0.005)
 
 
 def made(directory: Path, slaves: int = 2) -> LocalCluster:

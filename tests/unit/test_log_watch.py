@@ -1,7 +1,7 @@
 """How far a simulated log is on disk, from the disk's events alone."""
 
-from chaos.sim.logwatch import LogWatch
-from chaos.trace import Ends, NodeTrace
+from rocketbed.chaos.sim.logwatch import LogWatch
+from rocketbed.chaos.trace import Ends, NodeTrace
 
 DIRECTORY = "/store/commitlog"
 FIRST = f"{DIRECTORY}/{0:020d}"

@@ -6,10 +6,10 @@ from typing import cast
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from chaos.scenario.plan import Shape
-from chaos.trial.api import Backend
-from chaos.trial.conductor import Conductor
-from chaos.trial.members import Members
+from rocketbed.chaos.scenario.plan import Shape
+from rocketbed.chaos.trial.api import Backend
+from rocketbed.chaos.trial.conductor import Conductor
+from rocketbed.chaos.trial.members import Members
 
 
 class Slow:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store.run import crc_property
+from rocketbed.node.store.run import crc_property
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.javahash import extend, index_hash, java_hash, key_state, tag_code
 from rocketbed.wire.message import (

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import trio
 
-from chaos.sim.disk import SimDisk
-from chaos.sim.faults import Fault
-from chaos.sim.solo import run_solo
-from node.config import make_config, settings_from_options
-from node.node import NodeError, run_node
-from node.store.errors import StoreFailed, StoreLocked
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.config import make_config, settings_from_options
+from rocketbed.node.node import NodeError, run_node
+from rocketbed.node.store.errors import StoreFailed, StoreLocked
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.errors import ConnectionLost
 from rocketbed.wire.command import request

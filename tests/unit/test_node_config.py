@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config import (
+from rocketbed.node.config import (
     ConfigError,
     NodeConfig,
     Setting,
@@ -13,8 +13,8 @@ from node.config import (
     settings_from_options,
     settings_from_text,
 )
-from node.config_keys import KEYS
-from node.config_unused import UNUSED_KEYS
+from rocketbed.node.config_keys import KEYS
+from rocketbed.node.config_unused import UNUSED_KEYS
 from rocketbed.wire.properties_text import parse_properties, render_properties
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from node.broker.offsets import Offsets
-from node.config import NodeConfig
-from node.store.config import StoreConfig
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.config import NodeConfig
+from rocketbed.node.store.config import StoreConfig
 from rocketbed.world.real import real_world
 
 ENDS = {("T", 0): 10, ("T", 1): 0, ("U", 0): 7}

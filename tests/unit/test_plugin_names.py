@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from chaos.testing.collection import NAME_MAX, file_name
-from chaos.testing.plugin import ASYNCIO, _unwrapped
+from rocketbed.chaos.testing.collection import NAME_MAX, file_name
+from rocketbed.chaos.testing.plugin import ASYNCIO, _unwrapped
 
 
 def name_of(node: str) -> str:

@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from chaos.history import HistoryWriter
-from chaos.process.backend import ProcessBackend
-from chaos.process.fabric import PlainFabric
-from chaos.process.machine import Machine
-from chaos.process.member import Launched
-from chaos.trial.api import BackendError
+from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.fabric import PlainFabric
+from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.world.api import World
 
 

@@ -6,10 +6,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.sim.solo import run_solo
-from node.release import ReleaseQueue
-from node.store.status import PutStatus
-from node.watermark import Watermark
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.release import ReleaseQueue
+from rocketbed.node.store.status import PutStatus
+from rocketbed.node.watermark import Watermark
 from rocketbed.world.api import World
 
 FLUSH_S, SLAVE_S = 5.0, 3.0

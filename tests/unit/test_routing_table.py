@@ -4,13 +4,13 @@ import zlib
 
 import pytest
 
+from rocketbed.routing.config import BadSetting, read_settings
+from rocketbed.routing.errors import RegistrationRefused
+from rocketbed.routing.registration import read_registration
+from rocketbed.routing.table import Registrant, RoutingTable
 from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from rocketbed.wire.headers_admin import RegisterBrokerRequest
 from rocketbed.wire.json_dialect import BodyError
-from routing.config import BadSetting, read_settings
-from routing.errors import RegistrationRefused
-from routing.registration import read_registration
-from routing.table import Registrant, RoutingTable
 
 
 def who(

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos import scratch
-from chaos.checkers import loss
-from chaos.process.janitor import Run
-from chaos.runner import Options, Outcome, explain, is_full, run_many, run_plan
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from chaos.trial.api import BackendError
+from rocketbed.chaos import scratch
+from rocketbed.chaos.checkers import loss
+from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.runner import Options, Outcome, explain, is_full, run_many, run_plan
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.trial.api import BackendError
 
 PLAN = Plan(
     name="small",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.store.run import closed
-from node.store.scan import RecordScanner, Stop
+from rocketbed.node.store.run import closed
+from rocketbed.node.store.scan import RecordScanner, Stop
 from tests.unit.inspect_support import Spec, encode
 
 SEGMENT = 4096

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from node.store.config import StoreConfig
-from node.store.scan import RecordScanner
-from node.store.store import MessageStore
 from rocketbed.inspect.bodies import unpack_body
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.scan import RecordScanner
+from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import (
     COMPRESSED,
     INNER_BATCH,

@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from chaos.process.switch_packets import (
+from rocketbed.chaos.process.switch_packets import (
     RST,
     SYN,
     End,

@@ -4,8 +4,16 @@ from random import Random
 
 import pytest
 
-from chaos.process.switch_packets import ACK, SYN, make_segment
-from chaos.process.switch_rules import BACKLOG_S, PLAIN, REORDER_S, WAITING_MAX, Path, Rule, is_syn
+from rocketbed.chaos.process.switch_packets import ACK, SYN, make_segment
+from rocketbed.chaos.process.switch_rules import (
+    BACKLOG_S,
+    PLAIN,
+    REORDER_S,
+    WAITING_MAX,
+    Path,
+    Rule,
+    is_syn,
+)
 
 KEY = bytes((10, 98, 0, 1, 10, 98, 0, 2, 0x12, 0x34, 0x2A, 0x9F))
 OTHER = KEY[:8] + bytes((0x12, 0x35, 0x2A, 0x9F))

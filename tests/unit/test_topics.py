@@ -1,9 +1,9 @@
 """The topic table: built-in topics, what recovery concludes from it (T14), a slave copy."""
 
-from chaos.sim.image import DiskImage
-from chaos.sim.solo import run_solo
-from node.broker.topics import TIMER_TOPIC, Topics, topic_name_problem
-from node.config import make_config, settings_from_options
+from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.broker.topics import TIMER_TOPIC, Topics, topic_name_problem
+from rocketbed.node.config import make_config, settings_from_options
 from rocketbed.wire.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
 from rocketbed.wire.command import RequestCode
 from rocketbed.wire.frame import FrameReader

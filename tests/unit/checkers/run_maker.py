@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chaos.checkers import CheckResult, Judgement, judge_run
-from chaos.checkers.judgement import ACKS_FILE
-from chaos.checkers.reads import FINAL_READER
-from chaos.history import Function, HistoryWriter, Outcome, Row
-from chaos.record import (
+from rocketbed.chaos.checkers import CheckResult, Judgement, judge_run
+from rocketbed.chaos.checkers.judgement import ACKS_FILE
+from rocketbed.chaos.checkers.reads import FINAL_READER
+from rocketbed.chaos.history import Function, HistoryWriter, Outcome, Row
+from rocketbed.chaos.record import (
     HISTORY_FILE,
     IMAGES,
     STORES,
@@ -23,8 +23,8 @@ from chaos.record import (
     Promise,
     RunRecord,
 )
-from chaos.trace import Trace
-from chaos.workload import Writer, body_crc, encode_body
+from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.workload import Writer, body_crc, encode_body
 from tests.unit.inspect_support import Spec, build
 
 MS = 1_000_000

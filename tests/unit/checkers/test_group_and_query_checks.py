@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.history import Function, Row
+from rocketbed.chaos.history import Function, Row
 from tests.unit.checkers.run_maker import (
     COUNT,
     GROUP,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from chaos.checkers import RunVerdict, Severity, Verdict, judge_run
-from chaos.checkers.judgement import decide
-from chaos.checkers.result import judged, not_applicable, not_run
-from chaos.history import HistoryWriter, read_history
-from chaos.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
+from rocketbed.chaos.checkers import RunVerdict, Severity, Verdict, judge_run
+from rocketbed.chaos.checkers.judgement import decide
+from rocketbed.chaos.checkers.result import judged, not_applicable, not_run
+from rocketbed.chaos.history import HistoryWriter, read_history
+from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
 from tests.unit.checkers.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
 
 GOOD = judged("A1 lost write", 1, "messages", [])
@@ -130,7 +130,7 @@ def test_a_check_that_crashes_is_not_a_pass(run: RunMaker, monkeypatch: pytest.M
     def crash(_evidence: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("chaos.checkers.messages.phantom_writes", crash)
+    monkeypatch.setattr("rocketbed.chaos.checkers.messages.phantom_writes", crash)
     judgement = run.judge()
     assert str(judgement.verdict) == "unknown"
     assert "RuntimeError('boom') at test_judgement.py:" in results(judgement)["A3"].note

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from chaos.checkers import Judgement
-from chaos.history import Function
-from chaos.record import Expectation, Promise
-from chaos.trace import Trace
+from rocketbed.chaos.checkers import Judgement
+from rocketbed.chaos.history import Function
+from rocketbed.chaos.record import Expectation, Promise
+from rocketbed.chaos.trace import Trace
 from tests.unit.checkers.run_maker import (
     COUNT,
     MS,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checkers import RunVerdict
-from chaos.history import Outcome, Row
+from rocketbed.chaos.checkers import RunVerdict
+from rocketbed.chaos.history import Outcome, Row
 from tests.unit.checkers.run_maker import (
     COUNT,
     MS,

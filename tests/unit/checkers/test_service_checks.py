@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checkers import Judgement, Verdict, judge_run
-from chaos.checkers.judgement import RunVerdict
-from chaos.checkers.service import outages
-from chaos.history import Outcome
-from chaos.record import Expectation, read_record
+from rocketbed.chaos.checkers import Judgement, Verdict, judge_run
+from rocketbed.chaos.checkers.judgement import RunVerdict
+from rocketbed.chaos.checkers.service import outages
+from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.record import Expectation, read_record
 from tests.unit.checkers.run_maker import COUNT, MS, SECOND, RunMaker, found, results
 
 IDS = ("X1", "X2", "X3")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checkers.judgement import Judgement
-from chaos.record import Promise
-from chaos.trace import Trace
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.record import Promise
+from rocketbed.chaos.trace import Trace
 from tests.unit.checkers.run_maker import (
     COUNT,
     MS,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.files.reading import Plan
-from pipeline.options import Options
-from pipeline.schema import RECORDS, VIEWS, arrow_schema
 from rocketbed.inspect.record import crc_digits
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import RECORDS, VIEWS, arrow_schema
 
 SEGMENT = 4096
 STORE_MS = 1_795_000_000_000

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.files.corrupt import REASONS, DataLost, RocketbedCorrupt
-from pipeline.files.reading import Plan
-from pipeline.files.segments import Segment, Window
-from pipeline.options import Options
-from pipeline.schema import arrow_schema
 from rocketbed.inspect import Scanned, open_directory
+from rocketbed.pipeline.files.corrupt import REASONS, DataLost, RocketbedCorrupt
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.files.segments import Segment, Window
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import arrow_schema
 from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
 
 COUNT = 40
@@ -209,7 +209,7 @@ def test_a_torn_tail_below_the_mark_is_an_error(
 ) -> None:
     log = torn(tmp_path)
     for module in ("reading", "splits"):
-        monkeypatch.setattr(f"pipeline.files.{module}.durable_offset", lambda _: log.end)
+        monkeypatch.setattr(f"rocketbed.pipeline.files.{module}.durable_offset", lambda _: log.end)
     assert reasons(rows(log.root)) == [(log.offsets[-1], "torn_tail")]
     assert reasons(rows(log.root, splitBytes=200)) == [(log.offsets[-1], "torn_tail")]
     with pytest.raises(RocketbedCorrupt, match="torn_tail"):
@@ -270,7 +270,9 @@ def test_a_file_that_shrinks_in_the_middle_of_its_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenient: str
 ) -> None:
     """Cut while a task is between two batches: an error or a row, and no crash of the process."""
-    monkeypatch.setattr("pipeline.files.segments.Segment.__init__.__kwdefaults__", {"window": 1000})
+    monkeypatch.setattr(
+        "rocketbed.pipeline.files.segments.Segment.__init__.__kwdefaults__", {"window": 1000}
+    )
     log = healthy(tmp_path)
     schema = arrow_schema("records", ["physical_offset", "size", "_corrupt"])
     plan = Plan.of(Options.parse({"path": str(log.root), "failOnDataLoss": lenient}))

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow
 import pytest
 
-from pipeline.files import decode
-from pipeline.schema import DEFAULT_COLUMNS, RECORDS
 from rocketbed.inspect import Record, open_directory
+from rocketbed.pipeline.files import decode
+from rocketbed.pipeline.schema import DEFAULT_COLUMNS, RECORDS
 from tests.unit.pipeline.log_support import Log, Message, batches_of, messages, reasons, rows
 
 KINDS = [
@@ -100,8 +100,8 @@ def test_any_columns_in_any_order(tmp_path: Path) -> None:
 
 
 def test_names_or_a_schema_or_nothing_say_which_columns(tmp_path: Path) -> None:
-    from pipeline.files.splits import parse_paths, plan_splits
-    from pipeline.options import Options
+    from rocketbed.pipeline.files.splits import parse_paths, plan_splits
+    from rocketbed.pipeline.options import Options
 
     log = store(tmp_path, messages(5))
     (split,) = plan_splits(parse_paths(str(log.root)), end=log.end)
@@ -205,9 +205,9 @@ def test_properties_that_are_columns(
 
 WITHOUT_PANDAS = """
 import sys
-from pipeline.options import Options
-from pipeline.files.reading import Plan
-from pipeline.schema import arrow_schema, default_columns
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.schema import arrow_schema, default_columns
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -243,7 +243,9 @@ def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_a_record_longer_than_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.files.segments.Segment.__init__.__kwdefaults__", {"window": 500})
+    monkeypatch.setattr(
+        "rocketbed.pipeline.files.segments.Segment.__init__.__kwdefaults__", {"window": 500}
+    )
     contents = [Message(body=b"x" * n) for n in (5, 3000, 7, 499, 400, 0)]
     log = store(tmp_path, contents)
     assert [row["body"] for row in rows(log.root)] == [message.body for message in contents]

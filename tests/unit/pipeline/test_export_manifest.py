@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.common import WrongUsage
-from pipeline.jobs.export import MANIFEST, exported_columns, locked, next_range, open_manifest
-from pipeline.jobs.inputs import BrokerLog
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.jobs.export import (
+    MANIFEST,
+    exported_columns,
+    locked,
+    next_range,
+    open_manifest,
+)
+from rocketbed.pipeline.jobs.inputs import BrokerLog
 
 ASKED = {"columns": ["topic"], "topics": [], "mode": "PERMISSIVE"}
 

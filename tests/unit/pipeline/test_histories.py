@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from chaos.history import Function, HistoryWriter, Outcome
-from pipeline.errors import PipelineError
-from pipeline.histories import Names, arrow_schema, history_batches, kind_of
-from pipeline.history_files import (
+from rocketbed.chaos.history import Function, HistoryWriter, Outcome
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.histories import Names, arrow_schema, history_batches, kind_of
+from rocketbed.pipeline.history_files import (
     BadHistory,
     HistoryCut,
     arrow_batches,

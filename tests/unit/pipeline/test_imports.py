@@ -12,8 +12,8 @@ HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "trio"}
     ("module", "brings"),
     [
         ("pipeline", set()),
-        ("pipeline.files.decode", {"pyarrow", "numpy"}),
-        ("pipeline.files.reading", {"pyarrow", "numpy"}),
+        ("rocketbed.pipeline.files.decode", {"pyarrow", "numpy"}),
+        ("rocketbed.pipeline.files.reading", {"pyarrow", "numpy"}),
         ("pyspark_rocketbed", {"pyspark", "pyarrow", "numpy"}),
     ],
 )

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sink.keys import TaskKey, parse_message_id
-from pipeline.sink.rate import TokenBucket
-from pipeline.sink.runs import Lookup, Place, Runs
+from rocketbed.pipeline.sink.keys import TaskKey, parse_message_id
+from rocketbed.pipeline.sink.rate import TokenBucket
+from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
 
 QUERY = "0f3b6c1e-54b4-4d5c-8a83-50ee2f1f9d0a"
 A0 = Place("T", "broker-a", 0)

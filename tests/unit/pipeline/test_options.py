@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.options import OptionError, Options, size_in_bytes, time_in_ms
+from rocketbed.pipeline.options import OptionError, Options, size_in_bytes, time_in_ms
 
 
 def test_names_are_case_insensitive_and_have_defaults() -> None:

@@ -21,11 +21,11 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from pipeline.files.decode import Wanted
-from pipeline.files.pushdown import push
-from pipeline.files.reading import Plan
-from pipeline.options import Options
-from pipeline.schema import RECORDS, arrow_schema
+from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.files.pushdown import push
+from rocketbed.pipeline.files.reading import Plan
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import RECORDS, arrow_schema
 from tests.unit.pipeline.log_support import STORE_MS, Log, messages, rows
 
 COUNT = 50

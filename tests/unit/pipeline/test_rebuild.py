@@ -11,11 +11,17 @@ import numpy
 import pytest
 from click.testing import CliRunner
 
-from pipeline.files.corrupt import DataLost
-from pipeline.files.reading import read_ends
-from pipeline.files.splits import Replica, plan_splits
-from pipeline.jobs.rebuild import Shape, write_runs
-from pipeline.jobs.rebuild_blobs import (
+from rocketbed.cli.pipeline_rebuild import rebuild
+from rocketbed.cli.pipeline_retention import retention
+from rocketbed.inspect import Settings, open_directory
+from rocketbed.inspect import rebuild as plain_rebuild
+from rocketbed.inspect.consumequeue import UNIT
+from rocketbed.inspect.dispatch import Dispatcher
+from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.reading import read_ends
+from rocketbed.pipeline.files.splits import Replica, plan_splits
+from rocketbed.pipeline.jobs.rebuild import Shape, write_runs
+from rocketbed.pipeline.jobs.rebuild_blobs import (
     BATCH,
     DAMAGE,
     INDEX,
@@ -26,15 +32,9 @@ from pipeline.jobs.rebuild_blobs import (
     Run,
     batch_of,
 )
-from pipeline.jobs.rebuild_dispatch import SplitDispatch
-from pipeline.jobs.rebuild_files import Written
-from pipeline.jobs.rebuild_plan import index_names, index_pieces, uneven_queues
-from rocketbed.cli.pipeline_rebuild import rebuild
-from rocketbed.cli.pipeline_retention import retention
-from rocketbed.inspect import Settings, open_directory
-from rocketbed.inspect import rebuild as plain_rebuild
-from rocketbed.inspect.consumequeue import UNIT
-from rocketbed.inspect.dispatch import Dispatcher
+from rocketbed.pipeline.jobs.rebuild_dispatch import SplitDispatch
+from rocketbed.pipeline.jobs.rebuild_files import Written
+from rocketbed.pipeline.jobs.rebuild_plan import index_names, index_pieces, uneven_queues
 from tests.unit.inspect_support import (
     SEGMENT,
     SETTINGS,

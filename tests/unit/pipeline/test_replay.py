@@ -7,13 +7,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from pipeline.jobs.common import Job, JobSettings, WrongUsage
-from pipeline.jobs.replay import ReplayOptions, deal, merged_places, pace_of, replay
-from pipeline.jobs.replay_send import GROUP_MAX, Due, Pace, grouped, play, with_origin
-from pipeline.jobs.replay_target import SourceQueue, matched
-from pipeline.sink.keys import TaskKey
-from pipeline.sink.options import SinkOptions
-from pipeline.sink.rows import Outgoing, outgoing
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
+from rocketbed.pipeline.jobs.replay import ReplayOptions, deal, merged_places, pace_of, replay
+from rocketbed.pipeline.jobs.replay_send import GROUP_MAX, Due, Pace, grouped, play, with_origin
+from rocketbed.pipeline.jobs.replay_target import SourceQueue, matched
+from rocketbed.pipeline.sink.keys import TaskKey
+from rocketbed.pipeline.sink.options import SinkOptions
+from rocketbed.pipeline.sink.rows import Outgoing, outgoing
 from rocketbed.wire.bodies import MessageQueue
 
 KEY = TaskKey(job="j", batch=0, partition=0)

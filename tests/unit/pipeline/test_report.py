@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.common import Job, JobSettings, WrongUsage, quiet_java, run_job
-from pipeline.jobs.failures import explain, explain_text, first_sentence
-from pipeline.progress import Progress, count_tasks
-from pipeline.report import Report, write_whole
 from rocketbed.cli.main import main
 from rocketbed.cli.pipeline_options import summary
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage, quiet_java, run_job
+from rocketbed.pipeline.jobs.failures import explain, explain_text, first_sentence
+from rocketbed.pipeline.progress import Progress, count_tasks
+from rocketbed.pipeline.report import Report, write_whole
 
 TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -103,11 +103,11 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     ("text", "code", "said"),
     [
         (
-            TRACEBACK.format(name="pipeline.files.corrupt.RocketbedCorrupt"),
+            TRACEBACK.format(name="rocketbed.pipeline.files.corrupt.RocketbedCorrupt"),
             3,
             "/s/commitlog/0: no record",
         ),
-        (TRACEBACK.format(name="pipeline.options.OptionError"), 64, "/s/commitlog/0"),
+        (TRACEBACK.format(name="rocketbed.pipeline.options.OptionError"), 64, "/s/commitlog/0"),
         (TRACEBACK.format(name="ValueError"), 4, "Spark failed: ValueError: /s/commitlog/0: no"),
         ("java.lang.OutOfMemoryError: Java heap space", 4, "--conf spark.driver.memory"),
         ("Python worker exited unexpectedly (crashed)", 4, "an executor ended"),

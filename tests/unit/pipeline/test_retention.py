@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.jobs.retention import segment_uses, shown, write_tables
-from pipeline.jobs.retention_rules import HOUR_MS, SegmentUse, expired, key_row, retention_row
+from rocketbed.pipeline.jobs.retention import segment_uses, shown, write_tables
+from rocketbed.pipeline.jobs.retention_rules import (
+    HOUR_MS,
+    SegmentUse,
+    expired,
+    key_row,
+    retention_row,
+)
 
 NOW_MS = 1_000 * HOUR_MS
 

@@ -3,7 +3,7 @@
 import pyarrow
 import pytest
 
-from pipeline.schema import (
+from rocketbed.pipeline.schema import (
     DEFAULT_COLUMNS,
     DERIVED,
     RECORDS,

@@ -12,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.campaign import CampaignOptions, campaign, checked, deal, results, run_block
-from pipeline.jobs.common import Job, JobSettings, WrongUsage
-from pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.campaign import (
+    CampaignOptions,
+    campaign,
+    checked,
+    deal,
+    results,
+    run_block,
+)
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
+from rocketbed.pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory
 
 SCENARIO = """
 name = "tiny"

@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from pipeline import session
-from pipeline.errors import SparkMissing
-from pipeline.session import build_session, refuse_silent
+from rocketbed.pipeline import session
+from rocketbed.pipeline.errors import SparkMissing
+from rocketbed.pipeline.session import build_session, refuse_silent
 
 
 @pytest.mark.parametrize("kind", ["spark", "sc"])

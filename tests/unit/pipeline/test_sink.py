@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow
 import pytest
 
-from pipeline.sink.committed import COLUMNS, counting
-from pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
-from pipeline.sink.markers import (
+from rocketbed.client.messages import Message
+from rocketbed.pipeline.sink.committed import COLUMNS, counting
+from rocketbed.pipeline.sink.keys import ORIGIN, TRANSACTION, TaskKey
+from rocketbed.pipeline.sink.markers import (
     RUNS_MAX,
     BadMarker,
     Committed,
@@ -19,11 +20,10 @@ from pipeline.sink.markers import (
     jobs_of,
     marker_topic,
 )
-from pipeline.sink.options import SinkError, SinkOptions
-from pipeline.sink.requests import COUNT_MAX, make_requests
-from pipeline.sink.rows import Outgoing, check_columns, outgoing
-from pipeline.sink.runs import Lookup, Place, Runs
-from rocketbed.client.messages import Message
+from rocketbed.pipeline.sink.options import SinkError, SinkOptions
+from rocketbed.pipeline.sink.requests import COUNT_MAX, make_requests
+from rocketbed.pipeline.sink.rows import Outgoing, check_columns, outgoing
+from rocketbed.pipeline.sink.runs import Lookup, Place, Runs
 
 KEY = TaskKey(job="job", batch=2, partition=1)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.files import splits
-from pipeline.files.segments import Segment
-from pipeline.files.splits import (
+from rocketbed.pipeline.files import splits
+from rocketbed.pipeline.files.segments import Segment
+from rocketbed.pipeline.files.splits import (
     NotAStore,
     Replica,
     aligned_end,
@@ -16,8 +16,8 @@ from pipeline.files.splits import (
     parse_paths,
     plan_splits,
 )
-from pipeline.files.sync import first_record, queue_anchor
-from pipeline.options import OptionError
+from rocketbed.pipeline.files.sync import first_record, queue_anchor
+from rocketbed.pipeline.options import OptionError
 from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
 
 MODES = ("auto", "index", "walk", "scan")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.options import OptionError, Options
-from pipeline.streams.offsets import (
+from rocketbed.pipeline.options import OptionError, Options
+from rocketbed.pipeline.streams.offsets import (
     PHYSICAL,
     QUEUE,
     Mark,
@@ -19,7 +19,7 @@ from pipeline.streams.offsets import (
     queue_name,
     shares,
 )
-from pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.streams.options import StreamOptions
 
 MARKS = st.dictionaries(
     st.text("abc-|0", min_size=1),

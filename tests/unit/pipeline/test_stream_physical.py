@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow
 import pytest
 
-from pipeline.files import decode
-from pipeline.files.corrupt import DataLost
-from pipeline.files.splits import Split
-from pipeline.options import Options
-from pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
-from pipeline.streams.options import StreamOptions
-from pipeline.streams.physical import LogPart, PhysicalLog, read_part
+from rocketbed.pipeline.files import decode
+from rocketbed.pipeline.files.corrupt import DataLost
+from rocketbed.pipeline.files.splits import Split
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
+from rocketbed.pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.streams.physical import LogPart, PhysicalLog, read_part
 from tests.unit.inspect_support import Spec, manifest, some, unpack, write_log
 
 SEGMENT = 4096
@@ -270,7 +270,7 @@ def test_a_replica_that_vanishes_while_it_is_read(
                 raise DataLost(split.path, split.base, "the file was deleted")
             yield batch
 
-    monkeypatch.setattr("pipeline.streams.physical.batches", failing)
+    monkeypatch.setattr("rocketbed.pipeline.streams.physical.batches", failing)
 
     def read(one: LogPart) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []

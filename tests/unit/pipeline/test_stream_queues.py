@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.options import Options
-from pipeline.streams.offsets import DataLoss, Mark, queue_name, topic_of
-from pipeline.streams.options import StreamOptions
-from pipeline.streams.queues import QueueLog
-from pipeline.wire.log import QueueBounds
-from pipeline.wire.plan import QueueRange
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.streams.offsets import DataLoss, Mark, queue_name, topic_of
+from rocketbed.pipeline.streams.options import StreamOptions
+from rocketbed.pipeline.streams.queues import QueueLog
+from rocketbed.pipeline.wire.log import QueueBounds
+from rocketbed.pipeline.wire.plan import QueueRange
 from rocketbed.wire.bodies import MessageQueue
 
 NAME = "broker-a|T|0"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.jobs.common import Job, JobSettings, WrongUsage
-from pipeline.jobs.tail import TailOptions, tail
-from pipeline.jobs.tail_lines import BODY_MAX, json_line, shown_body, text_line
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
+from rocketbed.pipeline.jobs.tail import TailOptions, tail
+from rocketbed.pipeline.jobs.tail_lines import BODY_MAX, json_line, shown_body, text_line
 
 ROW: dict[str, Any] = {
     "broker": "broker-a",

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from chaos.checkers.judgement import Judgement, judge_run
-from chaos.checkers.result import CheckResult, Verdict, judged, not_applicable, not_run
-from chaos.runner import run_plan
-from chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from pipeline.checks.queue_sums import batch_sums
-from pipeline.checks.replicas import first_difference
-from pipeline.errors import PipelineError
-from pipeline.files.splits import Replica
-from pipeline.jobs.common import WrongUsage
-from pipeline.jobs.inputs import BrokerLog, ReplicaLog
-from pipeline.jobs.verify import choose_truth
-from pipeline.jobs.verify_inputs import read_requirement, read_run
-from pipeline.jobs.verify_logs import firm_end
+from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.checkers.result import CheckResult, Verdict, judged, not_applicable, not_run
+from rocketbed.chaos.runner import run_plan
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.cli import pipeline_agreement
 from rocketbed.cli.pipeline_agreement import compare, verify_run
 from rocketbed.cli.pipeline_requirement import write_requirement
+from rocketbed.pipeline.checks.queue_sums import batch_sums
+from rocketbed.pipeline.checks.replicas import first_difference
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.files.splits import Replica
+from rocketbed.pipeline.jobs.common import WrongUsage
+from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog
+from rocketbed.pipeline.jobs.verify import choose_truth
+from rocketbed.pipeline.jobs.verify_inputs import read_requirement, read_run
+from rocketbed.pipeline.jobs.verify_logs import firm_end
 
 PLAN = Plan(
     name="tiny",
@@ -152,7 +152,7 @@ def test_what_a_run_requires_is_handed_over(tmp_path: Path) -> None:
 
 def choose_ends(stores: tuple[str, ...]) -> int:
     """Where the logs of these stores end, all at the same place."""
-    from pipeline.files.splits import data_end, parse_paths
+    from rocketbed.pipeline.files.splits import data_end, parse_paths
 
     (end,) = {data_end(replica) for replica in parse_paths(",".join(stores))}
     return end

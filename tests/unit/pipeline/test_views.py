@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.options import OptionError
 from rocketbed.inspect import LogEnd, Scanned, StoreDirectory, open_directory
+from rocketbed.pipeline.options import OptionError
 from tests.unit.inspect_support import manifest, unpack
 from tests.unit.pipeline.log_support import Log, messages, rows
 

@@ -6,7 +6,13 @@ import struct
 import numpy
 import pytest
 
-from pipeline.files.walk import LANE_RECORDS, LANES_MIN, SAMPLE_SIZE, walk, walk_one_by_one
+from rocketbed.pipeline.files.walk import (
+    LANE_RECORDS,
+    LANES_MIN,
+    SAMPLE_SIZE,
+    walk,
+    walk_one_by_one,
+)
 from tests.unit.pipeline.log_support import Message
 
 SPAN = 200_000

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.files.decode import Wanted
-from pipeline.options import Options
-from pipeline.schema import arrow_schema
-from pipeline.wire.log import WireError
-from pipeline.wire.rows import WireDecoder
+from rocketbed.pipeline.files.decode import Wanted
+from rocketbed.pipeline.options import Options
+from rocketbed.pipeline.schema import arrow_schema
+from rocketbed.pipeline.wire.log import WireError
+from rocketbed.pipeline.wire.rows import WireDecoder
 from rocketbed.wire.bodies import MessageQueue
 from tests.unit.inspect_support import STORE_MS, encode, some
 

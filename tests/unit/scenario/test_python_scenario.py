@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.scenario import MiB, Scenario, load_scenario, ms, s
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.library import all_scenarios, scenario_names
-from chaos.scenario.scenario import family
-from chaos.scenario.toml import read_toml
+from rocketbed.chaos.scenario import MiB, Scenario, load_scenario, ms, s
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.library import all_scenarios, scenario_names
+from rocketbed.chaos.scenario.scenario import family
+from rocketbed.chaos.scenario.toml import read_toml
 
 
 def sync_failover(sc: Scenario) -> None:

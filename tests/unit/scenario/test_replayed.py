@@ -2,11 +2,11 @@
 
 import pytest
 
-from chaos.checkers.judgement import Judgement
-from chaos.checkers.result import Example, judged
-from chaos.runner import Outcome
-from chaos.scenario.plan import Plan, Shape
-from chaos.scenario.replay import Replayed
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import Example, judged
+from rocketbed.chaos.runner import Outcome
+from rocketbed.chaos.scenario.plan import Plan, Shape
+from rocketbed.chaos.scenario.replay import Replayed
 
 
 def replayed(wanted: str, found: str) -> Replayed:

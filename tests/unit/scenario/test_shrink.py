@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.scenario.plan import Consumers, Plan, Producers, Weather
-from chaos.scenario.shrink import Budget, shrink_plan
-from chaos.scenario.step import parse_step
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Weather
+from rocketbed.chaos.scenario.shrink import Budget, shrink_plan
+from rocketbed.chaos.scenario.step import parse_step
 
 
 def plan_of(*texts: str) -> Plan:

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from chaos.scenario.errors import ScenarioError
-from chaos.scenario.plan import Plan
-from chaos.scenario.toml import read_file, read_toml, read_yaml
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.toml import read_file, read_toml, read_yaml
 
 WHOLE = """
 name = "all"

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pipeline.processes import tree
+from rocketbed.pipeline.processes import tree
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")

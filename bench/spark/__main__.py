@@ -1,4 +1,4 @@
-"""`python -m pipeline.bench [--only NAME]`: prints the machine, then a row for each figure.
+"""`python -m bench.spark [--only NAME]`: prints the machine, then a row for each figure.
 
 The store is made by the generator of `bench/`, run as a process, in a directory of its own that
 goes at the end. Each part begins a Spark of its own, so that none profits from another's warmth.
@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.bench import latency, reads
-from pipeline.bench.reads import MIB, Row
-from pipeline.session import build_session
+from bench.spark import latency, reads
+from bench.spark.reads import MIB, Row
+from rocketbed.pipeline.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ HEAP_MIB: Final = 512
 
 def main() -> int:
     """Run the parts, each in a process of its own."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.bench")
+    parser = argparse.ArgumentParser(prog="python -m bench.spark")
     parser.add_argument("--only", default="", help=f"one of {', '.join(PARTS)}")
     parser.add_argument("--mib", type=int, default=1024, help="size of the log")
     parser.add_argument("--part", help=argparse.SUPPRESS)
@@ -49,7 +49,7 @@ def main() -> int:
         for part in PARTS:
             if options.only in part:
                 again = ["--part", part, "--place", str(place), "--mib", str(options.mib)]
-                subprocess.run([sys.executable, "-m", "pipeline.bench", *again], check=True)
+                subprocess.run([sys.executable, "-m", "bench.spark", *again], check=True)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return 0

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.bench.reads import Row
+from bench.spark.reads import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def _stream(
     """Progress of every batch while the writer wrote."""
     from pyspark.sql import functions as f
 
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     reader = spark.readStream.format("rocketbed").schema(records_ddl(COLUMNS))
     frame = reader.load(str(store)).observe("age", f.min("store_timestamp").alias("oldest"))

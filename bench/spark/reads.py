@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.bench.tree import MemoryWatch, cpu_of_tree
+from bench.spark.tree import MemoryWatch, cpu_of_tree
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ def fixed_costs(build: Callable[[], "SparkSession"], store: Path) -> Iterator[Ro
 
 def reads(spark: "SparkSession", store: Path) -> Iterator[Row]:
     """Rates of reading all of a log whose pages are in memory, best of three."""
-    from pipeline.schema import DEFAULT_COLUMNS
+    from rocketbed.pipeline.schema import DEFAULT_COLUMNS
 
     log = store / "commitlog"
     size = sum(path.stat().st_size for path in log.iterdir())
@@ -73,7 +73,7 @@ def memory(build: Callable[[str], "SparkSession"], store: Path, heap_mib: int) -
 
 def frame(spark: "SparkSession", store: Path, columns: list[str], **options: str) -> "DataFrame":
     """A store's records."""
-    from pipeline.schema import records_ddl
+    from rocketbed.pipeline.schema import records_ddl
 
     reader = spark.read.format("rocketbed").schema(records_ddl(columns)).options(**options)
     return reader.load(str(store))

@@ -1,1 +1,0 @@
-"""What the pipeline costs: `python -m pipeline.bench`, or `make bench-spark`."""
