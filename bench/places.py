@@ -20,12 +20,12 @@ import trio
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.host import DockerHost
 from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.host.janitor.record import Run
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.fabrics import Net
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.network.choice import Net
+from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
 from rocketbed.chaos.process.run import Host, LocalHost, SetUp
-from rocketbed.chaos.process.switch_fabric import missing_for_switch
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.chaos.trial.members import Members

@@ -14,11 +14,11 @@ from typing import Final
 
 from rocketbed.chaos.checkers.judgement import judge_run
 from rocketbed.chaos.history import Function, HistoryWriter, Outcome
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.volume import Volume, VolumeError
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.hunt.runner import Options, run_many, run_plan
+from rocketbed.chaos.hunt.runner import Outcome as Ran
+from rocketbed.chaos.process.disk.volume import Volume, VolumeError
 from rocketbed.chaos.record import HISTORY_FILE, Promise, RunRecord
-from rocketbed.chaos.runner import Options, run_many, run_plan
-from rocketbed.chaos.runner import Outcome as Ran
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.sim.simulation import Simulation

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from bench.processes import Bench, wait_serving
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.limits import DiskLimit, LimitError, MemoryLimit
-from rocketbed.chaos.process.volume import Volume, VolumeError
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.disk.volume import Volume, VolumeError
+from rocketbed.chaos.process.machine.limits import DiskLimit, LimitError, MemoryLimit
 
 Row = tuple[str, float, str]
 DISK_BYTES = 3 << 30

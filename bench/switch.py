@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from rocketbed.chaos.process.fabric import Fabric, PlainFabric
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.proxy_fabric import ProxyFabric
-from rocketbed.chaos.process.switch_fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Stream
 

@@ -12,7 +12,7 @@ import trio
 
 from rocketbed.node.broker.broker import Broker, Tables
 from rocketbed.node.broker.registration import Registration
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore

@@ -16,7 +16,7 @@ from rocketbed.node.broker.config_file import ConfigFile
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import StoreError, StoreFailed
 from rocketbed.node.store.store import MessageStore
@@ -30,7 +30,7 @@ from rocketbed.replication.master import Master
 from rocketbed.replication.metadata import MetadataSync
 from rocketbed.replication.slave import Slave
 from rocketbed.wire.bodies import HaRuntimeInfo
-from rocketbed.wire.json_dialect import loads
+from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.world.api import Address, File, World
 
 

@@ -1,7 +1,7 @@
 """The nameserver's key-value table: the only thing it keeps (wire.md 3.8)."""
 
 from rocketbed.routing.errors import ConfigNotFound, RoutingError
-from rocketbed.wire.json_dialect import BodyError, dumps, loads
+from rocketbed.wire.encoding.json_dialect import BodyError, dumps, loads
 from rocketbed.world.api import World
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"

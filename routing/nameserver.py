@@ -26,6 +26,7 @@ from rocketbed.wire.bodies import (
 )
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, answer
+from rocketbed.wire.encoding.json_dialect import dumps_standard
 from rocketbed.wire.headers_admin import (
     AddPermissionResponse,
     BrokerHeartbeatRequest,
@@ -45,7 +46,6 @@ from rocketbed.wire.headers_admin import (
     TopicRequest,
     WipeResponse,
 )
-from rocketbed.wire.json_dialect import dumps_standard
 from rocketbed.world.api import Address, World
 
 STANDARD_JSON_VERSION = 401

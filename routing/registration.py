@@ -5,8 +5,8 @@ import zlib
 
 from rocketbed.routing.errors import RegistrationRefused
 from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from rocketbed.wire.encoding.json_dialect import BodyError, loads
 from rocketbed.wire.headers_admin import RegisterBrokerRequest
-from rocketbed.wire.json_dialect import BodyError, loads
 from rocketbed.wire.message import CRC_MASK
 
 INFLATED_MAX = 64 << 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import pack
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.reads import stored_messages
 from rocketbed.chaos.checkers.result import (
     CheckResult,

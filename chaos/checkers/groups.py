@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from rocketbed.chaos.checkers.evidence import READS, SENDS, Evidence, Rows, targets_of
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.reads import example_of, stored_messages
 from rocketbed.chaos.checkers.result import (
     CheckResult,

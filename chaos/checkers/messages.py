@@ -5,7 +5,7 @@ from collections import defaultdict
 from rocketbed.chaos.checkers.evidence import SENDS, Evidence, Rows
 from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.logs import UNNAMED, NodeLog
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import (
     CheckResult,

@@ -8,7 +8,7 @@ found at once.
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.lineage import Lineage
-from rocketbed.chaos.checkers.losses import Losses, Sent
+from rocketbed.chaos.checkers.loss_bound import Losses, Sent
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable
 

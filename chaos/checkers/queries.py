@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.reads import FINAL_READER, stored_messages
 from rocketbed.chaos.checkers.result import (
     CheckResult,

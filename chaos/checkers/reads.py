@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rocketbed.chaos.checkers.evidence import READS, Evidence
 from rocketbed.chaos.checkers.keys import pack
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import (
     CheckResult,

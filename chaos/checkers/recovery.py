@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
 from rocketbed.chaos.checkers.lineage import WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,

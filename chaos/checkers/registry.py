@@ -9,12 +9,10 @@ from functools import cached_property
 from typing import Any, Final
 
 from rocketbed.chaos.checkers import (
-    again,
     followers,
     groups,
     links,
     liveness,
-    loss,
     messages,
     promises,
     queries,
@@ -24,9 +22,11 @@ from rocketbed.chaos.checkers import (
     service,
     stores,
 )
+from rocketbed.chaos.checkers import idempotence as again
+from rocketbed.chaos.checkers import loss_checks as loss
 from rocketbed.chaos.checkers.context import Surroundings
 from rocketbed.chaos.checkers.evidence import Evidence
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import CheckResult
 
 WAITING: Final = [

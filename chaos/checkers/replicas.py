@@ -6,7 +6,7 @@ from itertools import combinations
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable, not_run
 from rocketbed.chaos.history import Function
 

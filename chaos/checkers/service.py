@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from rocketbed.chaos.checkers.context import Fault, faults
 from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence
-from rocketbed.chaos.checkers.losses import Losses
+from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,

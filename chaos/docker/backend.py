@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.container import Container, Spec
+from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.fabric import Fabric
-from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.run import SetUp
 from rocketbed.chaos.process.software import OwnSoftware, Software
 
@@ -121,7 +121,7 @@ class DockerBackend(ProcessBackend):
 
 def contained_command(*arguments: str) -> list[str]:
     """The command line of one of our programs within the image; it ends with its container."""
-    return [PYTHON, "-P", "-m", "rocketbed.chaos.process.tied", "1", *arguments]
+    return [PYTHON, "-P", "-m", "rocketbed.chaos.host.tied", "1", *arguments]
 
 
 def give(own: Path, owner: Owner = OURS) -> None:

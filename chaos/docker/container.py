@@ -21,9 +21,9 @@ import trio
 
 from rocketbed.chaos.docker.client import LABEL, Daemon, call
 from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.janitor_docker import docker_record
-from rocketbed.chaos.process.member import tail_of
+from rocketbed.chaos.host.janitor.docker import docker_record
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.member import tail_of
 
 SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
 SIGNALLED: Final = 128
@@ -61,7 +61,7 @@ class Spec:
 
 
 class Container:
-    """A program to be run; `chaos.process.member.Launched`."""
+    """A program to be run; `chaos.host.member.Launched`."""
 
     def __init__(self, daemon: Daemon, run: Run, name: str, spec: Spec) -> None:
         self.name = name

@@ -1,7 +1,8 @@
 """A Docker daemon of one's own, for tests and for machines that have none running.
 
-    python -m rocketbed.chaos.docker.daemon DIRECTORY                 until it is interrupted
-    python -m rocketbed.chaos.docker.daemon DIRECTORY COMMAND ...     while a command runs, DOCKER_HOST set
+    python -m rocketbed.chaos.docker.daemon DIRECTORY               until it is interrupted
+    python -m rocketbed.chaos.docker.daemon DIRECTORY COMMAND ...   while a command runs,
+                                                                    DOCKER_HOST set
 
 Images and containers are kept below DIRECTORY; bridge, socket and address range are its own, and it
 changes neither the system's packet filter nor its forwarding. So containers reach each other and
@@ -24,8 +25,8 @@ from typing import Final, Self
 from rocketbed.chaos.docker.client import LABEL, Daemon, asking
 from rocketbed.chaos.docker.container import remove
 from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.foreign.program import tied_program
-from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.program import tied_program
 
 UP_S: Final = 30.0
 DOWN_S: Final = 20.0

@@ -16,11 +16,11 @@ from rocketbed.chaos.docker.client import Daemon, call
 from rocketbed.chaos.docker.container import Spec, create, kill_init, remove
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.network import make_network
-from rocketbed.chaos.process import netns
-from rocketbed.chaos.process.fabric import HealthyLinks, usual_ports
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.janitor_docker import docker_record
-from rocketbed.chaos.process.switch_fabric import SwitchFabric
+from rocketbed.chaos.host.janitor.docker import docker_record
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.network import netns
+from rocketbed.chaos.process.network.fabric import HealthyLinks, usual_ports
+from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 
 HOLD: Final = ["sleep", "infinity"]
 

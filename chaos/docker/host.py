@@ -7,11 +7,11 @@ from rocketbed.chaos.docker.backend import ContainerFabric, DockerBackend
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.docker.image import ready_image
-from rocketbed.chaos.process.fabric import Fabric
-from rocketbed.chaos.process.fabrics import Net
-from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.network.choice import Net
+from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
 from rocketbed.chaos.process.run import SetUp
-from rocketbed.chaos.process.switch_fabric import missing_for_switch
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import client_names
 from rocketbed.chaos.trial.api import BackendError

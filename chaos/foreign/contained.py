@@ -11,10 +11,10 @@ from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.host import DockerHost, plugs_of
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError
-from rocketbed.chaos.foreign.program import PRELOAD, without_shim
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from rocketbed.chaos.foreign.target import IMAGE_KIND, installation_of
-from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.host.member import Launched
+from rocketbed.chaos.host.program import PRELOAD, without_shim
 from rocketbed.chaos.process.run import SetUp
 from rocketbed.chaos.trial.load import topic_names
 

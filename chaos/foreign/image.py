@@ -21,9 +21,9 @@ from rocketbed.chaos.docker.backend import OURS, Owner
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.image import found_image, prune, run_build
-from rocketbed.chaos.docker.once import pulled_image, said_in
+from rocketbed.chaos.docker.image_content import pulled_image, said_in
 from rocketbed.chaos.foreign.installation import NEEDED, Installation, version_of
-from rocketbed.chaos.process.clockfaults import ClockFaultError, find_library
+from rocketbed.chaos.process.machine.clock import ClockFaultError, find_library
 
 NAME: Final = "rocketbed/rocketmq"
 """Of the images that are made here; the tag is the version."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from rocketbed.chaos.foreign.installation import Installation
-from rocketbed.chaos.foreign.program import tied_program
 from rocketbed.chaos.foreign.settings import (
     CONTROLLER_PORT,
     DISK_PROPERTIES,
@@ -23,9 +22,10 @@ from rocketbed.chaos.foreign.settings import (
     elected_lines,
     topics_file,
 )
-from rocketbed.chaos.process.asking import Asker, sample_of
-from rocketbed.chaos.process.fabric import Fabric
-from rocketbed.chaos.process.ports import free_port
+from rocketbed.chaos.host.ports import free_port
+from rocketbed.chaos.host.program import tied_program
+from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.samples import Asker, sample_of
 from rocketbed.chaos.trial.api import Sample
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address

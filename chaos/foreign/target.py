@@ -10,12 +10,12 @@ from typing import Final
 
 from rocketbed.chaos.foreign.installation import Installation, install, need, unpacked
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
+from rocketbed.chaos.host.janitor.record import Run as JanitorRun
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.fabric import Fabric, PlainFabric
-from rocketbed.chaos.process.fabrics import Net, make_fabric
-from rocketbed.chaos.process.janitor import Run as JanitorRun
+from rocketbed.chaos.process.network.choice import Net, make_fabric
+from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
 from rocketbed.chaos.process.run import SetUp
-from rocketbed.chaos.process.switch_fabric import missing_for_switch
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import BackendError

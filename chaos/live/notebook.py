@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.process.plan import ClusterPlan
+from rocketbed.chaos.cluster.plan import ClusterPlan
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.scenario.step import At, Step

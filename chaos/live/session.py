@@ -15,15 +15,15 @@ from typing import Any, Final
 import trio
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.hunt.replay import Replay, save_replay
+from rocketbed.chaos.hunt.runner import VERDICT_FILE, BackendName, Outcome, Say, explain
 from rocketbed.chaos.live.attendant import RunAttendant
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.server import LiveServer
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import WORDS, write_report
-from rocketbed.chaos.runner import VERDICT_FILE, BackendName, Outcome, Say, explain
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.replay import Replay, save_replay
 from rocketbed.chaos.trial.attendant import Attendant
 from rocketbed.world.real import real_world
 

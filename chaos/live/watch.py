@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import trio
 
+from rocketbed.chaos.cluster.claim import claimed
+from rocketbed.chaos.cluster.cluster import ClusterError, LocalCluster
+from rocketbed.chaos.cluster.plan import BROKER_NAME, FILE
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.notebook import Notebook
 from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.sender import Sender
 from rocketbed.chaos.live.server import LiveServer, Refused
-from rocketbed.chaos.process.asking import Asker
-from rocketbed.chaos.process.claim import claimed
-from rocketbed.chaos.process.cluster import ClusterError, LocalCluster
-from rocketbed.chaos.process.plan import BROKER_NAME, FILE
+from rocketbed.chaos.process.samples import Asker
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.errors import RocketbedError

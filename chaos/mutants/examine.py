@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rocketbed.chaos.hunt.runner import Options
+from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.mutants.catalogue import controls, mutants
 from rocketbed.chaos.mutants.hunt import hunt
 from rocketbed.chaos.mutants.mutant import Mutant
 from rocketbed.chaos.mutants.score import Row, Score, row_of
-from rocketbed.chaos.runner import Options
 from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.shrink import shrink
 
 BUDGET_S: Final = 2000.0
 REPETITIONS: Final = 3

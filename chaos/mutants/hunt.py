@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from rocketbed.chaos.hunt.runner import Options, Outcome, run_many
 from rocketbed.chaos.mutants.mutant import Mutant
-from rocketbed.chaos.runner import Options, Outcome, run_many
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.plan import Plan
 

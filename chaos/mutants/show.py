@@ -13,12 +13,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from rocketbed.chaos.hunt.runner import Options, Outcome, run_many, run_plan
+from rocketbed.chaos.hunt.shrink import Shrunk, shrink
 from rocketbed.chaos.mutants.catalogue import mutants
 from rocketbed.chaos.mutants.mutant import Mutant
 from rocketbed.chaos.report.page import write_report
-from rocketbed.chaos.runner import Options, Outcome, run_many, run_plan
 from rocketbed.chaos.scenario.plan import KIB, Consumers, Plan, Producers, Shape, Weather
-from rocketbed.chaos.scenario.shrink import Shrunk, shrink
 from rocketbed.chaos.scenario.step import parse_step
 
 BUG: Final = "M1"

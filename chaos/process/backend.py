@@ -2,9 +2,9 @@
 
 Nodes and nameservers are programs of their own (`chaos.process.watcher` reads their logs and notes
 their ends); clients run in this process (`chaos.process.clients`), on the network of their own
-machine (`chaos.process.fabric`). Disks are plain directories, or a volume for each node whose power
-can be cut (`chaos.process.machine`). Everything that outlives a process is on record of the
-janitor's run.
+machine (`chaos.process.network.fabric`). Disks are plain directories, or a volume for each node
+whose power can be cut (`chaos.process.machine`). Everything that outlives a process
+is on record of the janitor's run.
 """
 
 import signal
@@ -17,12 +17,12 @@ from typing import Final, Self
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.process.asking import Asker
+from rocketbed.chaos.host.member import Launched, ManagedProcess
 from rocketbed.chaos.process.clients import Clients
-from rocketbed.chaos.process.evidence import Keeping
-from rocketbed.chaos.process.fabric import Fabric
-from rocketbed.chaos.process.machine import Machine
-from rocketbed.chaos.process.member import Launched, ManagedProcess
+from rocketbed.chaos.process.kept import Keeping
+from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.process.software import OwnSoftware, Software
 from rocketbed.chaos.process.watcher import POWER_CUT, Watcher
 from rocketbed.chaos.trial.api import (

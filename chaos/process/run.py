@@ -14,12 +14,12 @@ from typing import Final, Protocol
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.host.janitor.record import Run as JanitorRun
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.fabric import Fabric
-from rocketbed.chaos.process.fabrics import Net, make_fabric
-from rocketbed.chaos.process.janitor import Run as JanitorRun
-from rocketbed.chaos.process.machine import Machine
-from rocketbed.chaos.process.machines import make_machine
+from rocketbed.chaos.process.machine.full import make_machine
+from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.network.choice import Net, make_fabric
+from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.software import OwnSoftware, Software
 from rocketbed.chaos.record import HISTORY_FILE, RunRecord
 from rocketbed.chaos.scenario.plan import Plan

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from rocketbed.chaos.process.asking import Asker
-from rocketbed.chaos.process.tied import tied_command
+from rocketbed.chaos.host.tied import tied_command
+from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.trial.api import Sample
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.history import Function, HistoryWriter
-from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.software import Software
 
 LOOK_S: Final = 0.005

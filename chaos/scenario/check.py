@@ -13,7 +13,7 @@ from rocketbed.chaos.scenario.step import After, At, Every, Step, unknown
 from rocketbed.chaos.scenario.targets import check_target, labels_in
 from rocketbed.chaos.scenario.units import show_duration
 from rocketbed.chaos.scenario.verbs import VERBS
-from rocketbed.node.config import ConfigError, Setting, make_config
+from rocketbed.node.config.node_config import ConfigError, Setting, make_config
 
 CAPABILITIES: Final = tuple(
     dict.fromkeys(

@@ -14,8 +14,8 @@ import trio
 
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.sim.clock import SECOND
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.diskfaults import DiskFaults, arm, flip_bit
-from rocketbed.chaos.sim.image import DiskImage
 from rocketbed.chaos.sim.process import Process
 from rocketbed.chaos.sim.recorder import Recorder
 from rocketbed.chaos.sim.simulation import Simulation
@@ -31,7 +31,7 @@ from rocketbed.chaos.trial.api import (
     Sample,
     State,
 )
-from rocketbed.node.config import NodeConfig, Setting, make_config
+from rocketbed.node.config.node_config import NodeConfig, Setting, make_config
 from rocketbed.node.node import Node, run_node
 from rocketbed.routing.config import NameserverConfig
 from rocketbed.routing.nameserver import Nameserver

@@ -20,10 +20,10 @@ from random import Random
 
 import trio
 
-from rocketbed.chaos.sim.fate import Fate, SimKilled
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import Fault, disk_error
 from rocketbed.chaos.sim.file import SimFile, SimLock
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.incarnation import Fate, SimKilled
 from rocketbed.chaos.sim.inode import Inode
 from rocketbed.chaos.sim.namespace import Change, Namespace, normal, split
 from rocketbed.world.api import DiskUsage, Lock

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from random import Random
 
 from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import Fault
-from rocketbed.chaos.sim.image import DiskImage
 from rocketbed.chaos.sim.process import Host
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault
 

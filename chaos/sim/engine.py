@@ -20,7 +20,7 @@ import trio._core._run as trio_run
 from outcome import Error, Outcome, Value
 from trio._core._run_context import GLOBAL_RUN_CONTEXT
 
-from rocketbed.chaos.sim.fate import SimulationError
+from rocketbed.chaos.sim.incarnation import SimulationError
 
 T = TypeVar("T")
 

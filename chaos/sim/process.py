@@ -9,10 +9,10 @@ from outcome import Error
 
 from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, HostClock
 from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.engine import NodeLoop
-from rocketbed.chaos.sim.fate import Fate, SimKilled, SimulationError
 from rocketbed.chaos.sim.host_network import HostNetwork
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.incarnation import Fate, SimKilled, SimulationError
 from rocketbed.chaos.sim.world import SimProcess, build_world
 from rocketbed.world.api import World
 

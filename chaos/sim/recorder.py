@@ -10,7 +10,7 @@ from typing import Any, Final
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.record import STORES
 from rocketbed.chaos.sim.coverage import Coverage
-from rocketbed.chaos.sim.images import KeptImages
+from rocketbed.chaos.sim.kept_images import KeptImages
 from rocketbed.chaos.sim.logwatch import COMMIT_LOG, LogWatch
 from rocketbed.chaos.sim.markwatch import mark_ahead, table_in_place
 from rocketbed.chaos.sim.process import Process
@@ -18,7 +18,7 @@ from rocketbed.chaos.sim.simulation import LogLine, Simulation
 from rocketbed.chaos.sim.twin import innermost
 from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.api import Collected
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 
 CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
 

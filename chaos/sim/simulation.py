@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from rocketbed.chaos.sim.clock import SECOND, Timeline
 from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.engine import seeded_scheduling
-from rocketbed.chaos.sim.fate import SimKilled, SimulationError
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.incarnation import SimKilled, SimulationError
 from rocketbed.chaos.sim.network import Network
 from rocketbed.chaos.sim.process import Host, Main, Process
 

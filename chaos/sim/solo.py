@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.fate import SimulationError
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.incarnation import SimulationError
 from rocketbed.chaos.sim.process import Main
 from rocketbed.chaos.sim.simulation import LogLine, Simulation
 

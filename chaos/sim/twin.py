@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.node import run_node
 from rocketbed.world.api import World
 

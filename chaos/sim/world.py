@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import trio
 
-from rocketbed.chaos.sim.fate import Fate
+from rocketbed.chaos.sim.incarnation import Fate
 from rocketbed.world.api import Network, World
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import warnings
 from collections.abc import Callable
 from typing import IO, Final, NoReturn
 
-from rocketbed.chaos.process.tied import tie_to
-from rocketbed.chaos.runner import EXIT_INTERRUPTED, explain, held, reap
+from rocketbed.chaos.host.tied import tie_to
+from rocketbed.chaos.hunt.runner import EXIT_INTERRUPTED, explain, held, reap
 from rocketbed.chaos.testing.order import Told
 
 GRACE_S: Final = 20.0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
 from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.hunt.runner import VERDICT_FILE
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.text import summary_text
-from rocketbed.chaos.runner import VERDICT_FILE
 from rocketbed.chaos.testing.errors import ChecksFailed
 from rocketbed.chaos.testing.order import Order, Told
 from rocketbed.chaos.testing.places import PLACES

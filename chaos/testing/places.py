@@ -20,7 +20,7 @@ from rocketbed.chaos.testing.stage import Stage
 from rocketbed.chaos.testing.wishes import Wishes
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.process.fabrics import Net
+    from rocketbed.chaos.process.network.choice import Net
     from rocketbed.chaos.process.run import Host
 
 

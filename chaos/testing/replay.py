@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocketbed import __version__
+from rocketbed.chaos.hunt.replay import KIND as SCENARIO_KIND
+from rocketbed.chaos.hunt.replay import versions
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.replay import KIND as SCENARIO_KIND
-from rocketbed.chaos.scenario.replay import versions
 from rocketbed.chaos.testing.order import Order, Told
 from rocketbed.chaos.testing.stage import Choice
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rocketbed.chaos.hunt.shrink import Budget, shrink_plan
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.shrink import Budget, shrink_plan
 from rocketbed.chaos.scenario.step import Step, parse_step
 from rocketbed.chaos.testing.order import Order, Told
 from rocketbed.chaos.testing.stage import Choice

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rocketbed.chaos.scratch import Scratch
+from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
 from rocketbed.chaos.testing.child import run_forked
 from rocketbed.chaos.testing.cluster import Cluster

@@ -10,7 +10,7 @@ from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError
 from rocketbed.node.broker.groups import SYSTEM_GROUPS, Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics, topic_name_problem, with_attributes
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import (
@@ -24,6 +24,7 @@ from rocketbed.wire.bodies import (
     TopicConfigTable,
 )
 from rocketbed.wire.command import Command, ResponseCode, answer
+from rocketbed.wire.encoding.json_dialect import dumps
 from rocketbed.wire.headers_admin import (
     AllGroupConfigRequest,
     AllGroupConfigResponse,
@@ -34,7 +35,6 @@ from rocketbed.wire.headers_admin import (
     GroupRequest,
     TopicRequest,
 )
-from rocketbed.wire.json_dialect import dumps
 from rocketbed.world.api import World
 
 PAGE_MAX: Final = 2000

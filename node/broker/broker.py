@@ -15,7 +15,7 @@ from rocketbed.node.broker.refusals import FEATURES, refuse
 from rocketbed.node.broker.runtime_info import RuntimeInfo
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.topics import Topics
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.store import MessageStore
 from rocketbed.node.watermark import Watermark

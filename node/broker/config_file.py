@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import trio
 
+from rocketbed.wire.encoding.json_dialect import BodyError, loads
 from rocketbed.wire.errors import RocketbedError
-from rocketbed.wire.json_dialect import BodyError, loads
 from rocketbed.world.api import World
 
 AfterSave = Callable[["ConfigFileError | None"], None]

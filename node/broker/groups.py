@@ -3,7 +3,7 @@
 from typing import Any
 
 from rocketbed.node.broker.config_file import ConfigFile, SavedTable
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies import (
     PERM_READ,
     DataVersion,

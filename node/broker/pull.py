@@ -12,7 +12,7 @@ from rocketbed.node.broker.long_polling import HeldPull, LongPolls
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.subscriptions import BadExpression, is_tag_type, parse_tags
 from rocketbed.node.broker.topics import Topics
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.reader import GetResult
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore

@@ -5,7 +5,7 @@ from typing import Final
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection

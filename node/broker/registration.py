@@ -14,7 +14,7 @@ from dataclasses import replace
 import trio
 
 from rocketbed.node.broker.topics import Topics
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.remoting.client import dial, parse_address
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError

@@ -6,8 +6,8 @@ import trio
 
 from rocketbed.node.broker.pull import Puller
 from rocketbed.node.broker.send import Sender
-from rocketbed.node.config import NodeConfig
-from rocketbed.node.config_keys import KEYS
+from rocketbed.node.config.keys import KEYS
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import DataVersion, KvTable

@@ -12,7 +12,7 @@ from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
 from rocketbed.node.broker.topics import Topics
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.errors import MessageRejected, PutFailed
 from rocketbed.node.store.run import Run
@@ -30,8 +30,8 @@ from rocketbed.wire.command import (
     ResponseCode,
     answer,
 )
+from rocketbed.wire.encoding.positional import pack_header, shape_of
 from rocketbed.wire.frame import encode
-from rocketbed.wire.header_msgpack import pack_header, shape_of
 from rocketbed.wire.properties import (
     KEYS,
     TAGS,

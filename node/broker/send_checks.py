@@ -15,7 +15,7 @@ from rocketbed.node.broker.topics import (
     Topics,
     topic_name_problem,
 )
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies import PERM_WRITE, TopicConfig
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.errors import RemoteProtocolError, RocketbedError

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from rocketbed.node.broker.config_file import AfterSave, ConfigFile, ConfigFileError, SavedTable
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.wire.bodies import (
     PERM_INHERIT,
     PERM_READ,

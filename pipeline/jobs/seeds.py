@@ -71,7 +71,7 @@ def run_seed(seed: int, options: SeedOptions, *, again: bool = False) -> dict[st
 
 def _run(command: list[str], said: Any, options: SeedOptions) -> tuple[str, bytes, int]:
     """Why it was ended, if it was; its standard output; its exit code."""
-    start = [sys.executable, "-P", "-m", "rocketbed.chaos.process.tied", str(os.getpid()), *command]
+    start = [sys.executable, "-P", "-m", "rocketbed.chaos.host.tied", str(os.getpid()), *command]
     ended = ""
     with subprocess.Popen(
         start,

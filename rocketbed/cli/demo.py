@@ -64,14 +64,14 @@ def demo(
     try:
         from rocketbed.chaos.demo.errors import DemoError
         from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
+        from rocketbed.chaos.hunt.runner import explain
         from rocketbed.chaos.report.text import summary_text
-        from rocketbed.chaos.runner import explain
     except ModuleNotFoundError as exc:
         raise click.UsageError(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
         ) from exc
     from rocketbed.cli.interrupts import Interruptible
-    from rocketbed.cli.pipeline_agreement import second_judge
+    from rocketbed.pipeline.agreement import second_judge
 
     def say(line: str) -> None:
         click.echo(line, err=as_json)

@@ -16,13 +16,13 @@ EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
 
 COMMANDS: Final[dict[str, str]] = {
-    "chaos": "rocketbed.cli.chaos:chaos",
+    "chaos": "rocketbed.cli.chaos.group:chaos",
     "demo": "rocketbed.cli.demo:demo",
-    "cluster": "rocketbed.cli.cluster:cluster",
+    "cluster": "rocketbed.cli.cluster.group:cluster",
     "health": "rocketbed.cli.health:health",
     "nameserver": "rocketbed.cli.nameserver:nameserver",
     "node": "rocketbed.cli.node:node",
-    "pipeline": "rocketbed.cli.pipeline:pipeline",
+    "pipeline": "rocketbed.cli.pipeline.group:pipeline",
     "pull": "rocketbed.cli.pull:pull",
     "query": "rocketbed.cli.query:query",
     "send": "rocketbed.cli.send:send",

@@ -21,7 +21,11 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) ->
     With bindAddress set to one address it listens there, and its own connections to nameservers
     and to its master go out from there.
     """
-    from rocketbed.node.config import make_config, settings_from_options, settings_from_text
+    from rocketbed.node.config.node_config import (
+        make_config,
+        settings_from_options,
+        settings_from_text,
+    )
     from rocketbed.node.node import run_node
     from rocketbed.world.real import run_real
     from rocketbed.world.sockets import usable_source

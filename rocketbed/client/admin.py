@@ -31,7 +31,7 @@ from rocketbed.wire.bodies import (
     TopicRouteData,
 )
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
-from rocketbed.wire.header_fields import Header
+from rocketbed.wire.encoding.fields import Header
 from rocketbed.wire.headers import ConsumerGroupRequest
 from rocketbed.wire.headers_admin import (
     AddPermissionResponse,

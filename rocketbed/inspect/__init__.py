@@ -6,7 +6,7 @@ format. It reads ordinary files, holds a bounded part of them in memory, and nev
 `rebuild` is asked to.
 """
 
-from rocketbed.inspect.check import Report, check_store
+from rocketbed.inspect.check.store import Report, check_store
 from rocketbed.inspect.commitlog import CommitLog, Filler, Hole, LogEnd
 from rocketbed.inspect.config import Settings, SettingsError
 from rocketbed.inspect.directory import NotAStore, StoreDirectory, open_directory

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from rocketbed.wire.json_dialect import BodyError, ObjectKey, dumps, loads
+from rocketbed.wire.encoding.json_dialect import BodyError, ObjectKey, dumps, loads
 
 Convert = Callable[[Any], Any]
 

@@ -8,8 +8,10 @@ whole before it in the same read is still handed out first.
 
 import struct
 
-from rocketbed.wire import header_binary, header_json, header_msgpack
 from rocketbed.wire.command import Command, Encoding
+from rocketbed.wire.encoding import binary as header_binary
+from rocketbed.wire.encoding import json as header_json
+from rocketbed.wire.encoding import positional as header_msgpack
 from rocketbed.wire.errors import LocalProtocolError, RemoteProtocolError
 
 FRAME_LENGTH_MAX = 16 * 1024 * 1024

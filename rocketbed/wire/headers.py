@@ -6,7 +6,7 @@ The order of a class's fields is also the order of values in our msgpack headers
 
 from dataclasses import dataclass, field
 
-from rocketbed.wire.header_fields import Header, Int, Long
+from rocketbed.wire.encoding.fields import Header, Int, Long
 
 
 def _named(name: str) -> dict[str, str]:

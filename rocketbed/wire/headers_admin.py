@@ -5,7 +5,7 @@ As in `headers`: RocketMQ's names, and the order of fields is part of our msgpac
 
 from dataclasses import dataclass, field
 
-from rocketbed.wire.header_fields import Header, Int, Long
+from rocketbed.wire.encoding.fields import Header, Int, Long
 
 
 def _named(name: str) -> dict[str, str]:

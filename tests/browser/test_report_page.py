@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.report.page import write_report
-from rocketbed.chaos.runner import run_plan
 from rocketbed.chaos.scenario.library import load_scenario
 from tests.browser.devtools import drawn
 

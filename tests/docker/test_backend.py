@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
 from rocketbed.chaos.process.backend import MISSING
-from rocketbed.chaos.runner import Options, Outcome, run_plan
 from rocketbed.chaos.scenario.family import shorten
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape

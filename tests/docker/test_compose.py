@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.process.ports import free_port
+from rocketbed.chaos.host.ports import free_port
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ from rocketbed.chaos.docker import image as images
 from rocketbed.chaos.docker.client import LABEL, Daemon
 from rocketbed.chaos.docker.daemon import PrivateDaemon
 from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.ports import HOST, free_port
-from rocketbed.chaos.process.volume import Volume
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.ports import HOST, free_port
+from rocketbed.chaos.process.disk.volume import Volume
 from tests.docker.support import ENDLESS, WAIT_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]

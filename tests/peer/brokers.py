@@ -12,11 +12,11 @@ from typing import Final, Literal
 
 import trio
 
-from rocketbed.chaos.foreign.program import tied_program
 from rocketbed.chaos.foreign.rocketmq import BROKER_MAIN, NAMESERVER_MAIN
-from rocketbed.chaos.process.member import ManagedProcess
-from rocketbed.chaos.process.ports import HOST, free_node_port, free_port, node_ports
-from rocketbed.chaos.process.tied import tied_command
+from rocketbed.chaos.host.member import ManagedProcess
+from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, node_ports
+from rocketbed.chaos.host.program import tied_program
+from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.inspect import open_directory

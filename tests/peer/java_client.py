@@ -11,7 +11,7 @@ from typing import IO, Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.foreign.program import tied_program
+from rocketbed.chaos.host.program import tied_program
 from rocketbed.client.messages import Message
 from tests.peer.brokers import Broker
 from tests.peer.installation import Installation

@@ -11,8 +11,8 @@ import pytest
 
 from rocketbed.chaos.checkers.result import CheckResult, Verdict
 from rocketbed.chaos.history import Event, Function, read_history
+from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
 from rocketbed.chaos.record import HISTORY_FILE
-from rocketbed.chaos.runner import Options, Outcome, run_plan
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step

@@ -8,7 +8,7 @@ import pytest
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.foreign.image import NAME, image_of
-from rocketbed.chaos.runner import Options, Outcome, run_plan
+from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step

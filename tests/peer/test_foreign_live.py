@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.scenario.replay import load_replay
+from rocketbed.chaos.hunt.replay import load_replay
 from tests.peer.installation import Installation
 from tests.process.live_support import live
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.messages import Message
 from rocketbed.client.select import by_hash
 from rocketbed.wire.bodies import MessageQueue

@@ -9,8 +9,8 @@ import trio
 from rocketbed import Message, Producer, Sent
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.fabric import Fabric
-from rocketbed.chaos.process.machine import Machine
+from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.trial.api import LinkState, Sample
 from rocketbed.world.api import Listener, Stream
 

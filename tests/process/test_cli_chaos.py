@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.process.janitor import OWNER, Run
-from rocketbed.chaos.process.janitor_processes import began
+from rocketbed.chaos.host.janitor.processes import began
+from rocketbed.chaos.host.janitor.record import OWNER, Run
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 120

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process.member import rocketbed_command
+from rocketbed.chaos.host.member import rocketbed_command
 from rocketbed.cli.main import main
 
 pytestmark = pytest.mark.process

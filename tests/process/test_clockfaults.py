@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.clockfaults import ClockFaultError, ClockFaults, find_library
-from rocketbed.chaos.process.diskfaults import DiskFaults, join_environments
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.janitor_cleaners import faketime_files
+from rocketbed.chaos.host.janitor.cleaners import faketime_files
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import NotConnected
@@ -182,6 +182,6 @@ async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> li
 def test_without_the_library_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rocketbed.chaos.process.clockfaults.LIBRARY_GLOBS", ("/nowhere/*.so",))
+    monkeypatch.setattr("rocketbed.chaos.process.machine.clock.LIBRARY_GLOBS", ("/nowhere/*.so",))
     with pytest.raises(ClockFaultError, match="apt-get install faketime"):
         find_library()

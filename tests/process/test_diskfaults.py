@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process import diskfaults
-from rocketbed.chaos.process.diskfaults import (
+from rocketbed.chaos.process.disk import faults as diskfaults
+from rocketbed.chaos.process.disk.faults import (
     DiskFaultError,
     DiskFaults,
     DiskRule,

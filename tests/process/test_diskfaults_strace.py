@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process.diskfaults import DiskFaultError, DiskRule
-from rocketbed.chaos.process.diskfaults_strace import StraceFaults, injection, read_strace
+from rocketbed.chaos.process.disk.faults import DiskFaultError, DiskRule
+from rocketbed.chaos.process.disk.strace import StraceFaults, injection, read_strace
 
 PROGRAM = """
 import os, sys

@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process import doctor, doctor_probes
+from rocketbed.chaos.host.janitor.record import Run
 from rocketbed.chaos.process.capability import Capability, ProbeResult, broken, works
-from rocketbed.chaos.process.doctor import PROBES, Probe, doctor_rows, render_json, render_table
-from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.process.doctor import probes as doctor_probes
+from rocketbed.chaos.process.doctor import report as doctor
+from rocketbed.chaos.process.doctor.report import (
+    PROBES,
+    Probe,
+    doctor_rows,
+    render_json,
+    render_table,
+)
 
 
 @pytest.mark.slow

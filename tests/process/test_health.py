@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.cluster import LocalCluster
-from rocketbed.chaos.process.ports import HOST, free_port
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.host.ports import HOST, free_port
 from rocketbed.cli import health
 from rocketbed.cli.main import main
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process import janitor_processes, volume_loop
-from rocketbed.chaos.process.janitor import OWNER, RECORDS, Run, owner_is_dead, sweep
-from rocketbed.chaos.process.janitor_processes import (
+from rocketbed.chaos.host import loop_device as volume_loop
+from rocketbed.chaos.host.janitor import processes as janitor_processes
+from rocketbed.chaos.host.janitor.processes import (
     MARK,
     began,
     is_alive,
@@ -20,13 +20,14 @@ from rocketbed.chaos.process.janitor_processes import (
     marked,
     wait_gone,
 )
+from rocketbed.chaos.host.janitor.record import OWNER, RECORDS, Run, owner_is_dead, sweep
 
 SLEEPER = "import time\nwhile True: time.sleep(60)"
 
 HARNESS = """
 import os, subprocess, sys, time
 from pathlib import Path
-from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.host.janitor.record import Run
 
 run = Run.begin(Path(sys.argv[1]))
 kept = run.directory / "kept"
@@ -37,8 +38,8 @@ child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.
                          env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
 more = []
 if sys.argv[2] == "root":
-    from rocketbed.chaos.process.limits import DiskLimit, Freezer, MemoryLimit
-    from rocketbed.chaos.process.volume import Volume
+    from rocketbed.chaos.process.machine.limits import DiskLimit, Freezer, MemoryLimit
+    from rocketbed.chaos.process.disk.volume import Volume
     for name in ("b1", "b2", "b3"):
         volume = Volume.create(run.directory / name, run=run, size=16 << 20)
         DiskLimit(volume, run=run, write_bytes_per_s=1 << 20)
@@ -270,7 +271,7 @@ def guardians_of(directory: Path) -> list[int]:
             except OSError:
                 continue
             if (
-                b"rocketbed.chaos.process.janitor_guardian" in command
+                b"rocketbed.chaos.host.janitor.guardian" in command
                 and os.fsencode(directory) in command
             ):
                 found.append(int(entry.name))

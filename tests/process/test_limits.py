@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.limits import (
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.disk.volume import Volume
+from rocketbed.chaos.process.machine.limits import (
     BLKIO,
     CpuLimit,
     DiskLimit,
@@ -20,7 +21,6 @@ from rocketbed.chaos.process.limits import (
     LimitError,
     MemoryLimit,
 )
-from rocketbed.chaos.process.volume import Volume
 
 pytestmark = pytest.mark.slow
 

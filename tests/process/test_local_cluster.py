@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.cluster import LocalCluster
-from rocketbed.chaos.process.member import ProcessError
-from rocketbed.chaos.process.plan import ClusterError
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import ClusterError
+from rocketbed.chaos.host.member import ProcessError
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent, Unknown

@@ -5,15 +5,16 @@ import os
 import pytest
 import trio
 
-from rocketbed.chaos.process import network_probes, switch_fabric
-from rocketbed.chaos.process.doctor import doctor_rows, render_table
-from rocketbed.chaos.process.network_probes import (
+from rocketbed.chaos.process.doctor.report import doctor_rows, render_table
+from rocketbed.chaos.process.network import probes as network_probes
+from rocketbed.chaos.process.network.probes import (
     probe_loss,
     probe_proxy,
     probe_reset,
     probe_switch,
 )
-from rocketbed.chaos.process.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.network.switch import fabric as switch_fabric
 from rocketbed.chaos.trial.api import LinkState
 
 NAMES = ["net.switch", "net.loss.packet", "net.reset", "net.proxy"]

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 import trio
 
-from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.options import OptionError, Options
 from rocketbed.pipeline.schema import RECORDS, arrow_schema

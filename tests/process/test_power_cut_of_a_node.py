@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.diskfaults import DiskFaults, DiskRule, join_environments
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.volume import Volume
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.disk.faults import DiskFaults, DiskRule, join_environments
+from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import ConnectionLost, NotConnected

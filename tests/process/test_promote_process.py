@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.cluster import LocalCluster
-from rocketbed.chaos.process.plan import ClusterError
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import ClusterError
 from rocketbed.cli.main import main
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent

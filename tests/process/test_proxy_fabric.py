@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.real import real_world
 from tests.process.fabric_support import (

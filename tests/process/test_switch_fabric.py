@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process import janitor, netns
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.switch_fabric import SwitchFabric
-from rocketbed.chaos.process.switch_rules import Rule
-from rocketbed.chaos.process.tied import tied_command
+from rocketbed.chaos.host.janitor import record as janitor
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.tied import tied_command
+from rocketbed.chaos.process.network import netns
+from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
+from rocketbed.chaos.process.network.switch.rules import Rule
 from rocketbed.chaos.trial.api import BackendError, LinkState
 from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
@@ -286,8 +287,8 @@ async def test_a_program_runs_on_its_machine_and_dies_with_us() -> None:
 def test_nothing_is_left_when_the_harness_is_killed() -> None:
     program = """
 import sys, trio
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.switch_fabric import SwitchFabric
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 
 async def main(run):
     async with SwitchFabric(["b1"], [], run=run) as fabric:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.process import volume_loop
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.volume import FILLER, Volume, VolumeError, check_power_cut
+from rocketbed.chaos.host import loop_device as volume_loop
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.disk.volume import FILLER, Volume, VolumeError, check_power_cut
 
 pytestmark = pytest.mark.slow
 
@@ -187,7 +187,7 @@ def test_too_small_a_volume_is_refused(run: Run) -> None:
 
 
 def test_what_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocketbed.chaos.process.volume.MKFS", "mkfs.nothing")
+    monkeypatch.setattr("rocketbed.chaos.process.disk.volume.MKFS", "mkfs.nothing")
     with pytest.raises(VolumeError, match=r"mkfs\.nothing: install e2fsprogs"):
         Volume.create(run.directory / "b4", run=run)
 

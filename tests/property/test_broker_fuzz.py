@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from rocketbed.node.broker.refusals import FEATURES
 from rocketbed.wire.command import Command, Encoding, RequestCode, request
-from rocketbed.wire.header_fields import plans
-from rocketbed.wire.header_registry import REQUESTS
+from rocketbed.wire.encoding.fields import plans
+from rocketbed.wire.encoding.registry import REQUESTS
 from tests.broker_support import Session, node_run
 
 NAMES = sorted(

@@ -18,8 +18,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.volume import Volume
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.outcomes import refusal
 from rocketbed.world.real import RealDisk

@@ -8,7 +8,7 @@ import trio
 
 from rocketbed.chaos.sim.process import Process
 from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.node import Node, run_node
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.remoting.client import parse_address

@@ -12,7 +12,7 @@ from rocketbed.client.outcome import Outcome, Sent
 from rocketbed.client.producer import Producer
 from rocketbed.inspect import check_store, open_directory
 from rocketbed.inspect.findings import Severity
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.remoting.client import parse_address
 from rocketbed.world.api import World

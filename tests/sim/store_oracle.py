@@ -1,7 +1,7 @@
 """What a recovered store must be, given what the ledger knows (chaos.md 2.3, S11-S14)."""
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.consumequeue import BATCH_UNIT, BLANK_UNIT_SIZE, UNIT

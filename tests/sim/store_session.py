@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.parts import TopicSource

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
 from tests.sim.promotion import Group
 
 LOST, NEW = 140, 90

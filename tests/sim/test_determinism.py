@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketbed.chaos.scenario.determinism import same_digest, shared_events, window
+from rocketbed.chaos.hunt.determinism import same_digest, shared_events, window
 from rocketbed.chaos.scenario.generator import Generate, generate
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS

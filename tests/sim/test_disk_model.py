@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.fate import SimKilled
 from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.incarnation import SimKilled
 from rocketbed.chaos.sim.inode import POWER_CUT_MODES, SECTOR, Inode, survivors
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.world.api import World

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
 from tests.sim.store_session import pull, put, session, settle
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.engine import _check_private_names
-from rocketbed.chaos.sim.fate import SimulationError
+from rocketbed.chaos.sim.incarnation import SimulationError
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.chaos.sim.stream import WINDOW

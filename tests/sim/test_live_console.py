@@ -8,6 +8,8 @@ import pytest
 import trio
 
 from rocketbed.chaos.history import Function, read_history
+from rocketbed.chaos.hunt.replay import Replay, load_replay, save_replay
+from rocketbed.chaos.hunt.runner import Outcome
 from rocketbed.chaos.live.attendant import RunAttendant
 from rocketbed.chaos.live.console import ACTIONS, Console
 from rocketbed.chaos.live.feed import Feed
@@ -15,10 +17,8 @@ from rocketbed.chaos.live.picture import action_of
 from rocketbed.chaos.live.server import Refused
 from rocketbed.chaos.record import HISTORY_FILE, RunRecord, read_record
 from rocketbed.chaos.report.story import tell
-from rocketbed.chaos.runner import Outcome
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.replay import Replay, load_replay, save_replay
 from rocketbed.chaos.scenario.step import At, parse_step
 from rocketbed.chaos.scenario.toml import read_file
 from rocketbed.chaos.sim.run import run_in_simulation

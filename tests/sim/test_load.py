@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.history import Function, read_history
+from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.record import HISTORY_FILE
-from rocketbed.chaos.runner import run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rocketbed.chaos.history import Function, read_history
-from rocketbed.chaos.runner import run_plan
+from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 

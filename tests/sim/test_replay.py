@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.runner import Outcome, run_plan
-from rocketbed.chaos.scenario.corpus import Corpus, coverage, vary
-from rocketbed.chaos.scenario.crashpoints import crash_points, disk_events
+from rocketbed.chaos.hunt.corpus import Corpus, coverage, vary
+from rocketbed.chaos.hunt.crashpoints import crash_points, disk_events
+from rocketbed.chaos.hunt.replay import Replay, load_replay, run_replay, save_replay
+from rocketbed.chaos.hunt.runner import Outcome, run_plan
+from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.generator import Generate, generate
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.replay import Replay, load_replay, run_replay, save_replay
-from rocketbed.chaos.scenario.shrink import shrink
 from rocketbed.chaos.scenario.step import parse_step
 
 STEPS = (

@@ -8,7 +8,7 @@ from random import SystemRandom
 
 import pytest
 
-from rocketbed.chaos.runner import Outcome, run_many
+from rocketbed.chaos.hunt.runner import Outcome, run_many
 from rocketbed.chaos.scenario.library import load_scenario, scenario_names
 from rocketbed.chaos.scenario.plan import Plan
 

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from rocketbed.cli.pipeline import COMMANDS
-from rocketbed.cli.pipeline import pipeline as command
+from rocketbed.cli.pipeline.group import COMMANDS
+from rocketbed.cli.pipeline.group import pipeline as command
 from rocketbed.pipeline.files.corrupt import REASONS
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import RECORDS

@@ -8,10 +8,10 @@ from pyspark.sql import SparkSession
 from rocketbed.inspect import Settings, open_directory
 from rocketbed.inspect import rebuild as plain_rebuild
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.rebuild import RebuildOptions, rebuild
-from rocketbed.pipeline.jobs.rebuild_place import PARTS
-from rocketbed.pipeline.jobs.retention import RetentionOptions, retention
-from rocketbed.pipeline.jobs.verify import interpreted
+from rocketbed.pipeline.jobs.rebuild.job import RebuildOptions, rebuild
+from rocketbed.pipeline.jobs.rebuild.place import PARTS
+from rocketbed.pipeline.jobs.retention.job import RetentionOptions, retention
+from rocketbed.pipeline.jobs.verify.job import interpreted
 from tests.unit.inspect_support import SETTINGS, Spec, files_below, flip, segment_of, unpack
 from tests.unit.inspect_support import write_log as write
 from tests.unit.pipeline.log_support import SEGMENT, STORE_MS, Log, Message

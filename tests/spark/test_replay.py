@@ -8,10 +8,10 @@ import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
-from rocketbed.chaos.process.cluster import LocalCluster
+from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.replay import ReplayOptions, replay
-from rocketbed.pipeline.jobs.replay_target import SourceQueue, prepare_topics
+from rocketbed.pipeline.jobs.replay.job import ReplayOptions, replay
+from rocketbed.pipeline.jobs.replay.target import SourceQueue, prepare_topics
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.report import Report
 from rocketbed.pipeline.schema import arrow_schema

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.tail import TailOptions, tail
+from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
 from rocketbed.pipeline.report import Report
 from tests.unit.pipeline.log_support import SEGMENT, Log, Message
 

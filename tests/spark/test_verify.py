@@ -16,7 +16,7 @@ from rocketbed.pipeline.checks.replicas import diverged, unequal_blocks
 from rocketbed.pipeline.checks.tables import record_table, send_table
 from rocketbed.pipeline.histories import COLUMNS as HISTORY_COLUMNS
 from rocketbed.pipeline.histories import DDL as HISTORY_DDL
-from rocketbed.pipeline.jobs.verify import interpreted as interpreted_
+from rocketbed.pipeline.jobs.verify.job import interpreted as interpreted_
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("interpreted")]
 SIZE = 100

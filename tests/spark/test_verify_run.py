@@ -15,15 +15,15 @@ from pyspark.sql import SparkSession
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.runner import run_plan
+from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.cli.pipeline_agreement import compare
-from rocketbed.cli.pipeline_requirement import write_requirement
 from rocketbed.inspect import Scanned, open_directory
+from rocketbed.pipeline.agreement import compare
 from rocketbed.pipeline.history_files import HistoryCut
 from rocketbed.pipeline.jobs.common import Job, JobSettings
-from rocketbed.pipeline.jobs.verify import VerifyOptions, verify
+from rocketbed.pipeline.jobs.verify.job import VerifyOptions, verify
 from rocketbed.pipeline.report import Report
+from rocketbed.pipeline.requirement import write_requirement
 
 pytestmark = pytest.mark.spark
 PLAN = Plan(

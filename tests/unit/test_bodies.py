@@ -18,8 +18,8 @@ from rocketbed.wire.bodies import (
     TopicStatsTable,
 )
 from rocketbed.wire.body_fields import Body
+from rocketbed.wire.encoding.json_dialect import BodyError, dumps_standard
 from rocketbed.wire.frame import FrameReader
-from rocketbed.wire.json_dialect import BodyError, dumps_standard
 from tests.wire_sessions import SESSIONS, recorded_frames
 
 KINDS: dict[object, type[Body]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.campaign import (
+from rocketbed.chaos.hunt.campaign import (
     Campaign,
     CampaignOptions,
     CrashPoints,
@@ -14,8 +14,8 @@ from rocketbed.chaos.campaign import (
     run_campaign,
     run_key,
 )
+from rocketbed.chaos.hunt.runner import Options
 from rocketbed.chaos.record import RUN_FILE
-from rocketbed.chaos.runner import Options
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape

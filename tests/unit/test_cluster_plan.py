@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.process.cluster import LocalCluster
-from rocketbed.chaos.process.member import ManagedProcess, ProcessError
-from rocketbed.chaos.process.plan import ClusterError, make_plan, read_plan
-from rocketbed.chaos.process.ports import (
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import ClusterError, make_plan, read_plan
+from rocketbed.chaos.host.member import ManagedProcess, ProcessError
+from rocketbed.chaos.host.ports import (
     HOST,
     connection_ports_begin,
     free_node_port,
@@ -22,7 +22,7 @@ from rocketbed.chaos.process.ports import (
     is_free,
     node_ports,
 )
-from rocketbed.node.config import make_config, settings_from_text
+from rocketbed.node.config.node_config import make_config, settings_from_text
 
 
 def test_ports_of_a_plan_do_not_collide() -> None:

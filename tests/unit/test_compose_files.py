@@ -83,9 +83,10 @@ def test_every_default_is_used() -> None:
 
 def test_the_image_has_all_that_the_wheel_has() -> None:
     """Dockerfile, .dockerignore and the digest name the same sources as pyproject.toml."""
-    folders = [name for name in shipped() if (ROOT / name).is_dir()]
+    linked = [link.name for link in (ROOT / "rocketbed").iterdir() if link.is_symlink()]
+    folders = [*linked, *(name for name in shipped() if (ROOT / name).is_dir())]
     files = [name for name in shipped() if (ROOT / name).is_file()]
-    assert sorted([*folders, *files]) == sorted(shipped())
+    assert sorted([*folders, *files]) == sorted([*linked, *shipped()])
     assert sorted(BUILT_OF) == sorted(folders)
     assert set(files) < set(FILES)
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line}

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
-from rocketbed.wire.json_dialect import BodyError
+from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.world.api import World
 
 DIRECTORY = "/store/config"

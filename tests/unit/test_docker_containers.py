@@ -7,16 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.docker import cluster as clusters
-from rocketbed.chaos.docker import member as members
-from rocketbed.chaos.docker.client import LABEL, Daemon
-from rocketbed.chaos.docker.cluster import DockerCluster, name_of
-from rocketbed.chaos.docker.container import Container, Spec
-from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.member import ContainerMember
-from rocketbed.chaos.docker.network import has_network, make_network
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.process.plan import (
+from rocketbed.chaos.cluster.docker import cluster as clusters
+from rocketbed.chaos.cluster.docker import member as members
+from rocketbed.chaos.cluster.docker.cluster import DockerCluster, name_of
+from rocketbed.chaos.cluster.docker.member import ContainerMember
+from rocketbed.chaos.cluster.plan import (
     FILE,
     ClusterError,
     ClusterPlan,
@@ -24,6 +19,11 @@ from rocketbed.chaos.process.plan import (
     make_plan,
     read_plan,
 )
+from rocketbed.chaos.docker.client import LABEL, Daemon
+from rocketbed.chaos.docker.container import Container, Spec
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.network import has_network, make_network
+from rocketbed.chaos.host.janitor.record import Run
 from rocketbed.cli.main import main
 from tests.unit.docker_support import FakeApi, daemon_of, free_ranges, refused
 

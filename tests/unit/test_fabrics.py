@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from rocketbed.chaos.process import fabrics
-from rocketbed.chaos.process.fabrics import Net, make_fabric
-from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.network import choice as fabrics
+from rocketbed.chaos.process.network.choice import Net, make_fabric
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.trial.api import BackendError
 

@@ -16,7 +16,7 @@ from rocketbed.chaos.docker.backend import OURS, Owner, give
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.container import posix_code
 from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.once import pulled_image
+from rocketbed.chaos.docker.image_content import pulled_image
 from rocketbed.chaos.foreign import contained, target
 from rocketbed.chaos.foreign import image as foreign
 from rocketbed.chaos.foreign.contained import ContainedRocketMQ, ready_target
@@ -30,7 +30,7 @@ from rocketbed.chaos.foreign.image import (
     user_for,
 )
 from rocketbed.chaos.foreign.installation import NEEDED, OPEN, Installation, InstallationError
-from rocketbed.chaos.process.fabric import PlainFabric
+from rocketbed.chaos.process.network.fabric import PlainFabric
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.cli.main import main
 from tests.unit.docker_support import refused

@@ -12,8 +12,8 @@ from rocketbed.chaos.foreign.installation import (
     pom_text,
     unpacked,
 )
-from rocketbed.chaos.foreign.program import PRELOAD, without_shim
 from rocketbed.chaos.foreign.target import foreign_host
+from rocketbed.chaos.host.program import PRELOAD, without_shim
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.cli.main import main
 

@@ -10,9 +10,9 @@ from rocketbed.chaos.foreign.installation import Installation
 from rocketbed.chaos.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
 from rocketbed.chaos.foreign.settings import CONTROLLER_PORT, SMALL
 from rocketbed.chaos.foreign.target import ForeignHost
-from rocketbed.chaos.process.asking import Asker, size_at_most
-from rocketbed.chaos.process.fabric import Fabric
-from rocketbed.chaos.process.janitor import Run
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.samples import Asker, size_at_most
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.wire.bodies import HaClientRuntimeInfo, HaRuntimeInfo

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rocketbed.wire.header_fields import Header, HeaderError, plans
-from rocketbed.wire.header_registry import REQUESTS, RESPONSES
+from rocketbed.wire.encoding.fields import Header, HeaderError, plans
+from rocketbed.wire.encoding.registry import REQUESTS, RESPONSES
 from rocketbed.wire.headers import (
     HeartbeatResponse,
     MaxOffsetRequest,

@@ -9,10 +9,10 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from rocketbed.chaos.process import janitor_docker
-from rocketbed.chaos.process.janitor import Run, clean
-from rocketbed.chaos.process.janitor_cleaners import remove_container, remove_docker_network
-from rocketbed.chaos.process.janitor_docker import docker_record
+from rocketbed.chaos.host.janitor import docker as janitor_docker
+from rocketbed.chaos.host.janitor.cleaners import remove_container, remove_docker_network
+from rocketbed.chaos.host.janitor.docker import docker_record
+from rocketbed.chaos.host.janitor.record import Run, clean
 
 
 class _Answers(BaseHTTPRequestHandler):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketbed.wire.encoding.json_dialect import BodyError, ObjectKey, dumps, dumps_standard, loads
 from rocketbed.wire.errors import LocalProtocolError
-from rocketbed.wire.json_dialect import BodyError, ObjectKey, dumps, dumps_standard, loads
 
 QUEUE = {"brokerName": "b", "queueId": 0, "topic": "t"}
 

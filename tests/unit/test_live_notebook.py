@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from rocketbed.chaos.cluster.plan import make_plan
 from rocketbed.chaos.live.notebook import AFTER_S, FILE, Notebook
-from rocketbed.chaos.process.plan import make_plan
 from rocketbed.chaos.scenario.toml import read_file
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
@@ -15,8 +15,8 @@ from rocketbed.routing.nameserver import Nameserver
 from rocketbed.wire.bodies import RegisterBrokerBody
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, Encoding, request
+from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.wire.frame import FrameReader
-from rocketbed.wire.json_dialect import loads
 from rocketbed.world.api import Stream, World
 from tests.unit.test_routing_table import topics
 from tests.wire_sessions import SESSIONS, RecordedFrame, recorded_frames

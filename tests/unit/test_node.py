@@ -10,7 +10,7 @@ import trio
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import Fault
 from rocketbed.chaos.sim.solo import run_solo
-from rocketbed.node.config import make_config, settings_from_options
+from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import NodeError, run_node
 from rocketbed.node.store.errors import StoreFailed, StoreLocked
 from rocketbed.remoting.client import open_connection

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.node.config import (
+from rocketbed.node.config.keys import KEYS
+from rocketbed.node.config.node_config import (
     ConfigError,
     NodeConfig,
     Setting,
@@ -13,8 +14,7 @@ from rocketbed.node.config import (
     settings_from_options,
     settings_from_text,
 )
-from rocketbed.node.config_keys import KEYS
-from rocketbed.node.config_unused import UNUSED_KEYS
+from rocketbed.node.config.unused import UNUSED_KEYS
 from rocketbed.wire.properties_text import parse_properties, render_properties
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

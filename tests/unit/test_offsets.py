@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rocketbed.node.broker.offsets import Offsets
-from rocketbed.node.config import NodeConfig
+from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.world.real import real_world
 

@@ -10,10 +10,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.fabric import PlainFabric
-from rocketbed.chaos.process.machine import Machine
-from rocketbed.chaos.process.member import Launched
+from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.network.fabric import PlainFabric
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.world.api import World
 

@@ -14,8 +14,8 @@ from rocketbed.remoting.errors import ConnectionLost, NotConnected, RequestTimeo
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.remoting.server import IDLE_S, STUCK_S, SWEEP_S, Server
 from rocketbed.wire.command import Command, answer, request
+from rocketbed.wire.encoding.fields import HeaderError
 from rocketbed.wire.frame import FrameReader, encode
-from rocketbed.wire.header_fields import HeaderError
 from rocketbed.world.api import Stream, World
 
 ADDRESS = ("127.0.0.1", 9000)

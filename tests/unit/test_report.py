@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
 from rocketbed.chaos.mutants.catalogue import mutants
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.svg import thin, ticks
 from rocketbed.chaos.report.text import summary_text
-from rocketbed.chaos.runner import Options, Outcome, run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 

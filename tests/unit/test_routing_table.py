@@ -9,8 +9,8 @@ from rocketbed.routing.errors import RegistrationRefused
 from rocketbed.routing.registration import read_registration
 from rocketbed.routing.table import Registrant, RoutingTable
 from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.wire.headers_admin import RegisterBrokerRequest
-from rocketbed.wire.json_dialect import BodyError
 
 
 def who(

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos import scratch
-from rocketbed.chaos.checkers import loss
-from rocketbed.chaos.process.janitor import Run
-from rocketbed.chaos.runner import Options, Outcome, explain, is_full, run_many, run_plan
+from rocketbed.chaos.checkers import loss_checks as loss
+from rocketbed.chaos.host import scratch
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.hunt.runner import Options, Outcome, explain, is_full, run_many, run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.trial.api import BackendError
 

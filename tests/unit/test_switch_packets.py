@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from rocketbed.chaos.process.switch_packets import (
+from rocketbed.chaos.process.network.switch.packets import (
     RST,
     SYN,
     End,

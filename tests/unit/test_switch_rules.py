@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.process.switch_packets import ACK, SYN, make_segment
-from rocketbed.chaos.process.switch_rules import (
+from rocketbed.chaos.process.network.switch.packets import ACK, SYN, make_segment
+from rocketbed.chaos.process.network.switch.rules import (
     BACKLOG_S,
     PLAIN,
     REORDER_S,

@@ -1,13 +1,13 @@
 """The topic table: built-in topics, what recovery concludes from it (T14), a slave copy."""
 
-from rocketbed.chaos.sim.image import DiskImage
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.topics import TIMER_TOPIC, Topics, topic_name_problem
-from rocketbed.node.config import make_config, settings_from_options
+from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.wire.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
 from rocketbed.wire.command import RequestCode
+from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.wire.frame import FrameReader
-from rocketbed.wire.json_dialect import loads
 from rocketbed.world.api import World
 from tests.broker_support import SMALL, STORE
 from tests.wire_sessions import recorded_frames

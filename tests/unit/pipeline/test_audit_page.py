@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from rocketbed.pipeline.jobs.audit import BUCKETS_MAX, bucket_of
-from rocketbed.pipeline.jobs.audit_page import balance, bars, curves, in_bytes, short
+from rocketbed.pipeline.jobs.audit.job import BUCKETS_MAX, bucket_of
+from rocketbed.pipeline.jobs.audit.page import balance, bars, curves, in_bytes, short
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import numpy
 import pytest
 from click.testing import CliRunner
 
-from rocketbed.cli.pipeline_rebuild import rebuild
-from rocketbed.cli.pipeline_retention import retention
+from rocketbed.cli.pipeline.rebuild import rebuild
+from rocketbed.cli.pipeline.retention import retention
 from rocketbed.inspect import Settings, open_directory
 from rocketbed.inspect import rebuild as plain_rebuild
 from rocketbed.inspect.consumequeue import UNIT
@@ -20,8 +20,7 @@ from rocketbed.inspect.dispatch import Dispatcher
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.reading import read_ends
 from rocketbed.pipeline.files.splits import Replica, plan_splits
-from rocketbed.pipeline.jobs.rebuild import Shape, write_runs
-from rocketbed.pipeline.jobs.rebuild_blobs import (
+from rocketbed.pipeline.jobs.rebuild.blobs import (
     BATCH,
     DAMAGE,
     INDEX,
@@ -32,9 +31,10 @@ from rocketbed.pipeline.jobs.rebuild_blobs import (
     Run,
     batch_of,
 )
-from rocketbed.pipeline.jobs.rebuild_dispatch import SplitDispatch
-from rocketbed.pipeline.jobs.rebuild_files import Written
-from rocketbed.pipeline.jobs.rebuild_plan import index_names, index_pieces, uneven_queues
+from rocketbed.pipeline.jobs.rebuild.dispatch import SplitDispatch
+from rocketbed.pipeline.jobs.rebuild.files import Written
+from rocketbed.pipeline.jobs.rebuild.job import Shape, write_runs
+from rocketbed.pipeline.jobs.rebuild.plan import index_names, index_pieces, uneven_queues
 from tests.unit.inspect_support import (
     SEGMENT,
     SETTINGS,

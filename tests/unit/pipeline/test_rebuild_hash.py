@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketbed.inspect.properties import index_key_hash, java_hash
-from rocketbed.pipeline.jobs.rebuild_hash import appended, hashes_of, key_hashes, text_parts
+from rocketbed.pipeline.jobs.rebuild.hash import appended, hashes_of, key_hashes, text_parts
 
 TEXTS = st.lists(st.none() | st.text(st.characters(max_codepoint=127), max_size=40), max_size=20)
 

@@ -8,9 +8,9 @@ import trio
 from trio.testing import MockClock
 
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.replay import ReplayOptions, deal, merged_places, pace_of, replay
-from rocketbed.pipeline.jobs.replay_send import GROUP_MAX, Due, Pace, grouped, play, with_origin
-from rocketbed.pipeline.jobs.replay_target import SourceQueue, matched
+from rocketbed.pipeline.jobs.replay.job import ReplayOptions, deal, merged_places, pace_of, replay
+from rocketbed.pipeline.jobs.replay.send import GROUP_MAX, Due, Pace, grouped, play, with_origin
+from rocketbed.pipeline.jobs.replay.target import SourceQueue, matched
 from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.rows import Outgoing, outgoing

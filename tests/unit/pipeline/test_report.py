@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocketbed.cli.main import main
-from rocketbed.cli.pipeline_options import summary
+from rocketbed.cli.pipeline.options import summary
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage, quiet_java, run_job
 from rocketbed.pipeline.jobs.failures import explain, explain_text, first_sentence

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rocketbed.pipeline.jobs.retention import segment_uses, shown, write_tables
-from rocketbed.pipeline.jobs.retention_rules import (
+from rocketbed.pipeline.jobs.retention.job import segment_uses, shown, write_tables
+from rocketbed.pipeline.jobs.retention.rules import (
     HOUR_MS,
     SegmentUse,
     expired,

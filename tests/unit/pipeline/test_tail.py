@@ -8,8 +8,8 @@ import pytest
 
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
-from rocketbed.pipeline.jobs.tail import TailOptions, tail
-from rocketbed.pipeline.jobs.tail_lines import BODY_MAX, json_line, shown_body, text_line
+from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
+from rocketbed.pipeline.jobs.tail.lines import BODY_MAX, json_line, shown_body, text_line
 
 ROW: dict[str, Any] = {
     "broker": "broker-a",

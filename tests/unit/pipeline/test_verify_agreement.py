@@ -9,20 +9,20 @@ import pytest
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.checkers.result import CheckResult, Verdict, judged, not_applicable, not_run
-from rocketbed.chaos.runner import run_plan
+from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.cli import pipeline_agreement
-from rocketbed.cli.pipeline_agreement import compare, verify_run
-from rocketbed.cli.pipeline_requirement import write_requirement
+from rocketbed.pipeline import agreement as pipeline_agreement
+from rocketbed.pipeline.agreement import compare, verify_run
 from rocketbed.pipeline.checks.queue_sums import batch_sums
 from rocketbed.pipeline.checks.replicas import first_difference
 from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.files.splits import Replica
 from rocketbed.pipeline.jobs.common import WrongUsage
 from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog
-from rocketbed.pipeline.jobs.verify import choose_truth
-from rocketbed.pipeline.jobs.verify_inputs import read_requirement, read_run
-from rocketbed.pipeline.jobs.verify_logs import firm_end
+from rocketbed.pipeline.jobs.verify.inputs import read_requirement, read_run
+from rocketbed.pipeline.jobs.verify.job import choose_truth
+from rocketbed.pipeline.jobs.verify.logs import firm_end
+from rocketbed.pipeline.requirement import write_requirement
 
 PLAN = Plan(
     name="tiny",

@@ -4,9 +4,9 @@ import pytest
 
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import Example, judged
-from rocketbed.chaos.runner import Outcome
+from rocketbed.chaos.hunt.replay import Replayed
+from rocketbed.chaos.hunt.runner import Outcome
 from rocketbed.chaos.scenario.plan import Plan, Shape
-from rocketbed.chaos.scenario.replay import Replayed
 
 
 def replayed(wanted: str, found: str) -> Replayed:

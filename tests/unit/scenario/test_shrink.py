@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from rocketbed.chaos.hunt.shrink import Budget, shrink_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Weather
-from rocketbed.chaos.scenario.shrink import Budget, shrink_plan
 from rocketbed.chaos.scenario.step import parse_step
 
 

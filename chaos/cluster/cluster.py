@@ -1,0 +1,399 @@
+"""A cluster of real processes on loopback: nameserver, master, slaves.
+
+    async with LocalCluster.create(directory, slaves=2) as cluster:
+        await cluster.start()
+        cluster.kill("master")
+        await cluster.restart("master")
+
+Processes are started apart from this one and noted in pid files, so a cluster outlives the program
+that started it and can be taken up again with `LocalCluster.load`.
+"""
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import trio
+
+from rocketbed.chaos.cluster.plan import (
+    BROKER_NAME,
+    FILE,
+    NAMESERVER,
+    ClusterError,
+    ClusterPlan,
+    Member,
+    make_plan,
+    read_plan,
+)
+from rocketbed.chaos.cluster.settings import CONFIG, NodeSettings
+from rocketbed.chaos.cluster.status import MemberStatus
+from rocketbed.chaos.host.member import ManagedProcess, MemberProcess, rocketbed_command
+from rocketbed.chaos.host.tied import tied_command
+from rocketbed.client.admin import Admin
+from rocketbed.client.errors import ClientError
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.world.api import World
+from rocketbed.world.real import real_world
+
+__all__ = ["ClusterError", "LocalCluster", "MemberStatus"]
+
+SERVING_S: Final = 30.0
+"""A member that does not serve after this long is taken to hang."""
+STOP_S: Final = 10.0
+"""After a SIGTERM; then it is killed."""
+FENCE_S: Final = 3.0
+"""The same for a master that another one replaces."""
+CATCH_UP_S: Final = 2.0
+"""What a slave that is about to be the master may take to have all that another slave has."""
+LOOK_S: Final = 0.01
+"""Pause between looks whether a member serves; a process cannot tell us."""
+ASK_S: Final = 1.0
+
+
+class LocalCluster:
+    """The processes of one directory. As a context manager it stops them at the end."""
+
+    def __init__(
+        self,
+        directory: Path,
+        plan: ClusterPlan,
+        world: World | None = None,
+        *,
+        tied: bool = False,
+    ) -> None:
+        """Use `create` or `load`."""
+        self.directory = directory
+        self.plan = plan
+        self._command_line = tied_command if tied else rocketbed_command
+        self._world = real_world("cluster") if world is None else world
+        self._processes = {member.name: self._make_process(member) for member in plan.members}
+
+    def _make_process(self, member: Member) -> MemberProcess:
+        own = self.member_directory(member.name)
+        return ManagedProcess(member.name, self._command(member), own)
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        *,
+        slaves: int = 2,
+        sync: bool = True,
+        in_sync_replicas: int | None = None,
+        flush: Literal["sync", "async"] = "async",
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        tied: bool = False,
+    ) -> "LocalCluster":
+        """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
+
+        `port` is the nameserver's (0: free ports), `settings` go to every node's `broker.conf`.
+        The processes of a `tied` cluster die with the thread that started them.
+        """
+        directory = directory.absolute()
+        if (directory / FILE).exists():
+            raise ClusterError(f"{directory} has a cluster already")
+        plan = make_plan(
+            slaves=slaves,
+            sync=sync,
+            in_sync_replicas=in_sync_replicas,
+            flush=flush,
+            port=port,
+            settings=settings,
+        )
+        cluster = cls(directory, plan, tied=tied)
+        cluster._write()
+        return cluster
+
+    @classmethod
+    def load(cls, directory: Path) -> "LocalCluster":
+        """The cluster of a directory, running or not. Raises `ClusterError`.
+
+        One in containers is a `chaos.cluster.docker.cluster.DockerCluster`.
+        """
+        directory = directory.absolute()
+        plan = read_plan(directory)
+        if plan.subnet:
+            from rocketbed.chaos.cluster.docker.cluster import DockerCluster
+
+            return DockerCluster(directory, plan)
+        return LocalCluster(directory, plan)
+
+    # --- names and places
+
+    @property
+    def nameserver_address(self) -> str:
+        """What clients are given, `host:port`."""
+        return self.plan.member(NAMESERVER).address
+
+    @property
+    def names(self) -> list[str]:
+        """All members, the nameserver first, then master and slaves."""
+        return [member.name for member in self.plan.members]
+
+    @property
+    def nodes(self) -> list[str]:
+        """Master and slaves."""
+        return [member.name for member in self.plan.members if member.is_node]
+
+    def address(self, name: str) -> str:
+        """Where a member listens. Raises `ClusterError`."""
+        return self.plan.member(name).address
+
+    def member_directory(self, name: str) -> Path:
+        """A member's own directory: pid, log, `broker.conf`, store."""
+        return self.directory / name
+
+    def store_directory(self, name: str) -> Path:
+        """A node's store, RocketMQ's layout."""
+        return self.member_directory(name) / "store"
+
+    def log_path(self, name: str) -> Path:
+        """What a member printed."""
+        return self._process(name).log_path
+
+    def log_tail(self, name: str) -> str:
+        """The end of what a member printed."""
+        return self._process(name).log_tail()
+
+    def pid(self, name: str) -> int | None:
+        """A member's process id while it runs."""
+        return self._process(name).pid()
+
+    # --- starting and ending
+
+    def prepare(self) -> None:
+        """Let there be what members stand on; processes need nothing. May take a while."""
+
+    async def give_up(self, names: Sequence[str]) -> None:
+        """Members that were to start and do not, or not all; processes stay to be looked at."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with trio.CancelScope(shield=True):
+            await self.close()
+
+    async def start(self, *names: str, timeout_s: float = SERVING_S) -> None:
+        """Start members (all of them if none is named) and wait until they serve.
+
+        The nameserver goes first, the nodes together. Raises `ClusterError`, `ProcessError`.
+        """
+        wanted = names or tuple(self.names)
+        if NAMESERVER in wanted:
+            self.launch(NAMESERVER)
+            await self.wait_serving(NAMESERVER, timeout_s=timeout_s)
+        nodes = [name for name in wanted if name != NAMESERVER]
+        for name in nodes:
+            self.launch(name)
+        for name in nodes:
+            await self.wait_serving(name, timeout_s=timeout_s)
+
+    def launch(self, name: str) -> int:
+        """Start one member and do not wait; its pid. Raises `ProcessError` if it runs.
+
+        Its `broker.conf` says its role as the plan has it, also after a promotion that was broken
+        off.
+        """
+        if self.plan.member(name).is_node and self.pid(name) is None:
+            self._write_roles(name)
+        return self._process(name).start()
+
+    def kill(self, name: str) -> None:
+        """SIGKILL. It may take a moment to be gone: see `wait_ended`."""
+        self.signal(name, signal.SIGKILL)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        self.signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self.signal(name, signal.SIGCONT)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal. Raises `ClusterError` when the member does not run."""
+        if not self._process(name).signal(number):
+            raise ClusterError(f"{name} does not run")
+
+    async def wait_ended(self, name: str) -> int | None:
+        """Wait for a member's end; its exit code if this program started it."""
+        return await self._process(name).wait_ended()
+
+    async def stop(self, name: str, *, timeout_s: float = STOP_S) -> bool:
+        """SIGTERM, and wait; whether it ended by itself. After `timeout_s` it is killed."""
+        process = self._process(name)
+        process.signal(signal.SIGTERM)
+        with trio.move_on_after(timeout_s):
+            await process.wait_ended()
+            return True
+        process.signal(signal.SIGKILL)
+        await process.wait_ended()
+        return False
+
+    async def restart(self, name: str, *, timeout_s: float = SERVING_S) -> float:
+        """Start a member again that ended or is ending; seconds until it served."""
+        await self.wait_ended(name)
+        began = time.monotonic()
+        self.launch(name)
+        await self.wait_serving(name, timeout_s=timeout_s)
+        return time.monotonic() - began
+
+    async def promote(
+        self, name: str, *, force: bool = False, timeout_s: float = SERVING_S
+    ) -> list[str]:
+        """Make a slave the master; the former master, once it is up again, is its slave.
+
+        The former master is stopped first, by force if need be, so that there are never two. Those
+        that ran run again afterwards, with their new roles: their names are returned, the new
+        master's first. What only the former master had is cut from its log and kept in its
+        `rocketbed.cut`. A slave that has less than another one is given `CATCH_UP_S` to have as
+        much, and refused then, unless with `force`: what it lacks may have been acknowledged.
+        Raises `ClusterError`; if it says that a member does not serve, the roles have changed.
+        """
+        plan = self.plan.promoted(name)
+        former = self.plan.master.name
+        if self.pid(NAMESERVER) is None:
+            raise ClusterError(f"{NAMESERVER} does not run: start it first, it tells who is master")
+        if not force:
+            await self._wait_longest(name)
+        running = [one for one in self.nodes if self.pid(one) is not None]
+        again = [one for one in running if one != name and self._changes(plan, one)]
+        for one in (former, name, *again):
+            if self.pid(one) is not None:
+                await self.stop(one, timeout_s=FENCE_S if one == former else STOP_S)
+        self.plan = plan
+        try:
+            plan.save(self.directory)
+        except OSError as exc:
+            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc
+        await self.start(name, timeout_s=timeout_s)
+        if again:
+            await self.start(*again, timeout_s=timeout_s)
+        return [name, *again]
+
+    async def _wait_longest(self, name: str) -> None:
+        """Wait until no other slave that answers has a longer log. Raises `ClusterError`."""
+        until = trio.current_time() + CATCH_UP_S
+        while True:
+            slaves = [row for row in await self.status() if row.member.broker_id > 0]
+            ends = {row.member.name: row.offset("commitLogMaxOffset") for row in slaves}
+            own = ends.pop(name, None)
+            others = {one: end for one, end in ends.items() if end is not None}
+            if not others or (own is not None and own >= max(others.values())):
+                return
+            if self.pid(name) is None or trio.current_time() >= until:
+                break
+            await trio.sleep(LOOK_S)
+        longest = max(others, key=others.__getitem__)
+        has = "does not answer" if own is None else f"only {own}"
+        raise ClusterError(
+            f"{longest} has {others[longest]} bytes of log, {name} {has}: what {name} lacks may "
+            f"have been acknowledged; promote {longest}, or use --force to give it up"
+        )
+
+    async def close(self) -> list[str]:
+        """Stop every member, nodes first; names of those that had to be killed."""
+        names = list(reversed(self.names))
+        return [name for name in names if not await self.stop(name)]
+
+    # --- looking
+
+    async def wait_serving(self, name: str, *, timeout_s: float = SERVING_S) -> None:
+        """Wait until the nameserver routes to a node and the node answers.
+
+        Raises `ClusterError` with the end of its log if it ended or takes too long.
+        """
+        process = self._process(name)
+        what = f"does not serve after {timeout_s:g} s"
+        with trio.move_on_after(timeout_s):
+            if await self._serves_or_ended(name):
+                return
+            what = f"ended with code {await process.wait_ended()}"
+        raise ClusterError(f"{name} {what}; {process.log_path} ends with:\n{process.log_tail()}")
+
+    async def _serves_or_ended(self, name: str) -> bool:
+        """Wait until a member serves (True) or has ended (False)."""
+        member, process = self.plan.member(name), self._process(name)
+        serves = False
+        async with self.admin() as admin:
+            while not serves and process.pid() is not None:
+                serves = (await self._status(member, admin)).is_serving
+                if not serves:
+                    await trio.sleep(LOOK_S)
+        return serves
+
+    async def status(self) -> list[MemberStatus]:
+        """Every member as it is now."""
+        async with self.admin() as admin:
+            return [await self._status(member, admin) for member in self.plan.members]
+
+    def admin(self) -> Admin:
+        """A client for administration, to be entered."""
+        return Admin(self._world, nameservers=self.nameserver_address, timeout_s=ASK_S)
+
+    async def _status(self, member: Member, admin: Admin) -> MemberStatus:
+        pid = self._process(member.name).pid()
+        is_routed = False
+        info = None
+        if pid is not None:
+            try:
+                table = (await admin.cluster()).broker_addr_table
+                if member.is_node:
+                    found = table.get(BROKER_NAME)
+                    addresses = found.broker_addrs if found else {}
+                    is_routed = addresses.get(member.broker_id) == member.address
+                    info = await admin.runtime_info(member.address)
+                else:
+                    is_routed = True
+            except (ClientError, RemotingError):
+                is_routed = False
+        return MemberStatus(member=member, pid=pid, info=info, is_routed=is_routed)
+
+    # --- inside
+
+    def _process(self, name: str) -> MemberProcess:
+        self.plan.member(name)
+        return self._processes[name]
+
+    def _command(self, member: Member) -> list[str]:
+        if not member.is_node:
+            return self._command_line(
+                "nameserver",
+                "--set",
+                f"listenPort={member.port}",
+                "--set",
+                f"bindAddress={member.address.rpartition(':')[0]}",
+            )
+        return self._command_line("node", "-c", CONFIG)
+
+    def _settings(self, name: str) -> NodeSettings:
+        return NodeSettings(self.member_directory(name))
+
+    def _write_roles(self, name: str) -> None:
+        self._settings(name).change(self.plan.role_settings(self.plan.member(name)))
+
+    def _changes(self, plan: ClusterPlan, name: str) -> bool:
+        """Whether a node's settings differ from what this plan wants of its role."""
+        wanted = plan.role_settings(plan.member(name))
+        return not wanted.items() <= self._settings(name).read().items()
+
+    def _write(self) -> None:
+        try:
+            for member in self.plan.members:
+                own = self.member_directory(member.name)
+                own.mkdir(parents=True, exist_ok=True)
+                if member.is_node:
+                    NodeSettings(own).write(self.plan.node_settings(member, own))
+            self.plan.save(self.directory)
+        except OSError as exc:
+            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

@@ -1,0 +1,1 @@
+"""The same with containers for members."""

@@ -1,0 +1,143 @@
+"""A member of a cluster in containers: made anew at each start, found again by its name."""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from rocketbed.chaos.cluster.plan import Member
+from rocketbed.chaos.docker.backend import MEMORY, USER, give
+from rocketbed.chaos.docker.client import Daemon, asking, call
+from rocketbed.chaos.docker.container import SHELL, Spec, create, posix_code, remove
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.image import ready_image
+from rocketbed.chaos.host.member import ProcessError, tail_of
+
+
+class ContainerMember:
+    """A member's container, made anew at each start; `chaos.host.member.MemberProcess`."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        cluster: str,
+        member: Member,
+        command: list[str],
+        directory: Path,
+        ports: Mapping[int, tuple[str, int]],
+    ) -> None:
+        self.directory = directory
+        self._daemon = daemon
+        self._cluster = cluster
+        self._member = member
+        self._command = command
+        self._ports = ports
+        self._full = f"{cluster}-{member.name}"
+
+    @property
+    def log_path(self) -> Path:
+        """In the member's directory."""
+        return self.directory / "log"
+
+    def start(self) -> int:
+        """Make and start the container; the pid of its init. Raises `ProcessError`."""
+        name = self._member.name
+        state = self._state()
+        if state is not None and state["Running"]:
+            raise ProcessError(f"{name} is already running as process {state['Pid']}")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.log_path.touch()
+        user = f"{os.geteuid()}:{os.getegid()}"
+        if os.geteuid() == 0:
+            give(self.directory)
+            user = f"{USER}:{USER}"
+        spec = Spec(
+            image=ready_image(self._daemon),
+            command=self._command,
+            network=self._cluster,
+            directory=self.directory,
+            user=user,
+            memory=MEMORY,
+            address=self._member.host,
+            ports=self._ports,
+        )
+        with asking(f"{name} does not start"):
+            if state is not None:
+                remove(self._daemon, self._full)
+            create(self._daemon, self._cluster, self._full, spec, [*SHELL, *self._command])
+            try:
+                self._daemon.api.start(self._full)
+            except BaseException:
+                with suppress(Exception):  # the first error counts
+                    remove(self._daemon, self._full)
+                raise
+        return self.pid() or 0
+
+    def pid(self) -> int | None:
+        """Of the container's init, on this system."""
+        state = self._state()
+        return int(state["Pid"]) if state is not None and state["Running"] else None
+
+    def _send(self, number: signal.Signals, *, is_paused: bool) -> None:
+        if number == signal.SIGSTOP:
+            if not is_paused:
+                self._daemon.api.pause(self._full)
+            return
+        if is_paused and number in (signal.SIGCONT, signal.SIGTERM):
+            self._daemon.api.unpause(self._full)
+        if number != signal.SIGCONT:
+            self._daemon.api.kill(self._full, number.name)
+
+    def signal(self, number: signal.Signals) -> bool:
+        """SIGSTOP and SIGCONT freeze and thaw the container, others go to the program."""
+        state = self._state()
+        if state is None or not state["Running"]:
+            return False
+        try:
+            with asking(f"{self._member.name}: {number.name}"):
+                self._send(number, is_paused=bool(state["Paused"]))
+        except DockerError:
+            if self.pid() is not None:
+                raise
+            return False  # it ended meanwhile
+        return True
+
+    async def wait_ended(self) -> int | None:
+        """Wait for the container's end; the program's exit code, None when it never ran."""
+        pid = self.pid()
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(pid)
+                try:
+                    await trio.lowlevel.wait_readable(descriptor)
+                finally:
+                    os.close(descriptor)
+        if self._state() is None:
+            return None
+        api, full = self._daemon.api, self._full
+        try:
+            answer = await call(lambda: api.wait(full), f"the end of {self._member.name}")
+        except DockerError:
+            if self._state() is None:
+                return None  # somebody removed it meanwhile
+            raise
+        status = int(answer["StatusCode"])
+        return posix_code(status)
+
+    def log_tail(self) -> str:
+        """The end of what it printed."""
+        return tail_of(self.log_path)
+
+    def _state(self) -> dict[str, Any] | None:
+        import docker.errors
+
+        with asking(f"{self._member.name} cannot be looked at"):
+            try:
+                state: dict[str, Any] = self._daemon.api.inspect_container(self._full)["State"]
+            except docker.errors.NotFound:
+                return None
+        return state

@@ -1,0 +1,218 @@
+"""What a local cluster consists of: members, ports, settings. Kept as `cluster.json`.
+
+One broker name with a master (id 0) and its slaves, behind one nameserver. Ports stay the same
+over restarts, so that a client finds a member where it was. Roles change when a slave is promoted;
+names do not, so `slave-1` may be the master.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, is_free, node_ports
+from rocketbed.wire.errors import RocketbedError
+
+NAMESERVER = "nameserver"
+MASTER = "master"
+BROKER_NAME = "broker-a"
+CLUSTER_NAME = "local"
+FILE = "cluster.json"
+MIB = 1024 * 1024
+
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(128 * MIB),
+    "maxHashSlotNum": "200000",
+    "maxIndexNum": "800000",
+}
+"""RocketMQ's defaults reserve 1.4 GB for each node before its first message."""
+
+FIRST_NODE_STEP = 1035
+"""From the nameserver's port to the master's: 9876 and 10911, as everywhere."""
+NODE_STEP = 10
+
+
+class ClusterError(RocketbedError):
+    """A local cluster that cannot be set up or does not come up; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One process to be."""
+
+    name: str
+    """`nameserver`, `master`, `slave-1`, ..."""
+    port: int
+    """`listenPort`."""
+    broker_id: int = -1
+    """0 for the master, which changes with a promotion; -1 for a nameserver."""
+    host: str = HOST
+    """Where it listens: loopback, or a container's own address."""
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it is a node and no nameserver."""
+        return self.broker_id >= 0
+
+    @property
+    def address(self) -> str:
+        """Where it listens, `host:port`."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """A cluster as it was asked for."""
+
+    members: tuple[Member, ...]
+    sync: bool = True
+    """Whether the master waits for a slave before it acknowledges (SYNC_MASTER)."""
+    in_sync_replicas: int = 2
+    """With `sync`: copies that hold a message before it is acknowledged, the master's included."""
+    flush: Literal["sync", "async"] = "async"
+    """Whether a message is acknowledged only once it is on disk."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of every node, by RocketMQ's names."""
+    subnet: str = ""
+    """Of a cluster in containers: the addresses of its network. Empty: they are processes."""
+    daemon: str = ""
+    """Of a cluster in containers: where its Docker daemon is, `unix:///path`."""
+    published: int = 0
+    """Of a cluster in containers: the port of this system that leads to the nameserver, 0: none."""
+    promotions: int = 0
+    """How often another node was made the master. From the first on, slaves cut what the master
+    does not have (`rbDiverged=cut`)."""
+
+    @property
+    def master(self) -> Member:
+        """The member with id 0."""
+        return next(member for member in self.members if member.broker_id == 0)
+
+    def promoted(self, name: str) -> "ClusterPlan":
+        """The plan with this slave as the master and the former master in its place.
+
+        Raises `ClusterError` for what is no slave.
+        """
+        member, former = self.member(name), self.master
+        if not member.is_node:
+            raise ClusterError(f"{name} is a nameserver: only a slave can be promoted")
+        if member == former:
+            raise ClusterError(f"{name} is the master already")
+        ids = {name: 0, former.name: member.broker_id}
+        members = tuple(
+            replace(one, broker_id=ids.get(one.name, one.broker_id)) for one in self.members
+        )
+        return replace(self, members=members, promotions=self.promotions + 1)
+
+    def member(self, name: str) -> Member:
+        """By name. Raises `ClusterError`."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        known = ", ".join(member.name for member in self.members)
+        raise ClusterError(f"no member is called {name}; there are {known}")
+
+    def node_settings(self, member: Member, directory: Path) -> dict[str, str]:
+        """Lines of a node's `broker.conf`."""
+        return {
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerName": BROKER_NAME,
+            **self.role_settings(member),
+            "brokerIP1": member.host,
+            "bindAddress": member.host,
+            "listenPort": str(member.port),
+            "haListenPort": str(member.port + 1),
+            "namesrvAddr": self.member(NAMESERVER).address,
+            "storePathRootDir": str(directory / "store"),
+            "flushDiskType": "SYNC_FLUSH" if self.flush == "sync" else "ASYNC_FLUSH",
+            "inSyncReplicas": str(self.in_sync_replicas if self.sync else 1),
+            **SMALL_FILES,
+            **self.settings,
+        }
+
+    def role_settings(self, member: Member) -> dict[str, str]:
+        """Those lines that a promotion changes."""
+        master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
+        return {
+            "brokerId": str(member.broker_id),
+            "brokerRole": "SLAVE" if member.broker_id else master,
+            "rbDiverged": "cut" if self.promotions else "refuse",
+        }
+
+    def save(self, directory: Path) -> None:
+        """Write `cluster.json`."""
+        temporary = directory / f"{FILE}.tmp"
+        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        temporary.replace(directory / FILE)
+
+
+def read_plan(directory: Path) -> ClusterPlan:
+    """The plan of a directory. Raises `ClusterError` when there is none, or it is damaged."""
+    path = directory / FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        members = tuple(Member(**row) for row in value.pop("members"))
+        plan = ClusterPlan(members=members, **value)
+    except FileNotFoundError:
+        raise ClusterError(f"{directory} has no cluster: {FILE} is missing") from None
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as exc:
+        raise ClusterError(f"{path} cannot be read: {exc}") from exc
+    plan.member(NAMESERVER)
+    return replace(plan, settings=dict(plan.settings))
+
+
+def make_plan(
+    *,
+    slaves: int = 2,
+    sync: bool = True,
+    in_sync_replicas: int | None = None,
+    flush: Literal["sync", "async"] = "async",
+    port: int = 0,
+    settings: Mapping[str, str] | None = None,
+) -> ClusterPlan:
+    """A plan for one master and its slaves; `port` is the nameserver's, 0 takes free ports.
+
+    Raises `ClusterError` when a port is taken.
+    """
+    names = node_names(slaves)
+    ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
+    members = [Member(name=NAMESERVER, port=ports[0])]
+    for number, name in enumerate(names):
+        members.append(Member(name=name, port=ports[1 + number], broker_id=number))
+    return ClusterPlan(
+        members=tuple(members),
+        sync=sync and slaves > 0,
+        in_sync_replicas=min(2, slaves + 1) if in_sync_replicas is None else in_sync_replicas,
+        flush=flush,
+        settings=dict(settings or {}),
+    )
+
+
+def node_names(slaves: int) -> list[str]:
+    """`master`, `slave-1`, ... Raises `ClusterError`."""
+    if slaves < 0 or slaves > 16:
+        raise ClusterError(f"0 to 16 slaves, not {slaves}")
+    return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
+
+
+def _free_ports(nodes: int) -> list[int]:
+    found = [free_port()]
+    taken = set(found)
+    for _ in range(nodes):
+        found.append(free_node_port(taken))
+        taken.update(node_ports(found[-1]))
+    return found
+
+
+def _fixed_ports(port: int, nodes: int) -> list[int]:
+    first = port + FIRST_NODE_STEP
+    found = [port, *(first + NODE_STEP * number for number in range(nodes))]
+    if found[-1] + 1 > 65_535:
+        raise ClusterError(f"port {port} leaves no room for the nodes' ports: take a lower one")
+    needed = [port, *(one for node in found[1:] for one in node_ports(node))]
+    taken = [one for one in needed if not is_free(one)]
+    if taken:
+        listed = ", ".join(map(str, taken))
+        raise ClusterError(f"ports in use: {listed}; stop what listens there or choose --port")
+    return found

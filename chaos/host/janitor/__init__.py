@@ -1,0 +1,1 @@
+"""A record of everything that outlives a process, and its removal after any end."""

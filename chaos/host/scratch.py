@@ -1,0 +1,62 @@
+"""Where runs write what nobody keeps: in memory, if the system has such a place.
+
+Each place is on record of the janitor before it is made, so that it goes with the harness that made
+it, however that ends. A process begins its record when it needs the first place.
+"""
+
+import atexit
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.host.janitor.record import Run
+
+MEMORY: Final = "/dev/shm"
+PREFIX: Final = "rocketbed-run-"
+
+
+class Scratch:
+    """A directory of its own, empty at first. `remove` takes it away, and so does our end."""
+
+    def __init__(self) -> None:
+        """Raises `OSError`."""
+        root = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
+        self._keeper = keeper()
+        self.path = Path(root) / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self._number = self._keeper.note("directory", self.path)
+        self.path.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        """Take it away, with all that is in it. What is gone already is gone."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if not self.path.exists():
+            self._keeper.forget(self._number)
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """A place for the time inside."""
+    place = Scratch()
+    try:
+        yield place.path
+    finally:
+        place.remove()
+
+
+def keeper() -> Run:
+    """This process's record of what it has to take away. Raises `OSError`."""
+    return _keeper_of(os.getpid())
+
+
+@cache
+def _keeper_of(_pid: int) -> Run:
+    """A forked process has one of its own: what its parent keeps is not its to take away."""
+    run = Run.begin()
+    atexit.register(run.close)
+    return run

@@ -1,0 +1,1 @@
+"""Looking for failures and making them small: runs, campaigns, replay, shrinking, crash points."""

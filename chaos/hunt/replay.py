@@ -1,0 +1,274 @@
+"""Replay files: a failure with all that is needed to have it again (`FAIL-NAME-SEED.rbx`, JSON).
+
+A file holds one plan and what came of it: findings, digest, and checkpoints of the digest, so that
+a replay that goes another way can say after which event it did. Where a plan was shrunk, the plan
+is the small one, and the own plan of the seed stands beside it (`original`). Source: chaos.md 4.7.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+
+import trio
+
+from rocketbed import __version__
+from rocketbed.chaos.hunt.determinism import shared_events, window
+from rocketbed.chaos.hunt.runner import BackendName, Options, Outcome, run_plan
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import unknown
+from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
+
+FORMAT: Final = 1
+KIND: Final = "rocketbed replay"
+Repro = Literal["exact", "schedule", "none"]
+"""`exact`: the same run to the last event; `schedule`: the same plan, on machines that have their
+own mind; `none`: it was tried again and did not come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What one run of a plan came to."""
+
+    verdict: str = ""
+    findings: tuple[str, ...] = ()
+    digest: str = ""
+    """Of the simulation; empty on real processes."""
+    events: int = 0
+    checkpoints: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    """What was carried out, with times and names."""
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "Taken":
+        """Of a run that has ended."""
+        record = outcome.record
+        facts = record.facts if record is not None else {}
+        return cls(
+            verdict=outcome.verdict,
+            findings=tuple(outcome.finding_ids),
+            digest=outcome.digest,
+            events=facts.get("events", 0),
+            checkpoints=tuple(facts.get("checkpoints", ())),
+            steps=tuple(record.steps) if record is not None else (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A failure that can be had again."""
+
+    plan: Plan
+    """What a replay runs."""
+    taken: Taken
+    backend: BackendName = "sim"
+    target: str = ""
+    """Somebody else's software that it ran on (`chaos.foreign.target`), and in which mode."""
+    mode: Literal["classic", "controller"] = "classic"
+    repro: Repro = "exact"
+    finding: str = ""
+    """What the plan was shrunk for; empty if it was not."""
+    original: Plan | None = None
+    """The seed's own plan, where the other one was shrunk."""
+    original_taken: Taken | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of what wrote it."""
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "Replay":
+        """Of one run, as it is."""
+        repro: Repro = "exact" if outcome.backend == "sim" else "schedule"
+        facts = outcome.record.facts if outcome.record is not None else {}
+        return cls(
+            plan=outcome.plan,
+            taken=Taken.of(outcome),
+            backend=outcome.backend,
+            target=facts.get("target", ""),
+            mode=facts.get("mode", "classic"),
+            repro=repro,
+            versions=versions(),
+        )
+
+    @property
+    def name(self) -> str:
+        """The usual name of its file."""
+        return f"FAIL-{self.plan.name}-{self.plan.seed}.rbx"
+
+    def of_original(self) -> "Replay":
+        """The seed's own run. Raises `ScenarioError` where that is this one already."""
+        if self.original is None or self.original_taken is None:
+            raise ScenarioError("this file holds a seed's own plan: there is no other original")
+        return Replay(
+            plan=self.original,
+            taken=self.original_taken,
+            backend=self.backend,
+            target=self.target,
+            mode=self.mode,
+            repro=self.repro,
+            versions=self.versions,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A replay and how it compares."""
+
+    outcome: Outcome
+    same_digest: bool | None
+    """None where there is nothing to compare: real processes, or another backend than before."""
+    wanted: frozenset[str]
+    """Ids of the findings to be had again; empty where nothing was found."""
+    note: str = ""
+    """Where it went another way, if it did."""
+
+    @property
+    def same_finding(self) -> bool:
+        """Whether what was found is among what it finds."""
+        return self.wanted.issubset(self.outcome.finding_ids)
+
+    def comparison(self) -> str:
+        """Which findings came again, in words."""
+        now = set(self.outcome.finding_ids)
+        if not self.wanted:
+            return f"nothing was found then, {_list(now) or 'nothing'} this time"
+        parts = {"found again": self.wanted & now, "not found this time": self.wanted - now}
+        return "; ".join(f"{_list(ids)}: {what}" for what, ids in parts.items() if ids)
+
+
+def save_replay(replay: Replay, path: Path) -> None:
+    """Write a replay file. Raises `OSError`."""
+    row = {
+        "kind": KIND,
+        "format": FORMAT,
+        "scenario": replay.plan.name,
+        "seed": replay.plan.seed,
+        "backend": replay.backend,
+        **({"target": replay.target, "mode": replay.mode} if replay.target else {}),
+        "repro": replay.repro,
+        "finding": replay.finding,
+        "versions": replay.versions or versions(),
+        "plan": plan_to_row(replay.plan),
+        "taken": asdict(replay.taken),
+        "original": None if replay.original is None else plan_to_row(replay.original),
+        "original_taken": None if replay.original_taken is None else asdict(replay.original_taken),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        temporary.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def load_replay(path: Path) -> Replay:
+    """Read a replay file. Raises `ScenarioError` for what is none, another version's or damaged."""
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: no replay file can be read there: {error}") from None
+    if not isinstance(row, dict) or row.get("kind") != KIND:
+        raise ScenarioError(f"{path}: this is no replay file of rocketbed")
+    if row.get("format") != FORMAT:
+        written = row.get("versions", {})
+        by = f" by rocketbed {written['rocketbed']}" if "rocketbed" in written else ""
+        raise ScenarioError(
+            f"{path}: written{by} in format {row.get('format')}, and this rocketbed"
+            f" {__version__} reads format {FORMAT}: replay it with the version that wrote it"
+        )
+    try:
+        return Replay(
+            plan=plan_from_row(row["plan"]),
+            taken=_taken(row["taken"]),
+            backend=_backend(row["backend"]),
+            target=row.get("target", ""),
+            mode=row.get("mode", "classic"),
+            repro=row["repro"],
+            finding=row["finding"],
+            original=None if row["original"] is None else plan_from_row(row["original"]),
+            original_taken=None if row["original"] is None else _taken(row["original_taken"]),
+            versions=row["versions"],
+        )
+    except (ScenarioError, KeyError, TypeError, AttributeError) as error:
+        raise ScenarioError(f"{path}: the replay file is damaged: {error}") from None
+
+
+def _backend(name: Any) -> BackendName:
+    for known in get_args(BackendName):
+        if name == known:
+            return cast(BackendName, known)
+    raise ScenarioError(unknown("backend", str(name), list(get_args(BackendName))))
+
+
+def run_replay(
+    replay: Replay, options: Options | None = None, *, directory: Path | None = None
+) -> Replayed:
+    """Run it again, here, and compare. Another backend than the file's may be asked for."""
+    options = options or Options(backend=replay.backend, target=replay.target, mode=replay.mode)
+    outcome = run_plan(replay.plan, options, directory=directory)
+    wanted = frozenset([replay.finding] if replay.finding else replay.taken.findings)
+    if options.backend != "sim" or not replay.taken.digest or not outcome.digest:
+        return Replayed(outcome=outcome, same_digest=None, wanted=wanted)
+    same = outcome.digest == replay.taken.digest
+    note = "" if same else where_parted(replay, outcome)
+    return Replayed(outcome=outcome, same_digest=same, wanted=wanted, note=note)
+
+
+def where_parted(replay: Replay, outcome: Outcome) -> str:
+    """Between which events a replay left the way of the first run, in words."""
+    facts = outcome.record.facts if outcome.record is not None else {}
+    begin = shared_events(list(replay.taken.checkpoints), facts.get("checkpoints", []))
+    end = min(begin + CHECKPOINT_EVENTS, facts.get("events", 0))
+    seen = window(replay.plan, begin, end)
+    first = f"; event {begin} of this run is {seen[0]}" if seen else ""
+    last = f", event {end - 1} is {seen[-1]}" if len(seen) > 1 else ""
+    other = [
+        f"{name} was {value} and is {versions().get(name, 'unknown')}"
+        for name, value in replay.versions.items()
+        if versions().get(name) != value
+    ]
+    why = f" ({'; '.join(other)})" if other else ""
+    return f"it parted from the first run after event {begin} and by event {end}{first}{last}{why}"
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of what decides how a run goes."""
+    found = {
+        "rocketbed": __version__,
+        "python": platform.python_version(),
+        "trio": trio.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    here = os.path.dirname(__file__)
+    try:
+        answer = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+        found["git"] = answer.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        found["git"] = "unknown"
+    return found
+
+
+def _taken(row: dict[str, Any]) -> Taken:
+    values: dict[str, Any] = {}
+    for name, value in row.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return Taken(**values)
+
+
+def _list(ids: Iterable[str]) -> str:
+    return ", ".join(sorted(ids))

@@ -1,0 +1,392 @@
+"""Runs plans: each in a process of its own, several at a time, judged where it ran.
+
+A simulation's process is a fork of one that has imported everything and runs nothing, so that no
+state of a module passes from one seed to the next and a run that hangs or eats memory can be ended.
+What comes back is an `Outcome`; the run's directory is kept if it is wanted.
+"""
+
+import gc
+import json
+import math
+import os
+import pickle
+import resource
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+
+from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.host.scratch import Scratch
+from rocketbed.chaos.host.tied import tie_to
+from rocketbed.chaos.hunt.failures import explain as explain
+from rocketbed.chaos.hunt.failures import is_full as is_full
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.scenario.plan import Plan
+
+if TYPE_CHECKING:
+    from rocketbed.chaos.docker.host import DockerHost
+    from rocketbed.chaos.process.run import Host
+
+VERDICT_FILE: Final = "verdict.json"
+END_S: Final = 20.0
+"""What an interrupted run may take to clean up before it is killed."""
+LOOK_S: Final = 0.005
+TIMEOUT_S: Final = 900.0
+"""Real seconds that one run may take."""
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EXIT_INTERRUPTED: Final = 130
+
+Say = Callable[[str], None]
+BackendName = Literal["sim", "process", "docker"]
+"""Where clusters run."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How one run ended."""
+
+    plan: Plan
+    backend: BackendName
+    judgement: Judgement | None = None
+    """None: the run itself failed (`error`)."""
+    record: RunRecord | None = None
+    directory: Path | None = None
+    """Where the run's files are, if they were kept."""
+    error: str = ""
+    """Why there is no judgement: a traceback of the harness, a time-out, a signal."""
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    memory_mib: float = 0.0
+    """Highest resident memory of the run's process."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """`pass`, `anomaly`, ... (chaos.md 2.10)."""
+        return "harness-error" if self.judgement is None else str(self.judgement.verdict)
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command (chaos.md 4.9)."""
+        return 4 if self.judgement is None else self.judgement.exit_code
+
+    @property
+    def digest(self) -> str:
+        """Of the simulation."""
+        return "" if self.record is None else self.record.digest
+
+    @property
+    def finding_ids(self) -> list[str]:
+        """Ids of the checks that found something, sorted."""
+        return [] if self.judgement is None else self.judgement.finding_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How plans are run."""
+
+    backend: BackendName = "sim"
+    net: Literal["auto", "plain", "proxy", "switch"] = "auto"
+    """What lies between the machines of a process cluster."""
+    target: str = ""
+    """Somebody else's software on the machines of a real cluster (`chaos.foreign.target`)."""
+    mode: Literal["classic", "controller"] = "classic"
+    """Of that software: who decides about roles."""
+    timeout_s: float = TIMEOUT_S
+    say: Say | None = None
+    """Told of what happens, line by line."""
+    before: Callable[[], None] | None = None
+    """Called in each run's process before it begins; for planted bugs."""
+
+
+def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
+    """Run and judge a plan in this very process. The directory exists and is empty."""
+    outcome = Outcome(plan=plan, backend=options.backend, directory=directory)
+    began, began_cpu = time.monotonic(), time.process_time()
+    say = options.say or _say_nothing
+    if options.backend == "sim":
+        from rocketbed.chaos.sim.run import run_in_simulation
+
+        record, simulation = run_in_simulation(plan, directory, say=say)
+        outcome.simulated_s = simulation.timeline.now / 1e9
+    else:
+        from rocketbed.chaos.process.run import run_in_processes
+
+        with host_of(options) as host:
+            record = run_in_processes(plan, directory, net=options.net, say=say, host=host)
+        if options.target:
+            record.facts |= {"target": options.target, "mode": options.mode}
+            record.save(directory)
+    outcome.facts["run_cpu_s"] = time.process_time() - began_cpu
+    outcome.record = record
+    outcome.judgement = judge_run(directory)
+    outcome.cpu_s = time.process_time() - began_cpu
+    outcome.wall_s = time.monotonic() - began
+    text = json.dumps(outcome.judgement.as_row(), indent=1)
+    (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
+    return outcome
+
+
+@contextmanager
+def host_of(options: Options) -> "Iterator[Host | None]":
+    """Where the cluster's programs run; None: as processes of this system."""
+    if options.backend == "docker":
+        with _docker_host(options) as host:
+            yield host
+    elif options.target:
+        from rocketbed.chaos.foreign.target import foreign_host
+
+        yield foreign_host(options.target, options.mode)
+    else:
+        yield None
+
+
+def run_plan(
+    plan: Plan, options: Options | None = None, *, directory: Path | None = None
+) -> Outcome:
+    """Run and judge a plan in a process of its own; without `directory` its files are removed."""
+    with closing(run_many([plan], options, jobs=1, keep=lambda _: directory)) as outcomes:
+        return next(outcomes)
+
+
+def run_many(
+    plans: Iterable[Plan],
+    options: Options | None = None,
+    *,
+    jobs: int = 2,
+    keep: Callable[[Plan], Path | None] = lambda plan: None,
+) -> Generator[Outcome, None, None]:
+    """Run plans side by side; outcomes as they come, in no particular order.
+
+    `keep` says where a run's files go (None: nowhere). Closing the generator ends what still runs.
+    Raises `OSError` when a place for a run cannot be made, `BackendError` when containers cannot.
+    """
+    options = options or Options()
+    if options.backend == "docker":
+        _prepare_image(options)
+    with held():  # finalizers of what is collected here would swallow an interrupt
+        _prepare_to_fork()
+    waiting = iter(plans)
+    children: dict[int, _Child] = {}
+    try:
+        while True:
+            while len(children) < jobs and (plan := next(waiting, None)) is not None:
+                kept = keep(plan)
+                with held() as mask:
+                    child = _Child(plan, options, kept, mask)
+                    children[child.pipe] = child
+            if not children:
+                return
+            due = min(child.deadline for child in children.values()) - time.monotonic()
+            ready = _readable(children, max(due, 0.0))
+            for pipe in ready:
+                if children[pipe].read():
+                    with held():
+                        outcome = children.pop(pipe).outcome()
+                    yield outcome
+            now = time.monotonic()
+            for pipe, child in list(children.items()):
+                if child.deadline <= now:
+                    with held():
+                        outcome = children.pop(pipe).time_out()
+                    yield outcome
+    finally:
+        with held():
+            _end_all(children.values())
+
+
+@contextmanager
+def held() -> Iterator[set[signal.Signals]]:
+    """Signals that interrupt a command wait until this is over; gives the mask from before."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # may raise for one that came just now
+        yield {signal.Signals(number) for number in mask}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def reap(pid: int, until: float) -> None:
+    """Wait for a child of this process, and kill it when `time.monotonic` reaches `until`. Blocks.
+
+    Afterwards its pid may be somebody else's.
+    """
+    ended = 0
+    while not ended and time.monotonic() < until:
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+        time.sleep(0 if ended else LOOK_S)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+class _Child:
+    """One forked run. Made, asked and ended while signals are held."""
+
+    def __init__(
+        self, plan: Plan, options: Options, kept: Path | None, mask: set[signal.Signals]
+    ) -> None:
+        self.plan = plan
+        self.deadline = time.monotonic() + options.timeout_s
+        self._options = options
+        self._kept = kept
+        self._data = bytearray()
+        self._scratch = None if kept is not None else Scratch()
+        if kept is not None:
+            kept.mkdir(parents=True, exist_ok=True)
+        directory = self._scratch.path if kept is None and self._scratch is not None else kept
+        assert directory is not None
+        self.pipe, theirs = os.pipe()
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.pipe)
+            _child_main(parent, theirs, plan, options, directory, mask)
+        os.close(theirs)
+
+    def read(self) -> bool:
+        """Take what came; whether that was all."""
+        data = os.read(self.pipe, 1 << 20)
+        self._data += data
+        return not data
+
+    def outcome(self) -> Outcome:
+        """What the child sent before it ended."""
+        _, status = os.waitpid(self.pid, 0)
+        self._close()
+        try:
+            outcome: Outcome = pickle.loads(self._data)
+        except Exception:
+            code = os.waitstatus_to_exitcode(status)
+            outcome = self._failed(f"the run's process ended with code {code}")
+        outcome.directory = self._place()
+        return outcome
+
+    def time_out(self) -> Outcome:
+        """Kill it."""
+        _end_all([self])
+        limit_s = self._options.timeout_s
+        return self._failed(f"the run took longer than {limit_s:g} s and was ended")
+
+    def interrupt(self) -> None:
+        """Ask it to end what it started; a simulation has nothing of that."""
+        in_simulation = self._options.backend == "sim"
+        os.kill(self.pid, signal.SIGKILL if in_simulation else signal.SIGINT)
+
+    def reap(self, until: float) -> None:
+        """Wait for it; SIGKILL when it takes too long."""
+        reap(self.pid, until)
+        self._close()
+
+    def _failed(self, error: str) -> Outcome:
+        backend = self._options.backend
+        return Outcome(plan=self.plan, backend=backend, error=error, directory=self._place())
+
+    def _place(self) -> Path | None:
+        return self._kept if self._kept is not None and self._kept.exists() else None
+
+    def _close(self) -> None:
+        os.close(self.pipe)
+        if self._scratch is not None:
+            self._scratch.remove()
+
+
+def _end_all(children: Iterable[_Child]) -> None:
+    """End runs that nobody waits for any more, all at the same time."""
+    ending = list(children)
+    for child in ending:
+        child.interrupt()
+    until = time.monotonic() + END_S
+    for child in ending:
+        child.reap(until)
+
+
+def _child_main(
+    parent: int,
+    pipe: int,
+    plan: Plan,
+    options: Options,
+    directory: Path,
+    mask: set[signal.Signals],
+) -> NoReturn:
+    """All of a child's life; nothing leaves it, so that nothing of its parent runs twice."""
+    code = EXIT_INTERRUPTED
+    try:
+        outcome = Outcome(plan=plan, backend=options.backend)
+        if not tie_to(parent):
+            os._exit(1)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if options.backend == "sim":
+                gc.disable()
+            if options.before is not None:
+                options.before()
+            outcome = run_here(plan, directory, options)
+        except KeyboardInterrupt:
+            os._exit(EXIT_INTERRUPTED)
+        except BaseException as error:
+            outcome.error = explain(error)
+            if is_full(error):
+                shutil.rmtree(directory, ignore_errors=True)
+        outcome.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        with os.fdopen(pipe, "wb") as file:
+            pickle.dump(outcome, file)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _readable(pipes: Iterable[int], seconds: float) -> list[int]:
+    """Pipes that have something or were closed; `poll`, since descriptors may be above 1,023."""
+    poll = select.poll()
+    for pipe in pipes:
+        poll.register(pipe, select.POLLIN)
+    return [pipe for pipe, _ in poll.poll(math.ceil(1000 * seconds))]
+
+
+def _docker_host(options: Options) -> "DockerHost":
+    if options.target:
+        from rocketbed.chaos.foreign.contained import foreign_docker_host
+
+        return foreign_docker_host(options.target, options.mode)
+    from rocketbed.chaos.docker.host import DockerHost
+
+    return DockerHost.open()
+
+
+def _prepare_image(options: Options) -> None:
+    """Have the image of containers, which may take longer than a run. Raises `BackendError`."""
+    from rocketbed.chaos.docker.client import Daemon
+    from rocketbed.chaos.docker.image import ready_image
+    from rocketbed.chaos.foreign.contained import ready_target
+
+    say = options.say or _say_nothing
+    with Daemon.connect() as daemon:
+        if options.target:
+            ready_target(daemon, options.target, say)
+        else:
+            ready_image(daemon, say)
+
+
+def _prepare_to_fork() -> None:
+    """Import what the children need, and let them share its memory."""
+    import rocketbed.chaos.sim.run  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
+def _say_nothing(_line: str) -> None:
+    return None

@@ -1,0 +1,230 @@
+"""Disk faults inside real processes, and a trace of their syncs, by a preloaded library.
+
+The library is built with gcc from `shim.c` at first use. Each node gets a `DiskFaults` with a
+directory outside of its volume: a power cut must not take the evidence along.
+
+    faults = DiskFaults(directory, root=volume.path)
+    start(command, environment=faults.environment())
+    faults.set_rules([DiskRule(operation="sync", effect="error", path="*commitlog*", times=1)])
+    faults.clear()
+    faults.flush_trace()       # what was durable when, from below the node (chaos.md 2.2)
+
+Where there is no compiler, `diskfaults_strace.StraceFaults` does nearly the same from outside.
+"""
+
+import hashlib
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from rocketbed.chaos.process.disk.format import (
+    EVENTS_AT,
+    RULES_MAX,
+    RULES_NUMBER_AT,
+    DiskFaultError,
+    DiskRule,
+    FiredRecord,
+    FlushRecord,
+    WrittenEnd,
+    new_table,
+    read_fired,
+    read_flush_trace,
+    read_table,
+)
+
+__all__ = [
+    "DiskFaultError",
+    "DiskFaultProvider",
+    "DiskFaults",
+    "DiskRule",
+    "FiredRecord",
+    "FlushRecord",
+    "WrittenEnd",
+    "build_shim",
+    "join_environments",
+    "read_flush_trace",
+]
+
+SOURCE: Final = Path(__file__).with_name("shim.c")
+INCLUDED: Final = Path(__file__).with_name("shim_rules.h")
+BUILD_S: Final = 60.0
+PRELOAD: Final = "LD_PRELOAD"
+
+
+class DiskFaultProvider(Protocol):
+    """What a backend needs, whichever way the faults are made."""
+
+    def environment(self) -> dict[str, str]:
+        """For the next start of the process. Called once for each start."""
+        ...
+
+    def attach(self, pid: int) -> None:
+        """Told of the process once it runs."""
+        ...
+
+    def set_rules(self, rules: Iterable[DiskRule]) -> None:
+        """Replace the rules, at once. Raises `DiskFaultError`."""
+        ...
+
+    def clear(self) -> None:
+        """No rules any more; what hangs goes on."""
+        ...
+
+    def flush_trace(self) -> list[FlushRecord]:
+        """Every sync so far, over all starts."""
+        ...
+
+    def close(self) -> None:
+        """Give up what it holds."""
+        ...
+
+
+class DiskFaults:
+    """Faults and trace of one node, over all its starts. A `DiskFaultProvider`."""
+
+    def __init__(self, directory: Path, *, root: Path, build: Path | None = None) -> None:
+        """`root` is the directory whose files count, `build` where the library is kept.
+
+        Raises `DiskFaultError` when it cannot be built.
+        """
+        self.library = build_shim(build)
+        self.directory = directory.absolute()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.root = root.resolve()
+        self.trace_path = self.directory / "flush.trace"
+        self.rules_path = self.directory / "rules"
+        self._starts = 0
+        self._count = 0
+        self._rules: list[tuple[int, DiskRule]] = []
+        self._table: mmap.mmap | None = None
+        self._write_rules()
+
+    @property
+    def table_path(self) -> Path:
+        """The table of the latest start."""
+        return self.directory / f"written.{self._starts}"
+
+    def environment(self) -> dict[str, str]:
+        """For the next start; its table begins empty, the trace goes on."""
+        self._starts += 1
+        new_table(self.table_path)
+        if self._table is not None:
+            self._table.close()
+        with self.table_path.open("r+b") as file:
+            self._table = mmap.mmap(file.fileno(), 0)
+        return {
+            PRELOAD: str(self.library),
+            "ROCKETBED_DISK_ROOT": str(self.root),
+            "ROCKETBED_DISK_RULES": str(self.rules_path),
+            "ROCKETBED_DISK_TABLE": str(self.table_path),
+            "ROCKETBED_DISK_TRACE": str(self.trace_path),
+        }
+
+    def attach(self, pid: int) -> None:
+        """Nothing to do: the library is inside."""
+
+    def set_rules(self, rules: Iterable[DiskRule]) -> None:
+        """Replace the rules; each call made after this meets them. Raises `DiskFaultError`.
+
+        A rule that stays (an equal one) keeps its counts.
+        """
+        left = list(self._rules)
+        fresh: list[tuple[int, DiskRule]] = []
+        for rule in rules:
+            known = next((entry for entry in left if entry[1] == rule), None)
+            if known is None:
+                self._count += 1
+                known = (self._count, rule)
+            else:
+                left.remove(known)
+            fresh.append(known)
+        if len(fresh) > RULES_MAX:
+            raise DiskFaultError(f"at most {RULES_MAX} rules, not {len(fresh)}")
+        self._rules = fresh
+        self._write_rules()
+
+    def add_rule(self, rule: DiskRule) -> int:
+        """One more rule, after those there are; its number, as `fired` shows it."""
+        self._count += 1
+        self._rules.append((self._count, rule))
+        self._write_rules()
+        return self._count
+
+    def clear(self) -> None:
+        """No rules any more."""
+        self.set_rules([])
+
+    def events(self) -> int:
+        """Calls of the latest start that rules could have met: crash points up to now."""
+        if self._table is None:
+            return 0
+        return int(struct.unpack_from("=Q", self._table, EVENTS_AT)[0])
+
+    def flush_trace(self) -> list[FlushRecord]:
+        """Every sync so far, over all starts."""
+        return read_flush_trace(self.trace_path)
+
+    def fired(self) -> list[FiredRecord]:
+        """Every time a rule was met."""
+        return read_fired(self.trace_path)
+
+    def written_ends(self) -> dict[str, WrittenEnd]:
+        """By path, how far the latest start has written its files, even after its SIGKILL."""
+        return read_table(self.table_path) if self._starts else {}
+
+    def close(self) -> None:
+        """Let go of the table; what was traced stays readable."""
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+
+    def _write_rules(self) -> None:
+        temporary = self.rules_path.with_suffix(".tmp")
+        temporary.write_text("".join(rule.line(number) for number, rule in self._rules))
+        temporary.replace(self.rules_path)
+        if self._table is not None:
+            number = struct.unpack_from("=Q", self._table, RULES_NUMBER_AT)[0]
+            struct.pack_into("=Q", self._table, RULES_NUMBER_AT, number + 1)
+
+
+def build_shim(directory: Path | None = None) -> Path:
+    """The library, built unless one of this very source is there. Raises `DiskFaultError`."""
+    directory = directory or Path(tempfile.gettempdir()) / f"rocketbed-build-{os.geteuid()}"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_uid != os.geteuid():
+        raise DiskFaultError(f"{directory} belongs to somebody else; remove it")
+    source = SOURCE.read_bytes() + INCLUDED.read_bytes()
+    library = directory / f"shim-{hashlib.sha256(source).hexdigest()[:16]}.so"
+    if library.exists():
+        return library
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise DiskFaultError("no C compiler for the disk faults; install gcc and libc6-dev")
+    temporary = library.with_suffix(f".{os.getpid()}.tmp")
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(temporary), str(SOURCE)]
+    command += ["-ldl", "-lpthread"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=BUILD_S)
+    except subprocess.CalledProcessError as exc:
+        raise DiskFaultError(f"{compiler} cannot build {SOURCE.name}:\n{exc.stderr}") from exc
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise DiskFaultError(f"{compiler} cannot build {SOURCE.name}: {exc}") from exc
+    temporary.replace(library)
+    return library
+
+
+def join_environments(*parts: Mapping[str, str]) -> dict[str, str]:
+    """One environment of several; preloaded libraries add up."""
+    joined: dict[str, str] = {}
+    for part in parts:
+        for name, value in part.items():
+            if name == PRELOAD and joined.get(name):
+                value = f"{joined[name]}:{value}"
+            joined[name] = value
+    return joined

@@ -1,0 +1,295 @@
+"""A small ext4 file system of a node's own, whose power can be cut.
+
+It stands on an image file behind a loop device. The cut is ext4's shutdown ioctl without a flush of
+its journal: from then on nothing more reaches the device, as if the machine had stopped. Mounting
+it again replays the journal as after a real power loss. Real kernel, real journal; what it cannot
+do is lose a device's own cache or tear a sector. The kernel's write-back makes old data durable by
+itself (a commit every 5 s, pages after 30 s): cut soon after what should be lost.
+
+    volume.power_cut()     # while the node runs: its dying must not write anything
+    cluster.kill("b1")
+    volume.remount()       # once the process has let go of it
+
+Order and reasons: spec chaos.md 3.3.
+"""
+
+import errno
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Final, Self
+
+from rocketbed.chaos.host import loop_device as loop
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.wire.errors import RocketbedError
+
+DEFAULT_SIZE: Final = 256 << 20
+"""Bytes. The image is sparse: it takes what the node has written."""
+SIZE_MIN: Final = 8 << 20
+"""Below this ext4 leaves little room beside its journal."""
+MKFS: Final = "mkfs.ext4"
+FILLER: Final = ".filler"
+LET_GO_S: Final = 5.0
+"""How long a killed process may take to let go of its files."""
+FILL_STEP_MIN: Final = 4096
+
+
+class VolumeError(RocketbedError):
+    """A volume that cannot be made, mounted or cut; the message says which and what to do."""
+
+
+class Volume:
+    """One file system. Make it with `create`; states: mounted, cut, unmounted, destroyed."""
+
+    def __init__(self, run: Run, directory: Path, commit_s: int) -> None:
+        """Use `create`."""
+        self.image = directory / "volume.img"
+        """The device's content, sparse."""
+        self.path = directory / "volume"
+        """Where it is mounted."""
+        self.device = ""
+        """`/dev/loop<n>`."""
+        self.is_cut = False
+        """Whether its power is cut; `remount` brings it back."""
+        self._run = run
+        self._options = f"commit={commit_s}"
+        self._descriptor = -1
+        self._records: list[int] = []
+
+    @classmethod
+    def create(
+        cls, directory: Path, *, run: Run, size: int = DEFAULT_SIZE, commit_s: int = 5
+    ) -> Self:
+        """Make and mount an empty volume below `directory`; everything goes on record of `run`.
+
+        `size` in bytes; `commit_s` is ext4's interval between commits of its journal.
+        Raises `VolumeError`: not root, no loop device, no `mkfs.ext4`, size below `SIZE_MIN`.
+        """
+        if size < SIZE_MIN:
+            raise VolumeError(f"a volume needs {SIZE_MIN} bytes or more, not {size}")
+        volume = cls(run, directory.absolute(), commit_s)
+        try:
+            volume._create(size)
+        except subprocess.CalledProcessError as exc:
+            raise VolumeError(f"mkfs.ext4 failed on {volume.image}: {exc.stderr.strip()}") from exc
+        except OSError as exc:
+            volume.destroy()
+            needs = "root and a loop device"
+            if exc.filename == MKFS:
+                needs = f"{MKFS}: install e2fsprogs"
+            raise VolumeError(
+                f"no loop-mounted ext4 in {directory}: {exc}; it needs {needs}"
+            ) from exc
+        return volume
+
+    def _create(self, size: int) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.image.open("wb") as file:
+            file.truncate(size)
+        command = [MKFS, "-q", "-F", "-E", "nodiscard,root_owner", "-m", "0"]
+        subprocess.run([*command, str(self.image)], check=True, capture_output=True, text=True)
+        self._records.append(self._run.note("file", self.image))
+        self._records.append(self._run.note("loop", self.image))
+        self._records.append(self._run.note("mount", self.path))
+        self.device, self._descriptor = loop.attach(self.image)
+        self._mount(0)
+
+    @property
+    def device_numbers(self) -> str:
+        """`major:minor`, as control groups name devices."""
+        numbers = os.fstat(self._descriptor).st_rdev
+        return f"{os.major(numbers)}:{os.minor(numbers)}"
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether it is there for processes to use, cut or not."""
+        return os.path.ismount(self.path)
+
+    # --- power
+
+    def power_cut(self) -> float:
+        """Stop the device as it is; seconds it took. Kill the node next, then `remount`.
+
+        Whoever still writes gets EIO. Raises `VolumeError`.
+        """
+        began = time.perf_counter()
+        self._request(loop.EXT4_IOC_SHUTDOWN, loop.SHUTDOWN_NO_LOG_FLUSH, "power cut")
+        self.is_cut = True
+        return time.perf_counter() - began
+
+    def remount(self, *, timeout_s: float = LET_GO_S) -> float:
+        """Take it away and mount it again, replaying the journal; seconds it took.
+
+        Waits up to `timeout_s` for killed processes to let go. Raises `VolumeError`.
+        """
+        began = time.perf_counter()
+        self.unmount(timeout_s=timeout_s)
+        self.mount()
+        return time.perf_counter() - began
+
+    def unmount(self, *, timeout_s: float = LET_GO_S) -> None:
+        """Take it away; after a cut nothing more is written. Raises `VolumeError`."""
+        try:
+            loop.unmount(self.path, seconds=timeout_s)
+        except OSError as exc:
+            hint = "; end the processes that use it first" if exc.errno == errno.EBUSY else ""
+            raise VolumeError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
+
+    def mount(self) -> None:
+        """Mount it after `unmount`. Raises `VolumeError`.
+
+        Where a container had it too, that one's end takes a moment to reach the device; mounted
+        meanwhile, it would be the file system that was cut.
+        """
+        try:
+            loop.wait_free(self.device, seconds=LET_GO_S)
+            self._mount(0)
+        except OSError as exc:
+            raise VolumeError(f"{self.device} cannot be mounted again: {exc}") from exc
+        self.is_cut = False
+
+    # --- troubles short of a cut
+
+    def fill(self, *, leave: int = 0) -> int:
+        """Take all free space but `leave` bytes with a filler file; bytes it takes now.
+
+        Raises `VolumeError`.
+        """
+        try:
+            descriptor = os.open(self.path / FILLER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise VolumeError(f"no filler in {self.path}: {exc}") from exc
+        try:
+            taken = os.fstat(descriptor).st_size
+            step = self.free_bytes() - leave
+            while step >= FILL_STEP_MIN:
+                try:
+                    os.posix_fallocate(descriptor, taken, step)
+                    taken += step
+                except OSError as exc:
+                    if exc.errno != errno.ENOSPC:
+                        raise VolumeError(f"{self.path} cannot be filled: {exc}") from exc
+                    # A failed reservation keeps what it got.
+                    os.ftruncate(descriptor, taken)
+                    step //= 2
+                else:
+                    step = min(step, self.free_bytes() - leave)
+            return taken
+        finally:
+            os.close(descriptor)
+
+    def free(self) -> None:
+        """Give back what `fill` took."""
+        (self.path / FILLER).unlink(missing_ok=True)
+
+    def free_bytes(self) -> int:
+        """Space that is left for everybody."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    def make_read_only(self) -> None:
+        """As the kernel does it after an error. Raises `VolumeError` while files are written.
+
+        ext4 refuses (EBUSY) while a process has a file open for writing: see `force_read_only`.
+        """
+        self._remount_with(loop.MS_RDONLY, "made read-only")
+
+    def force_read_only(self) -> None:
+        """The kernel's emergency read-only, with files open for writing: everything fails EROFS.
+
+        By mounting with `abort`, which stops the journal as an I/O error would (ext4(5)); only
+        `remount` undoes it. Raises `VolumeError`.
+        """
+        try:
+            loop.mount(self.device, self.path, loop.MS_REMOUNT | loop.MS_NOATIME, "abort")
+        except OSError as exc:
+            raise VolumeError(f"{self.path} cannot be aborted: {exc}") from exc
+
+    def make_writable(self) -> None:
+        """Undo `make_read_only`. Raises `VolumeError`."""
+        self._remount_with(0, "made writable")
+
+    def freeze(self) -> None:
+        """Let every write and sync hang until `thaw`. Raises `VolumeError`."""
+        self._request(loop.FIFREEZE, 0, "freeze")
+
+    def thaw(self) -> None:
+        """Let writes go on; nothing happens where nothing was frozen."""
+        loop.thaw(self.path)
+
+    def flip_bit(self, path: str, bit: int) -> None:
+        """Flip one bit of a file at rest; its times stay. `path` is relative to the volume.
+
+        Raises `VolumeError` when the file has no such bit.
+        """
+        target = self.path / path
+        offset, shift = divmod(bit, 8)
+        with target.open("r+b") as file:
+            times = os.fstat(file.fileno())
+            file.seek(offset)
+            found = file.read(1)
+            if not found:
+                raise VolumeError(f"{target} has {times.st_size} bytes, no byte {offset}")
+            file.seek(offset)
+            file.write(bytes([found[0] ^ (1 << shift)]))
+            file.flush()
+            os.fsync(file.fileno())
+        os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def destroy(self) -> None:
+        """Take everything away: mount, device, image. Nothing happens the second time."""
+        loop.thaw(self.path)
+        for point in loop.mounts_at_or_below(self.path):
+            try:
+                loop.unmount(point, seconds=LET_GO_S)
+            except OSError:
+                loop.unmount(point, lazily=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self.image.unlink(missing_ok=True)
+        for record in reversed(self._records):
+            self._run.forget(record)
+        self._records.clear()
+
+    def _mount(self, flags: int) -> None:
+        loop.mount(self.device, self.path, flags | loop.MS_NOATIME, self._options)
+
+    def _remount_with(self, flags: int, what: str) -> None:
+        try:
+            self._mount(flags | loop.MS_REMOUNT)
+        except OSError as exc:
+            hint = "; a file is open for writing" if exc.errno == errno.EBUSY else ""
+            raise VolumeError(f"{self.path} cannot be {what}: {exc}{hint}") from exc
+
+    def _request(self, number: int, argument: int, what: str) -> None:
+        if not self.is_mounted:
+            raise VolumeError(f"{what} of {self.path}: it is not mounted")
+        try:
+            loop.request(self.path, number, argument)
+        except OSError as exc:
+            raise VolumeError(f"{what} of {self.path} failed: {exc}") from exc
+
+
+def check_power_cut(volume: Volume) -> str:
+    """The self-test of chaos.md 3.3: what was synced is there after a cut, what was not is gone.
+
+    An empty string when it is so, else what was seen instead.
+    """
+    first, second = volume.path / "self-test-a", volume.path / "self-test-b"
+    for path, synced in ((first, True), (second, False)):
+        with path.open("wb") as file:
+            file.write(b"rocketbed" * 1000)
+            file.flush()
+            if synced:
+                os.fsync(file.fileno())
+    volume.power_cut()
+    volume.remount()
+    kept = first.exists() and first.read_bytes() == b"rocketbed" * 1000
+    lost = not second.exists() or second.read_bytes().strip(b"\0") == b""
+    for path in (first, second):
+        path.unlink(missing_ok=True)
+    if not kept:
+        return "a synced file did not survive the cut"
+    return "" if lost else "a file that was never synced survived the cut"

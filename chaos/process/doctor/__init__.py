@@ -1,0 +1,1 @@
+"""What this system can do for the testbed, tried and reported."""

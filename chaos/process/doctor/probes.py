@@ -1,0 +1,317 @@
+"""The self-tests behind `doctor`: each makes its fault once and looks whether it happened.
+
+`Missing` is for what is not there (no root, no tool, no device); whatever else goes wrong means
+that the thing is there and broken. Faults, commands, numbers: spec chaos.md 3.2.
+"""
+
+import errno
+import os
+import select
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.capability import ProbeResult, broken, works
+from rocketbed.chaos.process.disk.faults import DiskFaults, DiskRule, join_environments
+from rocketbed.chaos.process.disk.strace import StraceFaults
+from rocketbed.chaos.process.disk.volume import Volume, check_power_cut
+from rocketbed.chaos.process.machine import limits
+from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
+
+SIZE: Final = 16 << 20
+ANSWER_S: Final = 5.0
+DAY_S: Final = 86_400
+ECHO: Final = """
+import os, sys, time
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+while sys.stdin.readline():
+    began = time.monotonic()
+    try:
+        os.pwrite(f, b"x" * 1000, 0)
+        os.fdatasync(f)
+        answer = 0
+    except OSError as error:
+        answer = error.errno
+    while len(sys.argv) > 2 and time.process_time() < float(sys.argv[2]):
+        pass
+    print(answer, time.time(), time.monotonic() - began, flush=True)
+"""
+"""Writes, syncs, may work for so many CPU seconds; answers with errno, wall time, duration."""
+
+
+class Missing(Exception):
+    """Something the fault needs is not there; the message says how to get it."""
+
+
+class Echo:
+    """A process that does what is asked once a line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def ask(self, seconds: float = ANSWER_S) -> list[str] | None:
+        """Errno, wall time, duration; None when there is no answer in time."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.answer(seconds)
+
+    def answer(self, seconds: float = ANSWER_S) -> list[str] | None:
+        """The answer to what was asked before."""
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
+        return self.process.stdout.readline().split() if ready else None
+
+
+@contextmanager
+def echo(run: Run, file: Path, *arguments: str, **extra: Mapping[str, str]) -> Iterator[Echo]:
+    """An `Echo` on a file; `environment` is added to its own."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", ECHO, str(file), *arguments],
+        env=join_environments(os.environ, run.environment(), extra.get("environment", {})),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Echo(process)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def volume(run: Run, name: str) -> Iterator[Volume]:
+    """A small volume. Raises `Missing`."""
+    need_root()
+    if not os.path.exists("/dev/loop-control"):
+        raise Missing("no /dev/loop-control: the kernel or the container has no loop devices")
+    if shutil.which("mkfs.ext4") is None:
+        raise Missing("no mkfs.ext4; install e2fsprogs")
+    made = Volume.create(run.directory / f"doctor-{name}", run=run, size=SIZE)
+    try:
+        yield made
+    finally:
+        made.destroy()
+
+
+def need_root() -> None:
+    """Raises `Missing`."""
+    if os.geteuid() != 0:
+        raise Missing("needs root")
+
+
+def need_group(controller: str) -> None:
+    """Raises `Missing` without a version 1 controller."""
+    need_root()
+    if not (limits.ROOT / controller / "cgroup.procs").exists():
+        raise Missing(f"no {controller} controller of control groups version 1")
+
+
+def probe_power_cut(run: Run) -> ProbeResult:
+    """Loop device, ext4, shutdown ioctl."""
+    with volume(run, "cut") as disk:
+        wrong = check_power_cut(disk)
+        began = time.perf_counter()
+        disk.power_cut()
+        disk.remount()
+        cycle_ms = 1000 * (time.perf_counter() - began)
+    return (
+        broken(wrong) if wrong else works(f"ext4 on a loop device; a cycle takes {cycle_ms:.1f} ms")
+    )
+
+
+def probe_full(run: Run) -> ProbeResult:
+    """A filler takes all space."""
+    with volume(run, "full") as disk:
+        disk.fill()
+        with echo(run, disk.path / "file") as process:
+            full = process.ask()
+            disk.free()
+            free = process.ask()
+    if full is None or int(full[0]) != errno.ENOSPC or free is None or int(free[0]):
+        return broken(f"a full volume answered {full}, and {free} when it had space again")
+    return works("a filler file takes all space")
+
+
+def probe_read_only(run: Run) -> ProbeResult:
+    """The file system turns read-only under an open file."""
+    with volume(run, "readonly") as disk, echo(run, disk.path / "file") as process:
+        before = process.ask()
+        disk.force_read_only()
+        after = process.ask()
+    if before is None or int(before[0]) or after is None or int(after[0]) != errno.EROFS:
+        return broken(f"before {before}, then {after} instead of EROFS")
+    return works("writes fail with EROFS")
+
+
+def probe_disk_freeze(run: Run) -> ProbeResult:
+    """Writes hang while the file system is frozen."""
+    with volume(run, "freeze") as disk, echo(run, disk.path / "file") as process:
+        process.ask()
+        disk.freeze()
+        try:
+            during = process.ask(0.05)
+        finally:
+            disk.thaw()
+        after = process.answer() if during is None else None
+    if during is not None or after is None:
+        return broken(f"frozen it answered {during}, thawed {after}")
+    return works("writes wait for the thaw")
+
+
+def probe_slow(run: Run) -> ProbeResult:
+    """A throttled device."""
+    need_root()
+    if not (limits.BLKIO / "blkio.throttle.write_bps_device").exists():
+        raise Missing("no blkio controller of control groups version 1")
+    with volume(run, "slow") as disk:
+        with limits.DiskLimit(disk, run=run, write_bytes_per_s=1 << 20):
+            seconds = _synced_write(disk.path / "file", 256 << 10)
+        freely = _synced_write(disk.path / "file", 256 << 10)
+    if seconds < 0.1:
+        return broken(f"256 KiB at 1 MiB/s took {seconds:.3f} s")
+    return works(f"256 KiB took {seconds:.2f} s at 1 MiB/s, {freely:.3f} s without a limit")
+
+
+def _synced_write(path: Path, size: int) -> float:
+    with path.open("wb") as file:
+        file.write(os.urandom(size))
+        file.flush()
+        began = time.monotonic()
+        os.fsync(file.fileno())
+    return time.monotonic() - began
+
+
+def probe_preload(run: Run) -> ProbeResult:
+    """A failing sync in a child, and the trace of the good one."""
+    if shutil.which("gcc") is None and shutil.which("cc") is None:
+        raise Missing("no C compiler; install gcc and libc6-dev")
+    root = _own_directory(run, "preload")
+    faults = DiskFaults(run.directory / "doctor-preload-faults", root=root)
+    try:
+        with echo(run, root / "file", environment=faults.environment()) as process:
+            good = process.ask()
+            faults.set_rules([DiskRule(operation="sync")])
+            bad = process.ask()
+        traced = [(one.kind, one.end) for one in faults.flush_trace()]
+    finally:
+        faults.close()
+    if good is None or int(good[0]) or bad is None or int(bad[0]) != errno.EIO:
+        return broken(f"without a rule {good}, with one {bad}")
+    if traced != [("file", 1000), ("failed", 1000)]:
+        return broken(f"the trace of syncs says {traced}")
+    return works("a library inside the process fails syncs and traces them")
+
+
+def probe_strace(run: Run) -> ProbeResult:
+    """A failing sync in a running child."""
+    if shutil.which("strace") is None:
+        raise Missing("no strace; install it")
+    root = _own_directory(run, "strace")
+    faults = StraceFaults(run.directory / "doctor-strace-faults", root=root)
+    with echo(run, root / "file") as process:
+        good = process.ask()
+        faults.set_rules([DiskRule(operation="sync")])
+        faults.attach(process.process.pid)
+        try:
+            bad = process.ask()
+        finally:
+            faults.close()
+    if good is None or int(good[0]) or bad is None or int(bad[0]) != errno.EIO:
+        return broken(f"without a rule {good}, with one {bad}")
+    return works("attaches to a running process")
+
+
+def probe_clock(run: Run) -> ProbeResult:
+    """A day on, by libfaketime."""
+    try:
+        find_library()
+    except ClockFaultError as exc:
+        raise Missing(str(exc)) from exc
+    directory = _own_directory(run, "clock")
+    clock = ClockFaults(directory, run=run)
+    clock.jump(DAY_S)
+    with echo(run, directory / "file", environment=clock.environment()) as process:
+        clock.attach(process.process.pid)
+        answer = process.ask()
+    clock.close()
+    if answer is None or abs(float(answer[1]) - time.time() - DAY_S) > 60:
+        return broken(f"a day on, the process said {answer}")
+    return works("libfaketime; timers are left alone")
+
+
+def probe_pause(run: Run) -> ProbeResult:
+    """SIGSTOP and SIGCONT."""
+    with echo(run, _own_directory(run, "pause") / "file") as process:
+        process.ask()
+        limits.pause(process.process.pid)
+        during = process.ask(0.05)
+        limits.resume(process.process.pid)
+        after = process.answer() if during is None else None
+    if during is not None or after is None:
+        return broken(f"stopped it answered {during}, then {after}")
+    return works("SIGSTOP and SIGCONT")
+
+
+def probe_freezer(run: Run) -> ProbeResult:
+    """The freezer of control groups."""
+    need_group("freezer")
+    with (
+        echo(run, _own_directory(run, "freezer") / "file") as process,
+        limits.Freezer("doctor", run=run) as freezer,
+    ):
+        process.ask()
+        freezer.add(process.process.pid)
+        freezer.freeze()
+        during = process.ask(0.05)
+        freezer.thaw()
+        after = process.answer() if during is None else None
+    if during is not None or after is None:
+        return broken(f"frozen it answered {during}, thawed {after}")
+    return works("freezer of control groups version 1")
+
+
+def probe_memory(run: Run) -> ProbeResult:
+    """A process above its limit is killed."""
+    need_group("memory")
+    program = "import sys; sys.stdin.readline(); held = b'x' * (128 << 20)"
+    with (
+        subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process,
+        limits.MemoryLimit("doctor", run=run, limit=32 << 20) as memory,
+    ):
+        memory.add(process.pid)
+        timer = threading.Timer(ANSWER_S, process.kill)
+        timer.start()
+        process.communicate(b"\n")
+        timer.cancel()
+        kills = memory.kills()
+    if not kills:
+        return broken(f"128 MiB under a limit of 32 MiB ended with {process.returncode}")
+    return works("memory of control groups version 1; the kernel kills above the limit")
+
+
+def probe_cpu(run: Run) -> ProbeResult:
+    """A fifth of a CPU."""
+    need_group("cpu")
+    with (
+        limits.CpuLimit("doctor", run=run, share=0.2) as cpu,
+        echo(run, _own_directory(run, "cpu") / "file", "0.1") as process,
+    ):
+        cpu.add(process.process.pid)
+        answer = process.ask()
+    if answer is None or float(answer[2]) < 0.15:
+        return broken(f"some 80 ms of work at a fifth of a CPU: {answer}")
+    return works("quota of control groups version 1")
+
+
+def _own_directory(run: Run, name: str) -> Path:
+    directory = run.directory / f"doctor-{name}"
+    directory.mkdir()
+    return directory

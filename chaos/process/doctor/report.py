@@ -1,0 +1,106 @@
+"""Which faults this machine can make: each is tried for real, in about a second all together.
+
+    for row in doctor_rows(): ...      print(render_table(rows))      print(render_json(rows))
+
+A probe is a function of the doctor's run (for mounts, groups, files) that returns a `ProbeResult`;
+a new one is one line in `PROBES`. Probes run side by side, each with things of its own.
+"""
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
+
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.capability import Capability, ProbeResult, absent, broken
+from rocketbed.chaos.process.doctor import probes
+
+ProbeFunction = Callable[[Run], ProbeResult]
+SIDE_BY_SIDE: Final = 6
+
+
+class Probe(NamedTuple):
+    """One row of the doctor's table."""
+
+    name: str
+    function: ProbeFunction
+
+
+def elsewhere(module: str, function: str, _run: Run) -> ProbeResult:
+    """A probe that a module brings along: `def probe_x() -> ProbeResult`."""
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as exc:
+        return absent(f"{module} cannot be used: {exc}")
+    result = found()
+    assert isinstance(result, ProbeResult)
+    return result
+
+
+PROBES: Final = (
+    Probe("disk.powercut.kernel", probes.probe_power_cut),
+    Probe("disk.faults.preload", probes.probe_preload),
+    Probe("disk.faults.strace", probes.probe_strace),
+    Probe("disk.full", probes.probe_full),
+    Probe("disk.slow", probes.probe_slow),
+    Probe("disk.freeze", probes.probe_disk_freeze),
+    Probe("disk.readonly", probes.probe_read_only),
+    Probe("clock.jump", probes.probe_clock),
+    Probe("proc.pause", probes.probe_pause),
+    Probe("proc.freeze", probes.probe_freezer),
+    Probe("proc.memory", probes.probe_memory),
+    Probe("proc.cpu", probes.probe_cpu),
+    Probe(
+        "net.switch", partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_switch")
+    ),
+    Probe(
+        "net.loss.packet",
+        partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_loss"),
+    ),
+    Probe("net.reset", partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_reset")),
+    Probe("net.proxy", partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_proxy")),
+    Probe("docker", partial(elsewhere, "rocketbed.chaos.docker.probe", "probe_docker")),
+)
+
+
+def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
+    """Every capability (or those named) as it is now, in the order of `PROBES`.
+
+    Leftovers of dead runs are swept first. Raises `ValueError` for a name that is not there.
+    """
+    wanted = [probe.name for probe in PROBES] if names is None else list(names)
+    if unknown := [name for name in wanted if name not in {probe.name for probe in PROBES}]:
+        raise ValueError(
+            f"no capability is called {unknown[0]}; `rocketbed chaos doctor` lists all"
+        )
+    chosen = [probe for probe in PROBES if probe.name in wanted]
+    with Run.begin() as run, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return list(pool.map(partial(_examine, run), chosen))
+
+
+def render_table(rows: Sequence[Capability]) -> str:
+    """For people: a line each."""
+    width = max((len(row.name) for row in rows), default=0)
+    return "\n".join(
+        f"{row.name:{width}}  {row.state:6}  {row.seconds:5.2f} s  {row.reason}" for row in rows
+    )
+
+
+def render_json(rows: Sequence[Capability]) -> str:
+    """For programs: a list of objects with name, state, reason, seconds."""
+    return json.dumps([row.as_json() for row in rows], indent=2)
+
+
+def _examine(run: Run, probe: Probe) -> Capability:
+    began = time.monotonic()
+    try:
+        result = probe.function(run)
+    except probes.Missing as exc:
+        result = absent(str(exc))
+    except Exception as exc:  # a probe that fails says that its thing is broken, whatever it is
+        result = broken(" ".join(str(exc).split()) or type(exc).__name__)
+    seconds = time.monotonic() - began
+    return Capability(name=probe.name, state=result.state, reason=result.reason, seconds=seconds)

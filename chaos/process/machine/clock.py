@@ -1,0 +1,91 @@
+"""Jumps of the wall clock of one real process, by libfaketime; its timers are left alone.
+
+The library reads the offset from a file at each look at the clock (about 4 us), so a jump takes
+effect at once. `time.sleep` fails under it with Python 3.11; nodes sleep in trio, which does not
+use it. Its repair of waits on the monotonic clock is switched off: with it every hop to a thread
+took 3 ms (0.07 ms without), and a node needed seconds to start. Times of files stay true. For each
+process it leaves two files in /dev/shm when that is killed: `attach` puts them on record, and the
+janitor looks for those of processes it kills.
+
+Settings: spec chaos.md 3.2 no. 17.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.host.janitor.cleaners import faketime_files
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.wire.errors import RocketbedError
+
+LIBRARY_GLOBS: Final = (
+    "/usr/lib/*/faketime/libfaketimeMT.so.1",
+    "/usr/lib*/faketime/libfaketimeMT.so.1",
+    "/usr/local/lib/faketime/libfaketimeMT.so.1",
+)
+"""Where Debian, Fedora and `make install` put it."""
+
+
+class ClockFaultError(RocketbedError):
+    """A clock that cannot be moved; the message says what to install."""
+
+
+class ClockFaults:
+    """The wall clock of one node, over all its starts."""
+
+    def __init__(self, directory: Path, *, run: Run) -> None:
+        """`directory` gets the file with the offset. Raises `ClockFaultError`."""
+        self.library = find_library()
+        self.offset_path = directory.absolute() / "clock.offset"
+        self.offset_path.parent.mkdir(parents=True, exist_ok=True)
+        self.offset_s = 0.0
+        """What the node's wall clock is ahead, seconds."""
+        self._run = run
+        self._pids: dict[int, list[int]] = {}
+        self._write()
+
+    def environment(self) -> dict[str, str]:
+        """For the next start of the process."""
+        return {
+            "LD_PRELOAD": self.library,
+            "FAKETIME_TIMESTAMP_FILE": str(self.offset_path),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+            "NO_FAKE_STAT": "1",
+        }
+
+    def attach(self, pid: int) -> None:
+        """Told of the process once it runs: what it will leave goes on record."""
+        self._pids[pid] = [self._run.note("file", path) for path in faketime_files(pid)]
+
+    def jump(self, seconds: float) -> float:
+        """Move the wall clock by so much, on or back; how far it is ahead now."""
+        return self.set_offset(self.offset_s + seconds)
+
+    def set_offset(self, seconds: float) -> float:
+        """Set how far the wall clock is ahead; 0 heals it."""
+        self.offset_s = seconds
+        self._write()
+        return seconds
+
+    def close(self) -> None:
+        """Take away what the processes left. They have ended."""
+        for pid, records in self._pids.items():
+            for path in faketime_files(pid):
+                path.unlink(missing_ok=True)
+            for record in records:
+                self._run.forget(record)
+        self._pids.clear()
+
+    def _write(self) -> None:
+        temporary = self.offset_path.with_suffix(".tmp")
+        temporary.write_text(f"{self.offset_s:+.6f}\n", encoding="ascii")
+        temporary.replace(self.offset_path)
+
+
+def find_library() -> str:
+    """Path of libfaketime's form for threads. Raises `ClockFaultError`."""
+    for pattern in LIBRARY_GLOBS:
+        for found in sorted(Path("/").glob(pattern.lstrip("/"))):
+            return str(found)
+    raise ClockFaultError("no libfaketime here; install it (Debian: apt-get install faketime)")

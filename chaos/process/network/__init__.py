@@ -1,0 +1,1 @@
+"""Networks of a run on real processes: plain, through proxies, through a packet switch."""

@@ -1,0 +1,30 @@
+"""Which network a run's machines get."""
+
+from typing import Literal
+
+from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
+from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import client_names
+from rocketbed.chaos.trial.api import BackendError
+
+Net = Literal["auto", "plain", "proxy", "switch"]
+
+
+def make_fabric(net: Net, plan: Plan, run: Run) -> Fabric:
+    """The network that was asked for; `auto`: the switch where it can be had, else the proxy.
+
+    Raises `BackendError` when it cannot be had.
+    """
+    nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
+    clients, seed = client_names(plan), str(plan.seed)
+    missing = missing_for_switch()
+    if net == "switch" and missing is not None:
+        raise BackendError(f"--net switch: {missing}; --net proxy needs nothing of that")
+    if net == "plain":
+        return PlainFabric(nodes, nameservers)
+    if net == "proxy" or missing is not None:
+        return ProxyFabric(nodes, nameservers, clients, seed)
+    return SwitchFabric(nodes, nameservers, clients, run=run, seed=seed)

@@ -1,0 +1,154 @@
+"""What lies between the machines of a process cluster: addresses, and what happens on the way.
+
+Three kinds, best first: `SwitchFabric` (own network namespaces, every packet through our switch),
+`ProxyFabric` (an address of 127.0.0.0/8 for each machine, a TCP proxy between), `PlainFabric`
+(loopback as it is, no faults).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, node_ports
+from rocketbed.chaos.trial.api import LinkState
+from rocketbed.world.api import Address, World
+from rocketbed.world.real import real_world
+
+NODE_PORT = 10911
+NAMESERVER_PORT = 9876
+
+
+class Fabric(Protocol):
+    """Used as an async context manager; machines are known before it is entered."""
+
+    name: str
+    """`switch`, `proxy` or `plain`."""
+
+    async def __aenter__(self) -> "Fabric": ...
+
+    async def __aexit__(self, *exception: object) -> None: ...
+
+    def lacks(self, capability: str) -> str | None:
+        """Why `net.cut`, `net.delay`, `net.reset`, `net.loss` is missing; None when it is not."""
+        ...
+
+    def address(self, machine: str) -> Address:
+        """Where others find the machine's server; its replication port is one above."""
+        ...
+
+    def settings(self, machine: str) -> Mapping[str, str]:
+        """`listenPort`, `bindAddress` and, of a node, `brokerIP1`, `brokerIP2` of its server."""
+        ...
+
+    def command(self, machine: str, command: Sequence[str]) -> list[str]:
+        """The command line that runs a program on the machine."""
+        ...
+
+    def world(self, machine: str) -> World:
+        """The world of a program of ours that is to run on the machine (clients, `harness`)."""
+        ...
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """Set one direction between two machines."""
+        ...
+
+    async def reset(self, one: str, other: str) -> None:
+        """Reset all connections between two machines."""
+        ...
+
+    async def silence(self, machine: str) -> None:
+        """Nothing leaves the machine or reaches it until `set_link` says otherwise: power cut."""
+        ...
+
+    async def restore(self, machine: str) -> None:
+        """Undo `silence`: the machine has power again, its old connections are unknown to it."""
+        ...
+
+
+def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, int]:
+    """RocketMQ's own, for machines with an address each."""
+    return dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
+
+
+class OneAddress:
+    """A network on which each machine has one address, the same from everywhere."""
+
+    def __init__(self, nodes: Sequence[str], ports: Mapping[str, int]) -> None:
+        """`ports` are those of all servers. Their addresses may come to be known later."""
+        self._nodes = frozenset(nodes)
+        self._ports = dict(ports)
+        self._addresses: dict[str, str] = {}
+
+    def address(self, machine: str) -> Address:
+        """The machine's, and the port of its server."""
+        return self._addresses[machine], self._ports[machine]
+
+    def settings(self, machine: str) -> Mapping[str, str]:
+        """It listens where others find it."""
+        address = self._addresses[machine]
+        lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
+        if machine in self._nodes:
+            lines |= {"brokerIP1": address, "brokerIP2": address}
+        return lines
+
+
+class HealthyLinks(OneAddress):
+    """A network with nothing of ours in between: this system reaches it, and nothing breaks it."""
+
+    kind: ClassVar[str]
+    """What it is, in a sentence."""
+    instead: ClassVar[str]
+    """What to choose for faults."""
+
+    def lacks(self, capability: str) -> str | None:
+        """All of the network's."""
+        return self.instead if capability.startswith("net.") else None
+
+    def command(self, machine: str, command: Sequence[str]) -> list[str]:
+        """As it is."""
+        return list(command)
+
+    def world(self, machine: str) -> World:
+        """This system's."""
+        return real_world(machine)
+
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """Only the healthy state."""
+        if state != LinkState():
+            raise ValueError(f"{self.kind} has no link faults")
+
+    async def reset(self, one: str, other: str) -> None:
+        """Not possible."""
+        raise ValueError(f"{self.kind} has no link faults")
+
+    async def silence(self, machine: str) -> None:
+        """Nothing: peers will see the process's connections reset."""
+
+    async def restore(self, machine: str) -> None:
+        """Nothing."""
+
+
+class PlainFabric(HealthyLinks):
+    """Loopback without anything between: kills and disks can be tried, links cannot."""
+
+    name = "plain"
+    kind = "plain loopback"
+    instead = "the cluster runs on plain loopback: choose --net proxy or switch"
+
+    def __init__(self, nodes: Sequence[str], nameservers: Sequence[str]) -> None:
+        ports: dict[str, int] = {}
+        for name in nameservers:
+            ports[name] = free_port(_taken(ports))
+        for name in nodes:
+            ports[name] = free_node_port(_taken(ports))
+        super().__init__(nodes, ports)
+        self._addresses = dict.fromkeys(ports, HOST)
+
+    async def __aenter__(self) -> "PlainFabric":
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        return None
+
+
+def _taken(ports: Mapping[str, int]) -> set[int]:
+    return {taken for port in ports.values() for taken in node_ports(port)}

@@ -1,0 +1,1 @@
+"""A packet switch in a process of its own, between network namespaces."""

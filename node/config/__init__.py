@@ -1,0 +1,1 @@
+"""A node's configuration: RocketMQ's `broker.conf` and our own keys."""

@@ -1,0 +1,246 @@
+"""Settings of a node, read from RocketMQ's `broker.conf` (design.md 15).
+
+`NodeConfig` is what the code uses; `node/config/keys.py` says which key of the file is which
+field. Everything that concerns the files of the store is in its `store`.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rocketbed.node.config.keys import KEYS, Key
+from rocketbed.node.config.unused import UNUSED_KEYS
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.errors import BadStoreDirectory
+from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.properties_text import parse_properties
+from rocketbed.world.api import Address
+
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
+
+
+class ConfigError(RocketbedError):
+    """A setting that cannot be used; the message names file, line and key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Everything a node is told. Times in milliseconds unless the name says so."""
+
+    store: StoreConfig
+    """The files: where, how large, how flushed, how long kept."""
+    broker_name: str = "DEFAULT_BROKER"
+    """Name that the members of a group share (`brokerName`)."""
+    cluster_name: str = "DefaultCluster"
+    """`brokerClusterName`."""
+    broker_id: int = 0
+    """0 is the master, anything else a slave (`brokerId`)."""
+    broker_role: str = "ASYNC_MASTER"
+    """ASYNC_MASTER, SYNC_MASTER or SLAVE (`brokerRole`)."""
+    nameservers: tuple[Address, ...] = ()
+    """Where to register, all of them (`namesrvAddr`, separated by `;` or `,`)."""
+    ip1: str = "127.0.0.1"
+    """Address that clients are told (`brokerIP1`); RocketMQ guesses an interface, we do not."""
+    ip2: str = ""
+    """Address that slaves are told (`brokerIP2`); empty: `ip1`."""
+    bind_address: str = "0.0.0.0"
+    """Address the ports listen on (`bindAddress`); `rocketbed node` also dials from it, if it is
+    one specific address."""
+    listen_port: int = 10911
+    """Main port (`listenPort`); the port two below serves all but pulls."""
+    ha_listen_port: int = 0
+    """Replication port (`haListenPort`); 0: `listen_port` + 1."""
+    ha_master_address: str = ""
+    """A slave's master, `host:port` of its replication port (`haMasterAddress`); empty: as the
+    nameserver says."""
+    in_sync_replicas: int = 1
+    """Copies, the master's among them, before a SYNC_MASTER answers (`inSyncReplicas`)."""
+    slave_timeout_ms: int = 3000
+    """A send waits this long for slaves (`slaveTimeout`)."""
+    ha_heartbeat_ms: int = 5000
+    """Pause between heartbeats on the replication port (`haSendHeartbeatInterval`)."""
+    ha_housekeeping_ms: int = 20_000
+    """A silent peer on the replication port is given up after this (`haHousekeepingInterval`)."""
+    ha_batch_bytes: int = 32_768
+    """Most data in one replication frame (`haTransferBatchSize`)."""
+    ha_gap_max: int = 256 * 1024 * 1024
+    """A slave further behind than this is not in sync, bytes (`haMaxGapNotInSync`)."""
+    classic_fresh: str = "first"
+    """Where an empty slave starts: `first` segment, or `last_file` as RocketMQ
+    (`rbClassicFresh`)."""
+    diverged: str = "refuse"
+    """What a slave does whose log is not a part of its master's: `refuse` to follow, or `cut` it
+    to what both have, with what is cut kept in `rocketbed.cut` (`rbDiverged`)."""
+    metadata_sync_ms: int = 3000
+    """Pause between a slave's copies of topics, groups and offsets (`rbMetadataSync`)."""
+    register_period_ms: int = 30_000
+    """Pause between registrations, 10 to 60 s (`registerNameServerPeriod`)."""
+    register_timeout_ms: int = 24_000
+    """`registerBrokerTimeoutMills`."""
+    broker_permission: int = 6
+    """Read 4, write 2 (`brokerPermission`)."""
+    auto_create_topic: bool = True
+    """Whether a send to an unknown topic makes it (`autoCreateTopicEnable`)."""
+    auto_create_group: bool = True
+    """Whether an unknown consumer group is made (`autoCreateSubscriptionGroup`)."""
+    default_topic_queues: int = 8
+    """Queues of TBW102 (`defaultTopicQueueNums`)."""
+    trace_topic: bool = False
+    """Whether RMQ_SYS_TRACE_TOPIC is made (`traceTopicEnable`)."""
+    reject_transactions: bool = False
+    """Refuse transactional messages with code 16 (`rejectTransactionMessage`)."""
+    start_accept_sends_ms: int = 0
+    """Wall clock before which sends are refused (`startAcceptSendRequestTimeStamp`)."""
+    long_polling: bool = True
+    """Hold pulls that find nothing (`longPollingEnable`)."""
+    short_polling_ms: int = 1000
+    """Hold time when long polling is off (`shortPollingTimeMills`)."""
+    held_pulls_max: int = 20_000
+    """Pulls held at the same time; beyond, they are answered at once (`rbHeldPullsMax`)."""
+    lite_pull: bool = True
+    """Whether 361 is served (`litePullMessageEnable`)."""
+    property_filter: bool = False
+    """SQL92 filters (`enablePropertyFilter`); not served yet, so true is refused."""
+    slave_reads: bool = False
+    """Send readers that are far behind to a slave (`slaveReadEnable`)."""
+    flush_offsets_ms: int = 5000
+    """Pause between saves of consumer offsets (`flushConsumerOffsetInterval`)."""
+    values: dict[str, str] = field(default_factory=dict)
+    """What was set, by RocketMQ's keys, as text: the answer to 26."""
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this node only copies."""
+        return self.broker_role == "SLAVE"
+
+    @property
+    def ha_address(self) -> str:
+        """`host:port` that slaves are told."""
+        return f"{self.ip2 or self.ip1}:{self.ha_port}"
+
+    @property
+    def ha_port(self) -> int:
+        """The replication port."""
+        return self.ha_listen_port or self.listen_port + 1
+
+    @property
+    def address(self) -> str:
+        """`host:port` that clients are told."""
+        return f"{self.ip1}:{self.listen_port}"
+
+    @property
+    def config_dir(self) -> str:
+        """Directory of the JSON tables."""
+        return f"{self.store.root}/config"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One `key=value` and where it stands."""
+
+    key: str
+    value: str
+    source: str
+    """`file:line`, or `--set`."""
+
+
+def settings_from_text(text: str, source: str) -> list[Setting]:
+    """The settings of a properties file. Raises `ConfigError`."""
+    try:
+        rows = parse_properties(text)
+    except ValueError as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
+    return [Setting(key, value.strip(), f"{source}:{line}") for line, key, value in rows]
+
+
+def settings_from_options(options: Sequence[str]) -> list[Setting]:
+    """The settings given as `--set key=value`. Raises `ConfigError`."""
+    settings = []
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {option}: has to be key=value")
+        settings.append(Setting(key.strip(), value.strip(), "--set"))
+    return settings
+
+
+def make_config(
+    settings: Sequence[Setting], *, memory_bytes: int = 0
+) -> tuple[NodeConfig, list[str]]:
+    """The settings, later ones over earlier ones, as a config; and warnings for people.
+
+    `memory_bytes` is the machine's memory, of which `accessMessageInMemoryMaxRatio` percent of
+    the log count as cached; 0 counts everything. Raises `ConfigError`.
+    """
+    warnings: list[str] = []
+    last: dict[str, Setting] = {}
+    for setting in settings:
+        if setting.key in KEYS:
+            last[setting.key] = setting
+        elif setting.key in UNUSED_KEYS:
+            warnings.append(f"{setting.source}: {setting.key} has no effect here")
+        else:
+            raise ConfigError(f"{setting.source}: {_unknown(setting.key)}")
+    node: dict[str, object] = {}
+    store: dict[str, object] = {"root": "store"}
+    for setting in last.values():
+        key = KEYS[setting.key]
+        target = store if key.is_store else node
+        target[key.field] = _parsed(key, setting)
+    _derive(node, store, last, memory_bytes)
+    values = {setting.key: setting.value for setting in last.values()}
+    try:
+        config = NodeConfig(store=StoreConfig(**store), values=values, **node)  # type: ignore[arg-type]
+    except BadStoreDirectory as exc:
+        raise ConfigError(str(exc)) from exc
+    _check(config, last)
+    return config, warnings
+
+
+def _parsed(key: Key, setting: Setting) -> object:
+    try:
+        return key.parse(setting.value)
+    except ValueError as exc:
+        raise ConfigError(f"{setting.source}: {setting.key}={setting.value}: {exc}") from exc
+
+
+def _unknown(key: str) -> str:
+    near = difflib.get_close_matches(key, [*KEYS, *UNUSED_KEYS], n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown key {key!r}{hint}"
+
+
+def _derive(
+    node: dict[str, object],
+    store: dict[str, object],
+    last: dict[str, Setting],
+    memory_bytes: int,
+) -> None:
+    """What follows from other settings."""
+    store["is_slave"] = node.get("broker_role") == "SLAVE"
+    store["store_host"] = node.get("ip1", "127.0.0.1")
+    store["store_port"] = node.get("listen_port", 10911)
+    percent = store.pop("memory_ratio_percent", 40)
+    assert isinstance(percent, int)
+    if memory_bytes:
+        store["memory_bytes"] = memory_bytes * percent // 100
+    if "brokerId" not in last and node.get("broker_role") == "SLAVE":
+        node["broker_id"] = 1
+
+
+def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
+    def fail(key: str, why: str) -> None:
+        setting = last.get(key)
+        where = f"{setting.source}: {key}={setting.value}" if setting else key
+        raise ConfigError(f"{where}: {why}")
+
+    if config.is_slave and config.broker_id == 0:
+        fail("brokerId", "0 is the master's; a SLAVE needs another")
+    if not config.is_slave and config.broker_id != 0:
+        fail("brokerId", f"a {config.broker_role} has to be 0, or set brokerRole=SLAVE")
+    if config.property_filter:
+        fail("enablePropertyFilter", "SQL92 filters are not supported")
+    if config.in_sync_replicas < 1:
+        fail("inSyncReplicas", "at least 1, the master itself")
+    if config.listen_port and config.ha_port in (config.listen_port, config.listen_port - 2):
+        fail("haListenPort", "the port is taken by listenPort or the port two below it")

@@ -1,0 +1,275 @@
+"""`audit`: what went through a cluster: rates, sizes, latencies, balance of queues, hot keys.
+
+Latency is store time less born time, two clocks: where the second is ahead it is negative. Those
+messages are counted apart and are in no percentile, since they say something about clocks and
+nothing about the broker. Percentiles are approximate, to a ten thousandth of the ranks.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.audit.page import write_page
+from rocketbed.pipeline.jobs.common import Job
+from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SHARES: Final = (0.5, 0.9, 0.99, 0.999)
+ACCURACY: Final = 10_000
+BUCKETS_MAX: Final = 240
+BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 21_600, 86_400, 604_800)
+"""Lengths of a bucket of time, the shortest is taken that gives at most `BUCKETS_MAX`."""
+COLUMNS: Final = (
+    "broker", "topic", "queue_id", "queue_offset", "size", "body_length", "born_timestamp",
+    "store_timestamp", "reconsume_times",
+)  # fmt: skip
+HOT: Final = {"keys": "key", "tags": "tag"}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """What `audit` is told beyond the common options."""
+
+    topics: tuple[str, ...] = ()
+    """Only these; empty for all."""
+    top: int = 20
+    """How many hot keys and tags."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found. Times in milliseconds, sizes in bytes."""
+
+    total: Row
+    topics: list[Row]
+    queues: list[Row]
+    series: list[Row]
+    """A row for each bucket of time that has messages, oldest first."""
+    bucket_s: int
+    hot: dict[str, list[Row]]
+    """`keys` and `tags`, the most frequent first."""
+
+
+def audit(job: Job, options: AuditOptions) -> None:
+    """Read the log four times, for few columns each. Raises `PipelineError`, `WrongUsage`."""
+    out = job.settings.out or Path("out/audit")
+    logs = broker_logs(job.settings)
+    note_inputs(job.report, logs)
+    job.spark  # noqa: B018 (its start is a phase of its own)
+
+    def records(*columns: str) -> "DataFrame":
+        return _records(job, logs, options.topics, columns)
+
+    with job.phase("topics"):
+        topics = _topics(records(*COLUMNS))
+    total = next((row for row in topics if row["topic"] is None and row["messages"]), None)
+    if total is None:
+        raise PipelineError("there is no message to audit in what was read")
+    bucket_s = bucket_of((total["last_ms"] - total["first_ms"]) / 1000)
+    with job.phase("rates"):
+        series = _series(records(*COLUMNS), bucket_s)
+    with job.phase("queues"):
+        queues = _queues(records(*COLUMNS))
+    with job.phase("hot keys"):
+        hot = {name: _hot(records(name), name, options.top) for name in HOT}
+    found = Audit(
+        total=total,
+        topics=[row for row in topics if row["topic"] is not None],
+        queues=queues,
+        series=series,
+        bucket_s=bucket_s,
+        hot=hot,
+    )
+    _write(out, found)
+    _tell(job, out, found)
+
+
+def bucket_of(seconds: float) -> int:
+    """Seconds of a bucket of time for a span."""
+    fitting = (bucket for bucket in BUCKETS_S if seconds / bucket <= BUCKETS_MAX)
+    return next(fitting, BUCKETS_S[-1])
+
+
+def _records(
+    job: Job, logs: Sequence[BrokerLog], topics: Sequence[str], columns: Sequence[str]
+) -> "DataFrame":
+    """One replica of each broker, up to what all replicas hold. A bad record has no topic."""
+    from rocketbed.pipeline.schema import records_ddl
+
+    frames = []
+    needed = list(dict.fromkeys(["topic", *columns]))
+    for log in logs:
+        reader = job.spark.read.format("rocketbed").schema(records_ddl(needed))
+        source = {
+            "path": log.replicas[0].path,
+            "endOffset": str(log.end),
+            "mode": job.settings.mode,
+            "verifyCrc": "false",
+        }
+        if topics:
+            source["topics"] = ",".join(topics)
+        frames.append(reader.options(**source).load())
+    return reduce(lambda one, other: one.unionAll(other), frames)
+
+
+def _latency() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.unix_millis("store_timestamp") - f.unix_millis("born_timestamp")
+
+
+def _percentiles(value: "Column", name: str) -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.percentile_approx(value, list(SHARES), ACCURACY).alias(name)
+
+
+def _topics(records: "DataFrame") -> list[Row]:
+    """A row for each topic, and one of all of them, whose topic is None."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    latency = _latency()
+    framed = f.col("topic").isNotNull()
+    seen = Observation("audit")
+    counted = records.observe(seen, f.count_if(~framed).alias("unreadable"))
+    grouped = counted.where(framed).rollup("topic")
+    measured = grouped.agg(
+        f.count("*").alias("messages"),
+        f.sum("size").alias("bytes"),
+        f.avg("body_length").alias("body_mean"),
+        f.max("body_length").alias("body_max"),
+        _percentiles(f.col("body_length"), "body"),
+        _percentiles(f.when(latency >= 0, latency), "latency"),
+        f.max(latency).alias("latency_max_ms"),
+        f.count_if(latency < 0).alias("negative_latency"),
+        f.min(latency).alias("latency_min_ms"),
+        f.count_if(f.col("reconsume_times") > 0).alias("redelivered"),
+        f.min(f.unix_millis("store_timestamp")).alias("first_ms"),
+        f.max(f.unix_millis("store_timestamp")).alias("last_ms"),
+    )
+    found = [_flat(row.asDict()) for row in measured.collect()]
+    for row in found:
+        row["unreadable"] = seen.get["unreadable"] if row["topic"] is None else 0
+        seconds = max(1.0, (row["last_ms"] - row["first_ms"]) / 1000) if row["messages"] else 1.0
+        row["rate"] = round(row["messages"] / seconds, 3)
+    return sorted(found, key=lambda row: -row["messages"])
+
+
+def _series(records: "DataFrame", bucket_s: int) -> list[Row]:
+    from pyspark.sql import functions as f
+
+    latency = _latency()
+    width = bucket_s * 1000
+    start = f.expr(f"unix_millis(store_timestamp) div {width} * {width}")
+    rows = (
+        records.where(f.col("topic").isNotNull())
+        .groupBy(start.alias("start_ms"))
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("size").alias("bytes"),
+            _percentiles(f.when(latency >= 0, latency), "latency"),
+            f.count_if(latency < 0).alias("negative_latency"),
+        )
+        .orderBy("start_ms")
+    )
+    return [_flat(row.asDict()) for row in rows.collect()]
+
+
+def _queues(records: "DataFrame") -> list[Row]:
+    from pyspark.sql import functions as f
+
+    rows = (
+        records.where(f.col("topic").isNotNull())
+        .groupBy("broker", "topic", "queue_id")
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("size").alias("bytes"),
+            f.min("queue_offset").alias("first_offset"),
+            f.max("queue_offset").alias("last_offset"),
+        )
+        .orderBy("broker", "topic", "queue_id")
+    )
+    return [row.asDict() for row in rows.collect()]
+
+
+def _hot(records: "DataFrame", column: str, top: int) -> list[Row]:
+    from pyspark.sql import functions as f
+
+    value = f.explode(column) if column == "keys" else f.col(column)
+    rows = (
+        records.where(f.col("topic").isNotNull())
+        .select("topic", value.alias(HOT[column]))
+        .where(f.col(HOT[column]).isNotNull())
+        .groupBy("topic", HOT[column])
+        .agg(f.count("*").alias("messages"))
+        .orderBy(f.desc("messages"), "topic", HOT[column])
+        .limit(top)
+    )
+    return [row.asDict() for row in rows.collect()]
+
+
+def _flat(row: Row) -> Row:
+    """Percentiles as columns of their own: `latency_p99_ms`, `body_p50`."""
+    flat: Row = {}
+    for name, value in row.items():
+        if name in ("latency", "body"):
+            unit = "_ms" if name == "latency" else ""
+            values = value or [None] * len(SHARES)
+            for share, one in zip(SHARES, values, strict=True):
+                flat[f"{name}_p{100 * share:g}{unit}".replace(".", "_")] = one
+        else:
+            flat[name] = round(value, 3) if isinstance(value, float) else value
+    return flat
+
+
+def _write(out: Path, found: Audit) -> None:
+    """CSV files and the page. Raises `PipelineError`."""
+    tables = {
+        "topics": found.topics,
+        "queues": found.queues,
+        "rates": found.series,
+        **{f"hot_{name}": rows for name, rows in found.hot.items()},
+    }
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, rows in tables.items():
+            with (out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+                writer.writeheader()
+                writer.writerows(rows)
+        write_page(out / "index.html", found)
+    except OSError as error:
+        raise PipelineError(f"{out} cannot be written: {error.strerror or error}") from error
+
+
+def _tell(job: Job, out: Path, found: Audit) -> None:
+    report, total = job.report, found.total
+    report.counts |= {
+        "messages": total["messages"],
+        "bytes": total["bytes"],
+        "topics": len(found.topics),
+        "queues": len(found.queues),
+        "messages_per_s": total["rate"],
+        "latency_p50_ms": total["latency_p50_ms"],
+        "latency_p99_ms": total["latency_p99_ms"],
+        "negative_latency": total["negative_latency"],
+    }
+    if total["negative_latency"]:
+        report.notes.append(
+            f"{total['negative_latency']} messages were stored before they were born, by up to"
+            f" {-total['latency_min_ms']} ms: clocks differ; they are in no percentile"
+        )
+    if total["unreadable"]:
+        report.exit_code = EXIT_FINDING
+        title = "places of the log that could not be read and are in no figure"
+        report.findings.append({"id": "unreadable", "title": title, "count": total["unreadable"]})
+    report.notes.append(f"page: {out / 'index.html'}")

@@ -1,0 +1,257 @@
+"""Second pass of `rebuild`: one file of a queue, or of the index, from its runs.
+
+A file of a plain queue is written at once when its units follow one another without a gap, which is
+what a broker writes. Anything else (slots given twice, gaps, batch queues) depends on what came
+before in the whole queue: it is left to `write_queue`, which goes through the queue in order with
+the independent reader's own writer.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import numpy
+import pyarrow
+from numpy.typing import NDArray
+
+from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT, BatchUnit
+from rocketbed.inspect.index import ENTRY, HEADER, IndexLayout
+from rocketbed.inspect.writers import BatchQueueWriter, QueueWriter, SlotRefused
+from rocketbed.pipeline.jobs.rebuild.blobs import BATCH, Run, columns_of
+
+_UNIT: Final = numpy.dtype([("offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+_ENTRY: Final = numpy.dtype(
+    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
+_SECONDS_MAX: Final = (1 << 31) - 1
+_READ: Final = 4 << 20
+REFUSED_MAX: Final = 20
+"""Records without a place in their queue that are told one by one."""
+
+
+class Written(NamedTuple):
+    """One file that was made, or (not `is_even`) one that was left to `write_queue`."""
+
+    path: str
+    """Below the directory of the result."""
+    entries: int = 0
+    crc: int = 0
+    """CRC-32 of the whole file."""
+    file: int = 0
+    is_even: bool = True
+    first: int = 0
+    """Slot of the first unit; of an index file the store time of its first key, ms."""
+    last: int = 0
+    first_offset: int = 0
+    """Of the first unit's record."""
+    last_offset: int = 0
+    refused: str = ""
+    """JSON: how many records cannot have the slot that they say, and the first of them."""
+
+
+WRITTEN_DDL: Final = (
+    "path string, entries bigint, crc bigint, file bigint, is_even boolean, first bigint,"
+    " last bigint, first_offset bigint, last_offset bigint, refused string"
+)
+_TYPES: Final = {"path": pyarrow.string(), "refused": pyarrow.string(), "is_even": pyarrow.bool_()}
+_SCHEMA: Final = pyarrow.schema(
+    [(name, _TYPES.get(name, pyarrow.int64())) for name in Written._fields]
+)
+
+
+def written_batch(files: Iterable[Written]) -> pyarrow.RecordBatch:
+    """Files as an Arrow batch."""
+    return columns_of(list(files), _SCHEMA)
+
+
+def write_queue_file(out: str, runs: Sequence[Run], segment_size: int) -> Written:
+    """Write the file of a plain queue that its runs, in order, belong to. Raises `OSError`.
+
+    Its head is filled as that of a queue's first file; that only the first has one is for the
+    caller to see.
+    """
+    path, number = runs[0].path, runs[0].file
+    units = numpy.concatenate([run.read() for run in runs])
+    slots = units["slot"]
+    first, last = int(slots[0]), int(slots[-1])
+    per_file = segment_size // UNIT.size
+    is_even = first >= 0 and last < (1 << 62) // UNIT.size and bool((numpy.diff(slots) == 1).all())
+    name = f"{path}/{number * segment_size:020d}"
+    if not is_even:
+        return Written(path, file=number, is_even=False)
+    stored = numpy.empty(len(units), _UNIT)
+    for field in ("offset", "size", "tag_code"):
+        stored[field] = units[field]
+    data = PRE_BLANK * (first - number * per_file) + stored.tobytes()
+    write_file(os.path.join(out, name), data, segment_size)
+    crc = zlib.crc32(bytes(segment_size - len(data)), zlib.crc32(data))
+    return Written(
+        path=name,
+        entries=len(units),
+        crc=crc,
+        file=number,
+        first=first,
+        last=last,
+        first_offset=int(units["offset"][0]),
+        last_offset=int(units["offset"][-1]),
+    )
+
+
+def write_queue(out: str, runs: Sequence[Run], segment_size: int) -> list[Written]:
+    """Write all files of one queue, plain or batch, unit by unit. Raises `OSError`.
+
+    `runs` are in order of `at`; those with the same `at` are sorted together.
+    """
+    place = os.path.join(out, runs[0].path)
+    os.makedirs(place, exist_ok=True)
+    for name in os.listdir(place):
+        os.unlink(os.path.join(place, name))
+    refused: list[str] = []
+    count = entries = 0
+    if runs[0].kind == BATCH:
+        batch_writer = BatchQueueWriter(place, segment_size)
+        for row in _rows(runs):
+            offset, size, code, store_ms = row[1:5]
+            batch_writer.put(BatchUnit(0, offset, size, code, store_ms, row[0], row[5]))
+            entries += 1
+        batch_writer.close()
+    else:
+        writer = QueueWriter(place, segment_size)
+        for slot, offset, size, code in _rows(runs):
+            try:
+                writer.put(slot, offset, size, code)
+                entries += 1
+            except SlotRefused as error:
+                count += 1
+                if len(refused) < REFUSED_MAX:
+                    _, topic, queue_id = runs[0].path.split("/")
+                    refused.append(f"record at {offset} of {topic}/{queue_id}: {error}")
+        writer.close()
+    said = json.dumps({"count": count, "first": refused}) if count else ""
+    found = [
+        Written(f"{runs[0].path}/{name}", crc=_synced_crc(os.path.join(place, name)))
+        for name in sorted(os.listdir(place))
+    ]
+    if not found:
+        os.rmdir(place)
+        return [Written("", refused=said)]
+    return [found[0]._replace(entries=entries, refused=said), *found[1:]]
+
+
+def write_index_file(out: str, runs: Sequence[Run], layout: IndexLayout) -> Written:
+    """Write one index file. Raises `OSError`.
+
+    Its name is its number: the last one has to wait for the files before it. The first entry's
+    seconds are counted from the end of the file before, as a broker does (4.2).
+    """
+    number = runs[0].file
+    path = os.path.join(out, "index", f"{number:020d}")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    table = numpy.zeros(layout.slots, numpy.int32)
+    count, used = 1, 0
+    before_ms = runs[0].last_ms
+    begin_ms = begin_offset = end_ms = end_offset = 0
+    pending = f"{path}.{uuid4().hex}"
+    with open(pending, "wb") as file:
+        file.truncate(layout.size)
+        file.seek(HEADER.size + 4 * layout.slots + ENTRY.size)
+        for run in runs:
+            keys = run.read()
+            times = keys["store_ms"]
+            if count == 1:
+                begin_ms, begin_offset = int(times[0]), int(keys["offset"][0])
+            entries = numpy.empty(len(keys), _ENTRY)
+            entries["hash"], entries["offset"] = keys["hash"], keys["offset"]
+            entries["seconds"] = _seconds(times, begin_ms)
+            if count == 1:
+                entries["seconds"][0] = _seconds(times[:1], before_ms)[0]
+            entries["previous"], fresh = _chain(keys["hash"], table, count)
+            file.write(entries.tobytes())
+            used += fresh
+            count += len(keys)
+            end_ms, end_offset = int(times[-1]), int(keys["offset"][-1])
+        file.seek(0)
+        file.write(HEADER.pack(begin_ms, end_ms, begin_offset, end_offset, used, count))
+        file.write(table.astype(">i4").tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    crc = file_crc(pending, HEADER.size + 4 * layout.slots + ENTRY.size * count)
+    os.replace(pending, path)
+    return Written(f"index/{number:020d}", count - 1, crc, number, first=begin_ms)
+
+
+def write_file(path: str, data: bytes, length: int) -> None:
+    """Put a file of that length in place, whole and on disk, zeros behind the data."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    pending = f"{path}.{uuid4().hex}"
+    with open(pending, "wb") as file:
+        file.write(data)
+        file.truncate(length)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(pending, path)
+
+
+def file_crc(path: str, data_size: int | None = None) -> int:
+    """CRC-32 of a file; what is behind `data_size` bytes is known to be zeros, and not read."""
+    crc = 0
+    with open(path, "rb") as file:
+        rest = os.fstat(file.fileno()).st_size
+        left = rest if data_size is None else min(data_size, rest)
+        rest -= left
+        while left and (data := file.read(min(_READ, left))):
+            crc = zlib.crc32(data, crc)
+            left -= len(data)
+    zeros = bytes(min(_READ, rest))
+    while rest:
+        zeros = zeros[:rest]
+        crc = zlib.crc32(zeros, crc)
+        rest -= len(zeros)
+    return crc
+
+
+def _synced_crc(path: str) -> int:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    return file_crc(path)
+
+
+def _rows(runs: Sequence[Run]) -> Iterator[tuple[int, ...]]:
+    """Units of a queue in the order of the log."""
+    for _, together in groupby(runs, key=attrgetter("at")):
+        units = numpy.concatenate([run.read() for run in together])
+        yield from units[numpy.argsort(units["offset"], kind="stable")].tolist()
+
+
+def _seconds(times_ms: NDArray[numpy.int64], begin_ms: int) -> NDArray[numpy.int64]:
+    if begin_ms <= 0:
+        return numpy.zeros(len(times_ms), numpy.int64)
+    return numpy.clip((times_ms - begin_ms) // 1000, 0, _SECONDS_MAX)
+
+
+def _chain(
+    hashes: NDArray[Any], table: NDArray[numpy.int32], first: int
+) -> tuple[NDArray[numpy.int32], int]:
+    """For entries numbered from `first` on the one before each in its slot, and how many slots are
+    new; the slot table is moved on."""
+    numbers = numpy.arange(first, first + len(hashes), dtype=numpy.int64)
+    slots = hashes.astype(numpy.int64) % len(table)
+    both = numpy.sort(slots << 32 | numbers)  # sorting numbers is faster than their order
+    ordered, numbers = both >> 32, (both & 0xFFFFFFFF).astype(numpy.int32)
+    is_first = numpy.ones(len(both), bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    previous = numpy.zeros(len(both), numpy.int32)
+    previous[1:] = numbers[:-1]
+    previous[is_first] = table[ordered[is_first]]
+    fresh = int((previous[is_first] == 0).sum())
+    is_last = numpy.ones(len(both), bool)
+    is_last[:-1] = is_first[1:]
+    table[ordered[is_last]] = numbers[is_last]
+    found = numpy.empty(len(both), numpy.int32)
+    found[numbers - first] = previous
+    return found, fresh

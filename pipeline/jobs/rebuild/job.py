@@ -1,0 +1,340 @@
+"""`rebuild`: consume queues and index files made anew from a log, in parallel.
+
+    OUT/consumequeue/TOPIC/ID/*  OUT/batchconsumequeue/TOPIC/ID/*  OUT/index/*
+
+Byte for byte what `rocketbed store rebuild` makes, by the same rules (`rocketbed.inspect`), and
+what a broker wrote, but for what the log does not tell:
+
+* names of index files: a broker takes its clock when it makes one; here it is the store time of
+  the first key.
+* an index after an unclean stop: a broker throws its last files away or dispatches some records
+  again, so that files part elsewhere and keys can stand twice. Here each key stands once.
+* units and keys of a killed broker that it had not written yet: here they are.
+* units and keys of records that retention has deleted: a broker's first files still have them, here
+  such slots are pre-blank units.
+* `consumequeue_ext` (bit maps of SQL filters): they are not made.
+
+Two passes. The first decodes splits of the log and leaves runs of units and keys in staging files;
+the second brings the runs of one file together and writes it. So a task holds one file of a queue,
+or one run of keys and a slot table, however long the log is. The result gets its place by renaming
+when all of it is on disk.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow
+
+from rocketbed.inspect import NotAStore, Settings, SettingsError, StoreDirectory, open_directory
+from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
+from rocketbed.inspect.dispatch import Dispatcher
+from rocketbed.inspect.index import IndexLayout
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.files.reading import read_ends
+from rocketbed.pipeline.files.splits import Split, plan_splits
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.inputs import BrokerLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.rebuild.blobs import (
+    BATCH,
+    DAMAGE,
+    INDEX,
+    QUEUE,
+    RUN_DDL,
+    SPLIT,
+    BlobWriter,
+    Run,
+    batch_of,
+    runs_of,
+    table_of,
+)
+from rocketbed.pipeline.jobs.rebuild.dispatch import SplitDispatch
+from rocketbed.pipeline.jobs.rebuild.files import (
+    WRITTEN_DDL,
+    Written,
+    write_index_file,
+    write_queue,
+    write_queue_file,
+    written_batch,
+)
+from rocketbed.pipeline.jobs.rebuild.place import (
+    BLOBS,
+    PARTS,
+    STAGING,
+    check_place,
+    locked,
+    named,
+    put_in_place,
+)
+from rocketbed.pipeline.jobs.rebuild.plan import index_pieces, uneven_queues
+from rocketbed.pipeline.jobs.verify.job import configured
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SPLIT_BYTES: Final = 128 << 20
+EXAMPLES: Final = 20
+UNCOMPILED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildOptions:
+    """What `rebuild` is told beyond the common options."""
+
+    force: bool = False
+    """Replace what is in OUT."""
+    around_damage: bool = False
+    """Build also when the log is damaged; what is damaged is in no queue."""
+    split_bytes: int = SPLIT_BYTES
+    properties: dict[str, str] = field(default_factory=dict)
+    """The broker's settings by RocketMQ's names, for what the files do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the tasks have to know of the store."""
+
+    dispatcher: Dispatcher
+    queue_segment: int
+    batch_queue_segment: int
+    layout: IndexLayout
+    staging: str
+
+
+def rebuild(job: Job, options: RebuildOptions) -> None:
+    """Make queues and index. Raises `PipelineError`, `WrongUsage`, `OSError`."""
+    log, out = _asked(job, options)
+    note_inputs(job.report, [log])
+    shape = _shape(log.replicas[0].replica.root, options.properties, str(out / STAGING))
+    # Spark sees a row for each run only: compiling its queries would cost more than running them.
+    with configured(job.spark, UNCOMPILED), locked(out):
+        shutil.rmtree(out / STAGING, ignore_errors=True)  # of a run that was killed
+        staging = job.staging(out / STAGING)
+        (staging / BLOBS).mkdir()
+        runs = first_pass(job.spark, _splits(log, options.split_bytes), shape).persist()
+        try:
+            files = _passes(job, options, log, runs, shape)
+        finally:
+            runs.unpersist()
+        if files is not None:
+            with job.phase("putting them in place"):
+                files = named(staging, files)
+                put_in_place(staging, out)
+            _tell_files(job, files)
+        shutil.rmtree(staging)
+
+
+def _passes(
+    job: Job, options: RebuildOptions, log: BrokerLog, runs: "DataFrame", shape: Shape
+) -> list[Written] | None:
+    """Read the log and write the files; None when it is damaged and nothing was written."""
+    with job.phase("reading the log"):
+        said = _collected(runs.where(f"kind NOT IN ('{QUEUE}', '{BATCH}')"), runs_of)
+    _tell_log(job, said, log)
+    if job.report.findings and not options.around_damage:
+        job.report.notes.append(
+            "the log is damaged, nothing was built: mend it from a replica, or build around the"
+            " damage with --around-damage"
+        )
+        return None
+    with job.phase("writing queues and index"):
+        return _second_pass(job, runs, said, shape)
+
+
+def first_pass(spark: "SparkSession", splits: list[Split], shape: Shape) -> "DataFrame":
+    """Runs of all splits, one task a split."""
+
+    def work(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        if not numbers:
+            return
+        with BlobWriter(os.path.join(shape.staging, BLOBS)) as blobs:
+            for number in numbers:
+                dispatch = SplitDispatch(
+                    shape.dispatcher, queue_segment=shape.queue_segment, blobs=blobs
+                )
+                yield batch_of(list(dispatch.run(splits[number])))
+
+    count = len(splits)
+    return spark.range(0, count, 1, max(1, count)).mapInArrow(work, RUN_DDL)
+
+
+def write_runs(
+    batches: Iterator[pyarrow.RecordBatch], shape: Shape, *, whole_queues: bool
+) -> Iterator[pyarrow.RecordBatch]:
+    """Files of the runs in a partition, which has all runs of a file (or queue) one after the
+    other, in order."""
+    sizes = {QUEUE: shape.queue_segment, BATCH: shape.batch_queue_segment}
+
+    def key(run: Run) -> tuple[str, int]:
+        return run.path, 0 if whole_queues else run.file
+
+    for _, group in groupby((run for batch in batches for run in runs_of(batch)), key=key):
+        runs = list(group)
+        kind = runs[0].kind
+        if kind == INDEX:
+            files = [write_index_file(shape.staging, runs, shape.layout)]
+        elif kind == BATCH or whole_queues:
+            files = write_queue(shape.staging, runs, sizes[kind])
+        else:
+            files = [write_queue_file(shape.staging, runs, sizes[kind])]
+        yield written_batch(files)
+
+
+def _asked(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
+    """The log and the directory of the result. Raises `WrongUsage`, `PipelineError`."""
+    out = job.settings.out
+    if out is None:
+        raise WrongUsage("say where to: --out DIR")
+    logs = broker_logs(job.settings)
+    if len(logs) != 1 or len(logs[0].replicas) != 1:
+        raise WrongUsage("rebuild takes one store: give --store once")
+    check_place(out, Path(logs[0].replicas[0].replica.root), force=options.force)
+    return logs[0], out
+
+
+def _shape(root: str, properties: dict[str, str], staging: str) -> Shape:
+    """What the store says of itself. Raises `WrongUsage`, `PipelineError`."""
+    try:
+        directory = open_directory(root, Settings.from_properties(properties))
+    except SettingsError as error:
+        raise WrongUsage(str(error)) from error
+    except NotAStore as error:
+        raise PipelineError(str(error)) from error
+    try:
+        return _checked_shape(directory, staging)
+    finally:
+        directory.close()
+
+
+def _checked_shape(directory: StoreDirectory, staging: str) -> Shape:
+    """Raises `WrongUsage` where sizes are not known or cannot be."""
+    layout = directory.index_layout
+    if layout is None:
+        raise WrongUsage(
+            "the layout of the index cannot be read off its files: give --set maxHashSlotNum=N"
+            " and --set maxIndexNum=N, or --config broker.conf"
+        )
+    if layout.entries < 2:
+        raise WrongUsage("an index file needs room for two entries: maxIndexNum is too small")
+    own = os.path.join(directory.root, "commitlog")
+    if any(os.path.dirname(segment.path) != own for segment in directory.log.segments):
+        raise WrongUsage(
+            "a log in several directories (storePathCommitLog) is not read here:"
+            " rocketbed store rebuild does"
+        )
+    sizes = directory.sizes
+    for size, unit in ((sizes.queue_segment, UNIT), (sizes.batch_queue_segment, BATCH_UNIT)):
+        if size % unit.size or not size:
+            raise WrongUsage(
+                f"a queue file of {size} bytes does not hold whole units of {unit.size}: give"
+                " --set mappedFileSizeConsumeQueue=N or --set mapperFileSizeBatchConsumeQueue=N"
+            )
+    dispatcher = Dispatcher(directory)
+    return Shape(dispatcher, sizes.queue_segment, sizes.batch_queue_segment, layout, staging)
+
+
+def _splits(log: BrokerLog, split_bytes: int) -> list[Split]:
+    found: list[Split] = []
+    for replica, end in read_ends([log.replicas[0].replica], read_uncommitted=True):
+        found += plan_splits([replica], split_bytes=split_bytes, end=end)
+    return found
+
+
+def _second_pass(job: Job, runs: "DataFrame", said: list[Run], shape: Shape) -> list[Written]:
+    """Write all files; what was written."""
+    spark = job.spark
+    pieces = index_pieces([run for run in said if run.kind == INDEX], shape.layout)
+    queues = runs.where(f"kind IN ('{QUEUE}', '{BATCH}')")
+    wanted = queues.unionByName(spark.createDataFrame(table_of(pieces))) if pieces else queues
+    parts = max(int(spark.conf.get("spark.sql.shuffle.partitions") or 2), 2)
+    files = _write(wanted, ["path", "file"], parts, shape, whole_queues=False)
+    plain = [file for file in files if file.path.startswith(PARTS[0])]
+    uneven = uneven_queues(plain, shape.queue_segment // UNIT.size)
+    if not uneven:
+        return files
+    kept = [file for file in files if not _is_of(file, uneven)]
+    again = queues.join(spark.createDataFrame([(path,) for path in uneven], "path string"), "path")
+    return kept + _write(again, ["path"], parts, shape, whole_queues=True)
+
+
+def _write(
+    runs: "DataFrame", keys: list[str], parts: int, shape: Shape, *, whole_queues: bool
+) -> list[Written]:
+    grouped = runs.repartition(parts, *keys).sortWithinPartitions(*keys, "at", "blob", "position")
+    work = partial(write_runs, shape=shape, whole_queues=whole_queues)
+    return _collected(grouped.mapInArrow(lambda batches: work(batches), WRITTEN_DDL), _written)
+
+
+def _written(batch: pyarrow.RecordBatch) -> list[Written]:
+    return [Written(**row) for row in batch.to_pylist()]
+
+
+def _is_of(file: Written, queues: set[str]) -> bool:
+    return file.path in queues or file.path.rpartition("/")[0] in queues
+
+
+def _collected(frame: "DataFrame", read: Callable[[pyarrow.RecordBatch], list[Any]]) -> list[Any]:
+    return [row for batch in frame.toArrow().to_batches() for row in read(batch)]
+
+
+def _tell_log(job: Job, said: list[Run], log: BrokerLog) -> None:
+    """Enter what was read, and what of the log could not be."""
+    splits = [run for run in said if run.kind == SPLIT]
+    rows = [json.loads(run.text) for run in splits]
+    left_out: dict[str, int] = {}
+    for row in rows:
+        for topic, count in row["left_out"].items():
+            left_out[topic] = left_out.get(topic, 0) + count
+    job.report.counts |= {"records": sum(run.items for run in splits), "log_end": log.end}
+    if left_out:
+        total = sum(left_out.values())
+        job.report.counts["of_deleted_topics"] = total
+        names = ", ".join(sorted(left_out)[:5])
+        job.report.notes.append(
+            f"{total} records of topics that were deleted are left out: {names}"
+        )
+    damaged = sum(row["damaged"] for row in rows)
+    if damaged:
+        shown = sorted((run for run in said if run.kind == DAMAGE), key=lambda run: run.at)
+        examples = [
+            {"text": f"{run.at} to {run.at + run.items}: {run.text}"} for run in shown[:EXAMPLES]
+        ]
+        _find(job, "damage", "places of the log are no records", damaged, examples)
+
+
+def _tell_files(job: Job, files: list[Written]) -> None:
+    """Enter what was written, and which records have no place in their queue."""
+    refused = [json.loads(file.refused) for file in files if file.refused]
+    made = [file for file in files if file.path]
+    index = [file for file in made if file.path.startswith("index/")]
+    queues = [file for file in made if not file.path.startswith("index/")]
+    job.report.counts |= {
+        "queues": len({file.path.rpartition("/")[0] for file in queues}),
+        "queue_files": len(queues),
+        "units": sum(file.entries for file in queues),
+        "index_files": len(index),
+        "index_entries": sum(file.entries for file in index),
+    }
+    job.report.files = [
+        {"path": file.path, "entries": file.entries, "crc": f"{file.crc:08x}"} for file in made
+    ]
+    if refused:
+        texts = [text for row in refused for text in row["first"]][:EXAMPLES]
+        count = sum(row["count"] for row in refused)
+        title = "records cannot have the queue offset that they say; they are in the index only"
+        _find(job, "refused", title, count, [{"text": text} for text in texts])
+
+
+def _find(job: Job, name: str, title: str, count: int, examples: list[dict[str, str]]) -> None:
+    job.report.findings.append({"id": name, "title": title, "count": count, "examples": examples})
+    job.report.exit_code = EXIT_FINDING

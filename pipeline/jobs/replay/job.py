@@ -1,0 +1,380 @@
+"""`replay`: a range of one cluster's messages, sent again into another one.
+
+The log is read twice. The first time without bodies: which queues there are, how far they go, what
+cannot be sent. The second time messages are brought together by queue and put in order, and the
+tasks send them. A task has whole queues, so their order stays; and no more tasks than Spark runs at
+once, since one that waits for a slot is late for all its messages.
+
+Time order across queues follows store times. Within a queue the order of the queue counts more: a
+message whose store time is before that of its predecessor (a clock that was set back) is due when
+that one is.
+
+A task that fails is not repeated by itself where Spark has no retries; what was sent stays. All
+copies of a message carry the same id, which hangs on the job and its place in the replay, and
+`RB_ORIGIN`, the id that it had at the source.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.replay.send import COLUMNS, RESULT, Pace, send_task
+from rocketbed.pipeline.jobs.replay.target import (
+    SYSTEM_TOPICS,
+    SourceQueue,
+    live_topics,
+    matched,
+    prepare_topics,
+    refuse_same_brokers,
+)
+from rocketbed.pipeline.options import time_in_ms
+from rocketbed.pipeline.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import Column, DataFrame
+
+    from rocketbed.wire.bodies import MessageQueue
+
+SURVEYED: Final = (
+    "broker", "topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp",
+    "body_length", "sys_flag", "crc_ok",
+)  # fmt: skip
+SENT: Final = (*SURVEYED, "flag", "properties", "body")
+QUEUE: Final = ("broker", "topic", "queue_id")
+GOOD: Final = "good"
+PASSED_OVER: Final = {
+    "system": "in topics of the cluster's own",
+    "transaction": "prepared or rolled back",
+}
+"""What is not sent, and need not be."""
+LEFT_OUT: Final = {
+    "unreadable": "places of the log that cannot be read",
+    "wrong_crc": "messages with a wrong checksum",
+    "batched": "records that hold several messages (batch queues)",
+    "empty": "messages without a body, which no client can send",
+}
+"""What could not be sent: findings."""
+TRANSACTION_BITS: Final = 0xC
+UNDONE: Final = (0x4, 0xC)
+INNER_BATCH_BIT: Final = 0x80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """What `replay` is told beyond the common options."""
+
+    target: str
+    """Name servers of the cluster that gets the messages."""
+    topics: tuple[str, ...] = ()
+    """Only these; empty for all that are not the cluster's own."""
+    start: str = ""
+    """Store time, inclusive: ISO 8601 or milliseconds since 1970."""
+    end: str = ""
+    """Store time, exclusive."""
+    start_offset: int | None = None
+    """Physical offset of the first record, of each broker's log."""
+    end_offset: int | None = None
+    """Physical offset behind the last one."""
+    speed: float | None = None
+    """1.0: at the times of the source; 2.0: in half the time."""
+    rate: float | None = None
+    """Messages a second, of all tasks together."""
+    create_topics: bool = False
+    """Make topics that the target lacks."""
+    retry_timeout_ms: int = 30_000
+    """A message that the target has not taken after this long ends the replay."""
+
+
+def replay(job: Job, options: ReplayOptions) -> None:
+    """Send the range once. Raises `PipelineError`, `WrongUsage`."""
+    _check(job, options)
+    sources = _sources(job, options)
+    with job.phase("looking at the target"):
+        if job.settings.endpoints:
+            refuse_same_brokers(job.settings.endpoints, options.target)
+        else:
+            live_topics(options.target)  # is it there at all
+    job.spark  # noqa: B018 (its start is a phase of its own)
+    with job.phase("surveying the range"):
+        counts, queues = _survey(_records(job, sources, SURVEYED))
+    if not queues:
+        raise PipelineError("there is no message to replay in this range")
+    with job.phase("preparing topics"):
+        writable = prepare_topics(options.target, queues, create=options.create_topics)
+    targets = matched(queues, writable)
+    tasks = deal([queue.messages for queue in queues], _slots(job))
+    pace = pace_of(options, queues, tasks)
+    with job.phase("sending"):
+        records = _records(job, sources, SENT)
+        results = _send(job, options, records, list(zip(queues, targets, tasks, strict=True)), pace)
+    _tell(job, counts, queues, targets, results)
+
+
+def deal(sizes: Sequence[int], count: int) -> list[int]:
+    """The task of each queue: at most `count` tasks, with about as many messages each."""
+    loads = [0] * max(1, min(count, len(sizes)))
+    tasks = [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda one: -sizes[one]):
+        tasks[number] = loads.index(min(loads))
+        loads[tasks[number]] += sizes[number]
+    return tasks
+
+
+def pace_of(options: ReplayOptions, queues: Sequence[SourceQueue], tasks: Sequence[int]) -> Pace:
+    """The pace; a rate is shared so that all tasks end together."""
+    first_ms = min(queue.first_ms for queue in queues)
+    rates: tuple[float, ...] = ()
+    if options.rate:
+        loads = [0] * (max(tasks) + 1)
+        for queue, task in zip(queues, tasks, strict=True):
+            loads[task] += queue.messages
+        rates = tuple(options.rate * load / sum(loads) for load in loads)
+    return Pace(speed=options.speed or 0.0, first_ms=first_ms, rates=rates)
+
+
+def _check(job: Job, options: ReplayOptions) -> None:
+    """Raises `WrongUsage`."""
+    job.settings.source_options()
+    if options.speed is not None and options.rate is not None:
+        raise WrongUsage("--speed keeps the gaps of the source, --rate is fixed: give one of them")
+    for name, value in (("--speed", options.speed), ("--rate", options.rate)):
+        if value is not None and not 0 < value < float("inf"):
+            raise WrongUsage(f"{name} is a number above 0, not {value:g}")
+    for name, text in (("--start", options.start), ("--end", options.end)):
+        try:
+            time_in_ms(text or "0")
+        except ValueError as error:
+            raise WrongUsage(f"{name} {text!r}: give {error}") from error
+    if wrong := [topic for topic in options.topics if topic.startswith(SYSTEM_TOPICS)]:
+        raise WrongUsage(f"topic {wrong[0]} is the cluster's own and means nothing in another one")
+
+
+def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
+    """Options of the reads, one for each broker's log. Raises `PipelineError`, `WrongUsage`."""
+    common = {"mode": job.settings.mode}
+    times = (("startTimestamp", options.start), ("endTimestamp", options.end))
+    common |= {name: text for name, text in times if text}
+    if options.start_offset is not None:
+        common["startOffset"] = str(options.start_offset)
+    if options.topics:
+        common["topics"] = ",".join(options.topics)
+    if job.settings.endpoints:
+        topics = options.topics or live_topics(job.settings.endpoints)
+        if not topics:
+            raise PipelineError(f"{job.settings.endpoints} has no topics but its own")
+        job.report.inputs.append({"endpoints": job.settings.endpoints, "topics": list(topics)})
+        if options.end_offset is not None:
+            common["endOffset"] = str(options.end_offset)
+        return [common | {"endpoints": job.settings.endpoints, "topics": ",".join(topics)}]
+    logs = broker_logs(job.settings)
+    note_inputs(job.report, logs)
+    found = []
+    for log in logs:
+        end = log.end if options.end_offset is None else min(options.end_offset, log.end)
+        if (options.start_offset or 0) < end:
+            found.append(common | {"path": log.replicas[0].path, "endOffset": str(end)})
+    if not found:
+        raise PipelineError("the logs end before --start-offset: there is no message to replay")
+    return found
+
+
+def _records(job: Job, sources: Sequence[dict[str, str]], columns: Sequence[str]) -> "DataFrame":
+    """Rows of all sources, with the column `kind`."""
+    from pyspark.sql import functions as f
+
+    from rocketbed.pipeline.schema import records_ddl
+
+    reader = job.spark.read.format("rocketbed").schema(records_ddl(columns))
+    frames = [reader.options(**source).load() for source in sources]
+    whole: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
+    return whole.withColumn("kind", _kind(f.col("topic")))
+
+
+def _kind(topic: "Column") -> "Column":
+    """Why a row is not sent, or `good`."""
+    from pyspark.sql import functions as f
+
+    flags = f.col("sys_flag")
+    is_system = reduce(
+        lambda one, other: one | other, (topic.startswith(name) for name in SYSTEM_TOPICS)
+    )
+    return (
+        f.when(topic.isNull(), "unreadable")
+        .when(is_system, "system")
+        .when(flags.bitwiseAND(TRANSACTION_BITS).isin(*UNDONE), "transaction")
+        .when(f.col("crc_ok") == f.lit(False), "wrong_crc")
+        .when(flags.bitwiseAND(INNER_BATCH_BIT) != 0, "batched")
+        .when(f.col("body_length") == 0, "empty")
+        .otherwise(GOOD)
+    )
+
+
+def _survey(records: "DataFrame") -> tuple[dict[str, int], list[SourceQueue]]:
+    """Rows by kind, and the queues with what will be sent."""
+    from pyspark.sql import functions as f
+
+    stored_ms = f.unix_millis("store_timestamp")
+    last = f.struct("queue_offset", "physical_offset", stored_ms.alias("ms"))
+    rows = (
+        records.groupBy("kind", *QUEUE)
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("body_length").alias("bytes"),
+            f.min("queue_offset").alias("first_offset"),
+            f.min(stored_ms).alias("first_ms"),
+            f.max(stored_ms).alias("last_ms"),
+            f.max(last).alias("last"),
+        )
+        .collect()
+    )
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.kind] = counts.get(row.kind, 0) + row.messages
+    queues = [
+        SourceQueue(
+            **{name: row[name] for name in (*QUEUE, "messages", "bytes", "first_offset")},
+            first_ms=row.first_ms,
+            last_ms=row.last_ms,
+            last_offset=row["last"].queue_offset,
+            last_position=row["last"].physical_offset,
+            last_stored_ms=row["last"].ms,
+        )
+        for row in rows
+        if row.kind == GOOD
+    ]
+    return counts, sorted(queues, key=lambda one: (one.broker, one.topic, one.queue_id))
+
+
+def _send(
+    job: Job,
+    options: ReplayOptions,
+    records: "DataFrame",
+    plan: "list[tuple[SourceQueue, MessageQueue, int]]",
+    pace: Pace,
+) -> list[dict[str, Any]]:
+    """What each task says it did."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    ways = job.spark.createDataFrame(
+        [
+            (
+                *(getattr(queue, name) for name in QUEUE),
+                *(queue.first_offset, queue.last_offset),
+                *(target.broker_name, target.queue_id, task),
+            )
+            for queue, target, task in plan
+        ],
+        "broker string, topic string, queue_id int, first_offset long, last_offset long,"
+        " target_broker string, target_queue int, task int",
+    )
+    offset = f.col("queue_offset")
+    rows = records.where(f.col("kind") == GOOD).join(f.broadcast(ways), list(QUEUE))
+    rows = rows.where(offset.between(f.col("first_offset"), f.col("last_offset")))
+    rows = rows.repartitionById(max(task for _, _, task in plan) + 1, "task")
+    queue = Window.partitionBy("task", *QUEUE).orderBy("queue_offset")
+    so_far = queue.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = rows.withColumn("due_ms", f.max(f.unix_millis("store_timestamp")).over(so_far))
+    rows = rows.sortWithinPartitions("due_ms", *QUEUE, "queue_offset")
+    rows = rows.withColumn("origin", f.concat_ws("/", *QUEUE, "queue_offset"))
+    rows = rows.withColumns({"broker": f.col("target_broker"), "queue_id": f.col("target_queue")})
+    sink = SinkOptions(
+        endpoints=options.target,
+        job=f"replay-{uuid.uuid4().hex}",
+        retry_timeout_ms=options.retry_timeout_ms,
+    )
+    job.report.counts["job_id"] = sink.job
+    task = _task(sink, pace)
+    ran = rows.select("due_ms", "origin", *COLUMNS).mapInArrow(task, RESULT, barrier=pace.speed > 0)
+    try:
+        return [json.loads(row.text) for row in ran.collect()]
+    except BaseException:
+        job.report.notes.append(
+            f"what was sent before it ended stays in the target; ids begin with {sink.job}"
+        )
+        raise
+
+
+def _task(sink: SinkOptions, pace: Pace) -> Any:
+    """The function of a task, imported where it runs."""
+
+    def run(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+        return send_task(batches, sink, pace)
+
+    return run
+
+
+def _slots(job: Job) -> int:
+    """How many tasks run at once; over Connect that is not known, so there is one task."""
+    try:
+        return int(job.spark.sparkContext.defaultParallelism)
+    except Exception:
+        return 1
+
+
+def _tell(
+    job: Job,
+    counts: dict[str, int],
+    queues: Sequence[SourceQueue],
+    targets: "Sequence[MessageQueue]",
+    results: Sequence[dict[str, Any]],
+) -> None:
+    report = job.report
+    places = merged_places(results)
+    wanted = sum(queue.messages for queue in queues)
+    sent = sum(one["rows"] for one in results)
+    report.counts |= {
+        "messages": sent,
+        "bytes": sum(one.get("bytes", 0) for one in results),
+        "queues": len(queues),
+        "target_queues": len(places),
+        "tasks": len(results),
+        "repeated_requests": sum(one.get("retries", 0) for one in results),
+        "perhaps_twice": sum(one.get("doubtful", 0) for one in results),
+        "late_ms_max": max((one.get("late_ms_max", 0) for one in results), default=0),
+    }
+    for queue, target in zip(queues, targets, strict=True):
+        place = (queue.topic, target.broker_name, target.queue_id)
+        report.inputs.append(
+            {
+                **{name: getattr(queue, name) for name in QUEUE},
+                "messages": queue.messages,
+                "first_offset": queue.first_offset,
+                "last_offset": queue.last_offset,
+                "first_ms": queue.first_ms,
+                "last_ms": queue.last_ms,
+                "target": places.get(place),
+            }
+        )
+    for kind, title in PASSED_OVER.items():
+        if counts.get(kind):
+            report.notes.append(f"{counts[kind]} messages {title} were passed over")
+    missing = {"missing": wanted - sent} if sent != wanted else {}
+    titles = LEFT_OUT | {"missing": "messages that were there at first and gone when it was sent"}
+    for kind, count in (counts | missing).items():
+        if kind in titles:
+            report.exit_code = EXIT_FINDING
+            title = f"{titles[kind]}; they were not sent"
+            report.findings.append({"id": kind, "title": title, "count": count})
+
+
+def merged_places(results: Sequence[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """What the target's queues got, from what each task says; offsets of the target."""
+    places: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for one in results:
+        for topic, broker, queue_id, first, last, count in one.get("places", ()):
+            known = places.setdefault(
+                (topic, broker, queue_id),
+                {"broker": broker, "queue_id": queue_id, "first_offset": first, "messages": 0},
+            )
+            known["first_offset"] = min(known["first_offset"], first)
+            known["last_offset"] = max(known.get("last_offset", last), last)
+            known["messages"] += count
+    return places

@@ -1,0 +1,231 @@
+"""`tail`: stored messages as they come, a line each, or into Parquet.
+
+Lines are printed by the driver, batch by batch: a batch is bounded in rows and bytes, so neither a
+fast cluster nor a start from the beginning of a large log fills its memory. Parquet is written by
+the executors, exactly once: a second run with the same directories goes on where the first ended,
+and readers other than Spark go by the sink's `_spark_metadata`.
+
+Ctrl-C is how a tail without an end is ended: it is no error then.
+"""
+
+import signal
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from rocketbed.pipeline.errors import PipelineError
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.export import exported_columns
+from rocketbed.pipeline.jobs.inputs import broker_logs, note_inputs
+from rocketbed.pipeline.jobs.tail.lines import json_line, text_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+STARTS: Final = ("earliest", "latest")
+SHOWN: Final = (
+    "broker", "topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "tags",
+    "keys", "body", "_corrupt",
+)  # fmt: skip
+"""Columns of a line, when none are named."""
+ROWS_MAX: Final = 5000
+BYTES_MAX: Final = "16m"
+"""Of one batch of lines."""
+FILE_BYTES_MAX: Final = "512m"
+"""Of one batch of Parquet, so that a start far back is done in steps."""
+LINES_EVERY_S: Final = 0.25
+FILES_EVERY_S: Final = 10.0
+LOOK_S: Final = 1
+CHECKPOINT: Final = "_checkpoint"
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Write = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailOptions:
+    """What `tail` is told beyond the common options."""
+
+    topics: tuple[str, ...] = ()
+    """Only these; empty for all, which needs store directories."""
+    start: str = "latest"
+    """`earliest` or `latest`; a checkpoint counts more."""
+    once: bool = False
+    """End when all is read that is there now."""
+    as_json: bool = False
+    """Lines of JSON."""
+    checkpoint: Path | None = None
+    """Default: `_checkpoint` in OUT."""
+    every_s: float | None = None
+    """A batch so often; None: often for lines, seldom for files."""
+
+
+def tail(job: Job, options: TailOptions, write: Write) -> None:
+    """Follow until the end, an error or Ctrl-C. `write` gets each line, without its end.
+
+    Raises `PipelineError`, `WrongUsage`; `KeyboardInterrupt` only with `once`.
+    """
+    source = _source(job, options)
+    out = job.settings.out
+    lines = _Lines(json_line if options.as_json else text_line, write)
+    job.spark  # noqa: B018 (its start is a phase of its own)
+    # A spinner would stand in the lines.
+    with job.report.phase("following") if out is None else job.phase("following"):
+        if out is None:
+            query = _into_lines(job, options, source, lines)
+        else:
+            query = _into_files(job, options, source, out)
+        seen: dict[int, int] = {}
+        try:
+            with _Ending() as ending:
+                while not (ending.is_asked or lines.is_closed or query.awaitTermination(LOOK_S)):
+                    _note(query, seen)
+        finally:
+            query.stop()
+            _note(query, seen)
+            job.report.counts |= {
+                "messages": sum(seen.values()),
+                "batches": sum(1 for rows in seen.values() if rows),
+            }
+    if ending.is_asked and options.once:
+        raise KeyboardInterrupt
+    if ending.is_asked:
+        job.report.notes.append("ended by Ctrl-C")
+
+
+class _Ending:
+    """Within it Ctrl-C, SIGTERM and SIGHUP raise nothing: in the middle of a call of Spark's an
+    error would be logged. They ask for the end."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._previous: list[tuple[int, Any]] = []
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = [(number, signal.signal(number, self._ask)) for number in SIGNALS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous:
+            signal.signal(number, handler)
+
+    def _ask(self, _number: int, _frame: object) -> None:
+        self.is_asked = True
+
+
+class _Lines:
+    """Makes lines of batches. Called in a thread of Spark's."""
+
+    def __init__(self, form: Callable[[dict[str, Any]], str], write: Write) -> None:
+        self._form = form
+        self._write = write
+        self.is_closed = False
+        """Whether nobody reads the lines any more."""
+
+    def take(self, rows: "DataFrame", _batch: int) -> None:
+        """Write the rows of a batch, in the order in which they were stored."""
+        if self.is_closed:
+            return
+        found = [row.asDict(recursive=True) for row in rows.collect()]
+        try:
+            for row in sorted(found, key=_age):
+                self._write(self._form(row))
+        except BrokenPipeError:
+            self.is_closed = True
+
+
+def _age(row: dict[str, Any]) -> tuple[int, int]:
+    """By store time; sorting keeps the order of the log for equal ones and for those without."""
+    stored = row.get("store_timestamp")
+    return (stored is None, stored or 0)
+
+
+def _source(job: Job, options: TailOptions) -> dict[str, str]:
+    """Options of the stream. Raises `WrongUsage`, `PipelineError` for what is no store."""
+    settings = job.settings
+    source = settings.source_options()
+    if options.start not in STARTS:
+        raise WrongUsage(f"--from {' or '.join(STARTS)}, not {options.start!r}")
+    if settings.endpoints and not options.topics:
+        raise WrongUsage("a live cluster is read by topics: give --topic NAME, once or more")
+    if settings.out is None and options.checkpoint is not None:
+        raise WrongUsage("--checkpoint is for --out: lines that were printed are not kept")
+    if settings.out is None and settings.remote:
+        raise WrongUsage("lines are printed by the driver: with --remote give --out DIR")
+    if options.topics:
+        source["topics"] = ",".join(options.topics)
+    source["startingOffsets"] = options.start
+    if settings.out is None:
+        source |= {"maxRowsPerTrigger": str(ROWS_MAX), "maxBytesPerTrigger": BYTES_MAX}
+    else:
+        source["maxBytesPerTrigger"] = FILE_BYTES_MAX
+    if settings.endpoints:
+        job.report.inputs.append({"endpoints": settings.endpoints, "topics": list(options.topics)})
+    else:
+        note_inputs(job.report, broker_logs(settings))  # a stream would wait for a missing store
+    return source
+
+
+def _stream(job: Job, source: dict[str, str], columns: tuple[str, ...]) -> "DataFrame":
+    from rocketbed.pipeline.schema import records_ddl
+
+    reader = job.spark.readStream.format("rocketbed").schema(records_ddl(columns))
+    return reader.options(**source).load()
+
+
+def _into_lines(
+    job: Job, options: TailOptions, source: dict[str, str], lines: _Lines
+) -> "StreamingQuery":
+    from pyspark.sql import functions as f
+
+    columns = exported_columns(job.settings.columns) if job.settings.columns else SHOWN
+    rows = _stream(job, source, columns).select(
+        *(
+            # Python would get the time of its own zone.
+            f.unix_millis(name).alias(name) if name.endswith("_timestamp") else f.col(name)
+            for name in columns
+        )
+    )
+    place = job.staging(Path(tempfile.gettempdir()) / f"rocketbed-tail-{uuid.uuid4()}")
+    writer = rows.writeStream.foreachBatch(lines.take)
+    writer = writer.option("checkpointLocation", str(place))
+    return writer.trigger(**_trigger(options, LINES_EVERY_S)).start()
+
+
+def _into_files(
+    job: Job, options: TailOptions, source: dict[str, str], out: Path
+) -> "StreamingQuery":
+    columns = exported_columns(job.settings.columns)
+    checkpoint = options.checkpoint or out / CHECKPOINT
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        checkpoint.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PipelineError(f"{error.filename} cannot be made: {error.strerror}") from error
+    if not any(checkpoint.iterdir()) and any(out.glob("*.parquet")):
+        raise WrongUsage(
+            f"{out} holds Parquet files and {checkpoint} no checkpoint: messages would be there"
+            " twice; give another --out, or the --checkpoint that belongs to it"
+        )
+    writer = _stream(job, source, columns).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(checkpoint.absolute()))
+    writer = writer.trigger(**_trigger(options, FILES_EVERY_S))
+    return writer.start(str(out.absolute()))
+
+
+def _trigger(options: TailOptions, usual_s: float) -> dict[str, Any]:
+    if options.once:
+        return {"availableNow": True}
+    every_s = usual_s if options.every_s is None else options.every_s
+    return {"processingTime": f"{round(every_s * 1000)} milliseconds"}
+
+
+def _note(query: "StreamingQuery", seen: dict[int, int]) -> None:
+    """Rows by batch; Spark itself remembers the last hundred batches only."""
+    seen |= {one["batchId"]: one["numInputRows"] for one in query.recentProgress}

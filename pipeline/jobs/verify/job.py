@@ -1,0 +1,377 @@
+"""`verify`: what clients were told against every replica, and the replicas against each other.
+
+The log of one replica of each broker, its leader, counts as the truth. The others are compared with
+it block by block, and only one that differs, or holds more, is read row by row too: equal bytes are
+equal records. So every check speaks about all replicas, at the price of one. The leader is the last
+master of a run, else the replica that was named first among the longest.
+
+Checks and their numbers: spec of the pipeline, section 6; V11 and V12 are what a testbed can tell
+besides.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rocketbed.pipeline.checks.found import Answer, Check, answer, not_applicable
+from rocketbed.pipeline.checks.keys import LOST, KeyTables, key_checks
+from rocketbed.pipeline.checks.log import checksums, whole_chain
+from rocketbed.pipeline.checks.order import ORDER, dense_queues, send_order
+from rocketbed.pipeline.checks.queue_sums import entry_sums
+from rocketbed.pipeline.checks.queues import QUEUES, QueueSide, queue_entries, unequal_sides
+from rocketbed.pipeline.checks.readers import DISORDER, SKIPPED, out_of_order, skipped
+from rocketbed.pipeline.checks.replicas import DIVERGED, Divergence, diverged
+from rocketbed.pipeline.checks.tables import SYS_INNER_BATCH, send_table
+from rocketbed.pipeline.errors import EXIT_FINDING
+from rocketbed.pipeline.histories import Names, check_history, kind_of, read_histories
+from rocketbed.pipeline.jobs.common import Job, WrongUsage
+from rocketbed.pipeline.jobs.inputs import BrokerLog, ReplicaLog, broker_logs, note_inputs
+from rocketbed.pipeline.jobs.verify.inputs import Requirement, read_requirement, read_run
+from rocketbed.pipeline.jobs.verify.logs import (
+    compare_replicas,
+    firm_end,
+    has_abort,
+    read_entries,
+    read_records,
+    topic_table,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BY_KEY: Final = ("V1", "V3", "V11", "V12")
+NO_HISTORY: Final = "no history was given"
+UNPACKED: Final = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
+"""Kept tables are read few times: packing them costs more than it saves."""
+SMALL_ROWS: Final = 200_000
+INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """What `verify` is told beyond the common options."""
+
+    run: Path | None = None
+    """A testbed's run directory, instead of stores and histories."""
+    histories: tuple[Path, ...] = ()
+    requirement: Path | None = None
+    """What may be gone, from the testbed."""
+    copies: int = 1
+    """How many replicas have to hold an acknowledged message."""
+    leaders: dict[str, str] = field(default_factory=dict)
+    """Broker -> replica whose log counts."""
+    ordered_topics: tuple[str, ...] = ()
+    queues: bool = True
+    """Whether to check the consume queues too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Which log of each broker counts."""
+
+    brokers: tuple[BrokerLog, ...]
+    leaders: dict[str, ReplicaLog]
+    """By broker."""
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """Where logs begin that lost their start to retention."""
+        return {name: log.start for name, log in self.leaders.items() if log.start > 0}
+
+
+def verify(job: Job, options: VerifyOptions) -> None:
+    """Check everything; the answers stand in the report. Raises `PipelineError`, `WrongUsage`."""
+    names = Names()
+    if options.run is not None:
+        run = read_run(options.run)
+        names = run.names
+        options = replace(
+            options,
+            histories=(run.history,),
+            leaders=run.leaders,
+            ordered_topics=run.ordered_topics,
+        )
+        job.settings = replace(job.settings, stores=run.stores)
+    required = Requirement()
+    if options.requirement is not None:
+        required = read_requirement(options.requirement)
+    truth = choose_truth(broker_logs(job.settings), options.leaders)
+    note_inputs(job.report, list(truth.brokers))
+    job.report.inputs += [{"history": str(path)} for path in options.histories]
+    by_value = any(kind_of(path) == "testbed" for path in options.histories)
+    if by_value and not all(kind_of(path) == "testbed" for path in options.histories):
+        raise WrongUsage("histories of a testbed and others cannot be checked together")
+    work = Work(job, options, required, truth, by_value=by_value)
+    with configured(job.spark, UNPACKED):
+        tell(job, work.answers(names))
+
+
+class Work:
+    """The tables of one `verify`, made one after the other."""
+
+    def __init__(
+        self,
+        job: Job,
+        options: VerifyOptions,
+        required: Requirement,
+        truth: Truth,
+        *,
+        by_value: bool,
+    ) -> None:
+        self.job = job
+        self.options = options
+        self.required = required
+        self.truth = truth
+        self.by_value = by_value
+        """Whether messages are known by what their body says: those of a testbed."""
+        self.with_properties = False
+        """Whether some records hold several messages, or their first key is asked for."""
+        self.by_broker = False
+        """Whether the history says of each row which broker it was about."""
+
+    def answers(self, names: Names) -> list[Answer]:
+        """All checks, in the order of their numbers."""
+        spark = self.job.spark
+        history = None
+        if self.options.histories:
+            with self.job.phase("reading the history"):
+                history = read_histories(spark, self.options.histories, names).persist()
+                counts = check_history(history)
+                self.by_broker = counts.pop("brokerless") == 0
+                self.job.report.counts |= counts
+        with self.job.phase("comparing replicas"):
+            differing = compare_replicas(spark, self.truth.brokers, self.truth.leaders)
+        found = self._judge(history, differing)
+        if not self.by_value and not self.with_properties and _doubts(found):
+            self.with_properties = True
+            again = self._judge(history, differing)
+            found = min(found, again, key=_doubts)
+        found.append(self._replicas(differing))
+        found += self._left_out(history)
+        return sorted(found, key=lambda one: (int(one.id[1:].rstrip("o")), one.id, one.title))
+
+    def _judge(self, history: "DataFrame | None", differing: list[Divergence]) -> list[Answer]:
+        """Read the logs and check them.
+
+        A message of a batch carries two keys, its own and behind it the batch's. Readers take the
+        last one, as RocketMQ's client does, and so do we, for it costs nothing; where that leaves
+        doubts, the logs are read again by the first.
+        """
+        with self.job.phase("reading logs"):
+            records = self._truth_records()
+            extras = self._extras(differing)
+        with (
+            self.job.phase("checking"),
+            interpreted(self.job.spark, is_small=self._is_small()),
+        ):
+            checks = self._checks(history, records, extras)
+            entries, queues = self._of_queues(records, extras) if self.options.queues else ([], [])
+            found = [*queues, *answer([*checks, *entries])]
+        records.unpersist()
+        return found
+
+    def _is_small(self) -> bool:
+        counts = self.job.report.counts
+        return bool(counts["records"] + counts.get("sends", 0) < SMALL_ROWS)
+
+    def _truth_records(self) -> "DataFrame":
+        """The records of the leaders' logs; again with properties if some hold several messages."""
+        from pyspark.sql import functions as f
+
+        leaders = [*self.truth.leaders.values()]
+        records = self._records(leaders).persist()
+        batched = f.count_if(f.col("sys_flag").bitwiseAND(SYS_INNER_BATCH) != 0)
+        count, several = records.agg(f.count("*"), batched).collect()[0]
+        self.job.report.counts["records"] = count
+        if not several or self.with_properties:
+            return records
+        self.with_properties = True
+        records.unpersist()
+        return self._records(leaders).persist()
+
+    def _records(self, logs: Sequence[ReplicaLog]) -> "DataFrame":
+        firm = {
+            log.broker: firm_end([one.end for one in log.replicas], self.options.copies)
+            for log in self.truth.brokers
+        }
+        return read_records(
+            self.job.spark,
+            logs,
+            firm=firm,
+            by_value=self.by_value,
+            by_broker=self.by_broker,
+            with_properties=self.with_properties,
+        )
+
+    def _extras(self, differing: list[Divergence]) -> dict[str, "DataFrame"]:
+        """Logs that are not simply the truth's, or a part of it: by name, their rows."""
+        unlike = {(one.broker, one.replica) for one in differing}
+        found = {}
+        for broker in self.truth.brokers:
+            leader = self.truth.leaders[broker.broker]
+            for log in broker.replicas:
+                more = log.end > leader.end or log.start < leader.start
+                differs = (broker.broker, log.replica.name) in unlike
+                if log is not leader and (more or differs):
+                    found[log.label] = self._records([log])
+        return found
+
+    def _checks(
+        self, history: "DataFrame | None", records: "DataFrame", extras: "dict[str, DataFrame]"
+    ) -> list[Check]:
+        checks = self._of_log(records, "")
+        sends = None if history is None else send_table(history, by_broker=self.by_broker)
+        tables = KeyTables(
+            sends=sends,
+            records=records,
+            excused=self._excused(),
+            is_whole=self.by_value,
+            copies=self.options.copies,
+            log_starts=self.truth.starts,
+        )
+        by_key, suspects = key_checks(tables)
+        checks += by_key
+        if history is not None and sends is not None:
+            checks.append(send_order(sends, records, suspects, tables.excused))
+            checks += self._of_readers(history, records)
+        for label, rows in extras.items():
+            checks += self._of_log(rows, f": {label}")
+            theirs, _ = key_checks(replace(tables, records=rows), label=f": {label}")
+            checks += [check for check in theirs if check.id not in ("V1", "V11")]
+        return checks
+
+    def _of_log(self, records: "DataFrame", label: str) -> list[Check]:
+        found = [
+            whole_chain(records),
+            dense_queues(records, self.truth.starts),
+            checksums(records, self.required.damaged),
+        ]
+        return [replace(check, title=check.title + label) for check in found]
+
+    def _of_readers(self, history: "DataFrame", records: "DataFrame") -> list[Check]:
+        if not self.job.report.counts.get("reads"):
+            return []
+        excused = self.required.turns > 0
+        checks = [
+            skipped(
+                history, records, by_key=self.by_value, by_broker=self.by_broker, excused=excused
+            )
+        ]
+        topics = self.required.ordered_topics or self.options.ordered_topics
+        if topics:
+            checks.append(out_of_order(history, topics, excused=excused))
+        return checks
+
+    def _of_queues(
+        self, records: "DataFrame", extras: "dict[str, DataFrame]"
+    ) -> tuple[list[Check], list[Answer]]:
+        """V8: answers of replicas whose queues add up, and checks for the others."""
+        from pyspark.sql import functions as f
+
+        sides = []
+        for broker in self.truth.brokers:
+            ours = records.where(f.col("broker") == broker.broker)
+            for log in broker.replicas:
+                topics, deleted = topic_table(log)
+                side = QueueSide(
+                    label=log.label,
+                    entries=read_entries(self.job.spark, log),
+                    records=extras.get(log.label, ours),
+                    start=log.start,
+                    end=log.end,
+                    topics=topics,
+                    deleted=deleted,
+                    may_lag=has_abort(log) or log.replica.name in self.required.damaged,
+                )
+                sides.append(side)
+        logs = [log for broker in self.truth.brokers for log in broker.replicas]
+        unequal = unequal_sides(entry_sums(self.job.spark, logs), sides)
+        checks = [queue_entries(side) for side in sides if side.label in unequal]
+        title = QUEUES[1]
+        good = [side.label for side in sides if side.label not in unequal]
+        return checks, [Answer(QUEUES[0], f"{title}: {label}", "ok") for label in good]
+
+    def _excused(self) -> "DataFrame | None":
+        if not self.required.excused:
+            return None
+        rows = [(key,) for key in self.required.excused]
+        return self.job.spark.createDataFrame(rows, "uniq_key string")
+
+    def _replicas(self, differing: list[Divergence]) -> Answer:
+        if all(len(broker.replicas) < 2 for broker in self.truth.brokers):
+            return not_applicable(*DIVERGED, "no broker has two replicas here")
+        return diverged(differing, self.required.agreed, self.required.damaged)
+
+    def _left_out(self, history: "DataFrame | None") -> list[Answer]:
+        if history is None:
+            return [not_applicable(*title, NO_HISTORY) for title in (LOST, ORDER, SKIPPED)]
+        if not self.job.report.counts.get("reads"):
+            return [not_applicable(*SKIPPED, "the history holds no reads")]
+        if not (self.required.ordered_topics or self.options.ordered_topics):
+            return [not_applicable(*DISORDER, "no topic is ordered")]
+        return []
+
+
+def interpreted(spark: "SparkSession", *, is_small: bool) -> AbstractContextManager[None]:
+    """Let Spark run small tables without compiling: that takes longer than all their rows."""
+    return configured(spark, INTERPRETED if is_small else {})
+
+
+@contextmanager
+def configured(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    """A session with other settings, for the time inside."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def _doubts(answers: list[Answer]) -> int:
+    """Findings that another reading of the keys may explain."""
+    return sum(one.count for one in answers if one.id in BY_KEY)
+
+
+def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth:
+    """The log that counts of each broker: the leader named, else the longest.
+
+    Raises `WrongUsage` for a leader that is not among the stores.
+    """
+    chosen = {}
+    for broker in brokers:
+        named = leaders.get(broker.broker)
+        logs = {log.replica.name: log for log in broker.replicas}
+        if named is None:
+            chosen[broker.broker] = max(broker.replicas, key=lambda log: log.end)
+        elif named in logs:
+            chosen[broker.broker] = logs[named]
+        else:
+            raise WrongUsage(f"{named}, the leader of {broker.broker}, is none of its stores")
+    return Truth(tuple(brokers), chosen)
+
+
+def tell(job: Job, answers: list[Answer]) -> None:
+    """Enter the answers in the report, and the exit code."""
+    report = job.report
+    report.checks = [one.as_row() for one in answers]
+    report.findings = [one.as_row() for one in answers if one.verdict == "violated"]
+    if report.findings:
+        report.exit_code = EXIT_FINDING
+    ran = [one for one in answers if one.verdict != "not-applicable"]
+    held = sum(one.verdict == "ok" for one in ran)
+    report.counts["checks"] = f"{held} of {len(ran)} held"
+    allowed: dict[str, Any] = {one.id: one.allowed for one in answers if one.allowed}
+    if allowed:
+        report.counts["allowed"] = allowed

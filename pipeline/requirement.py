@@ -1,0 +1,84 @@
+"""What the record of a run requires, worked out by the testbed and handed to `pipeline verify`.
+
+The pipeline knows nothing of clusters, faults and promises. Which messages may be gone after a
+power cut or a promotion (chaos.md 2.3) is the testbed's to say; what is there, Spark finds out.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import Evidence, gather
+from rocketbed.chaos.checkers.judgement import load_history
+from rocketbed.chaos.checkers.loss_bound import Losses
+from rocketbed.chaos.checkers.passes import choose
+from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, read_record
+from rocketbed.chaos.trace import read_trace
+
+FORMAT: Final = 1
+REQUIREMENT_FILE: Final = "requirement.json"
+
+
+def write_requirement(directory: Path) -> Path:
+    """Write the requirement of a run into its directory; the file.
+
+    Raises `RecordError`, `OSError`, `ValueError` for a run that cannot be judged.
+    """
+    path = directory / REQUIREMENT_FILE
+    path.write_text(json.dumps(requirement(directory), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def requirement(directory: Path) -> dict[str, Any]:
+    """What may be otherwise in a run's stores than its history says, as JSON fields."""
+    record = read_record(directory)
+    history = load_history(directory / HISTORY_FILE)
+    if history.cut is not None:
+        return _row([], {}, [], 0, record.ordered_topics)
+    trace_file = directory / TRACE_FILE
+    trace = read_trace(trace_file) if trace_file.exists() else None
+    evidence = gather(record, history, str(directory), choose(), trace=trace)
+    try:
+        losses = Losses(evidence)
+        return _row(
+            [str(value) for value in sorted(losses.gone)],
+            agreed_ends(evidence, losses),
+            sorted(evidence.damaged),
+            len(losses.turns) + len(evidence.splits),
+            record.ordered_topics,
+        )
+    finally:
+        evidence.close()
+
+
+def agreed_ends(evidence: Evidence, losses: Losses) -> dict[str, int]:
+    """By node: up to which byte its log has to be like that of the last master (check R1)."""
+    found: dict[str, int] = {}
+    for lineage in losses.lineages:
+        final = evidence.final(lineage.group)
+        if final is None:
+            continue
+        limit = lineage.held(final.name, ENDLESS - 1, final.log_end)
+        for node in evidence.nodes:
+            if node.group == lineage.group and node is not final:
+                held = lineage.held(node.name, ENDLESS - 1, node.log_end)
+                found[node.name] = min(limit, held)
+    return found
+
+
+def _row(
+    excused: list[str],
+    agreed: dict[str, int],
+    damaged: list[str],
+    turns: int,
+    ordered_topics: list[str],
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "excused": excused,
+        "agreed": agreed,
+        "damaged": damaged,
+        "turns": turns,
+        "ordered_topics": ordered_topics,
+    }

@@ -1,0 +1,29 @@
+"""`rocketbed chaos doctor`: what this machine can do to a cluster, tried."""
+
+import click
+
+from rocketbed.chaos.host.janitor.record import sweep
+from rocketbed.chaos.process.doctor.report import doctor_rows, render_json, render_table
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--strict", is_flag=True, help="End with 5 when something is broken or absent.")
+@click.option("--sweep", "do_sweep", is_flag=True, help="First remove what killed runs left.")
+def doctor(names: tuple[str, ...], as_json: bool, strict: bool, do_sweep: bool) -> int:
+    """Try each fault of this machine for about a second: works, broken or absent, and why."""
+    if do_sweep:
+        for swept in sweep():
+            for thing in swept.removed:
+                click.echo(f"removed {thing}", err=True)
+            for thing in swept.left:
+                click.echo(f"left {thing}", err=True)
+    try:
+        rows = doctor_rows(names or None)
+    except (KeyError, ValueError) as exc:
+        raise click.UsageError(str(exc)) from exc
+    click.echo(render_json(rows) if as_json else render_table(rows))
+    if any(row.state == "broken" for row in rows):
+        return 5 if strict else 1
+    return 5 if strict and not all(row.works for row in rows) else 0

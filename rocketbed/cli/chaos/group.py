@@ -1,0 +1,46 @@
+"""`rocketbed chaos`: run scenarios against a cluster and judge what it did.
+
+Ends with 0 when all held, 1 for an anomaly, 2 when the cluster stalled or missed its service level,
+3 when a node ended by itself, 4 when the harness failed, 5 when something was skipped under
+--strict, 6 when a check did not finish, 7 when a simulation did not repeat itself, 64 for wrong
+usage, 130 when interrupted.
+"""
+
+from collections.abc import Mapping
+
+import click
+
+from rocketbed.cli.main import LazyGroup
+
+COMMANDS = {
+    "demo": "rocketbed.cli.chaos.demo:demo",
+    "doctor": "rocketbed.cli.chaos.doctor:doctor",
+    "list": "rocketbed.cli.chaos.list:list_",
+    "mutants": "rocketbed.cli.chaos.mutants:mutants",
+    "replay": "rocketbed.cli.chaos.replay:replay",
+    "run": "rocketbed.cli.chaos.run:run",
+}
+"""Command name to `module:object`."""
+
+
+class ChaosGroup(LazyGroup):
+    """The commands of the testbed; they need the extra `chaos`."""
+
+    commands_by_name: Mapping[str, str] = COMMANDS
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command; a missing library is wrong usage, not a traceback."""
+        try:
+            return super().get_command(ctx, cmd_name)
+        except ModuleNotFoundError as exc:
+            if str(exc.name).partition(".")[0] == "rocketbed":
+                raise
+            raise click.UsageError(
+                f"chaos {cmd_name} needs {exc.name}: install rocketbed with its extra,"
+                " rocketbed[chaos]"
+            ) from exc
+
+
+@click.group(cls=ChaosGroup)
+def chaos() -> None:
+    """Break a cluster on purpose, and check what was promised."""

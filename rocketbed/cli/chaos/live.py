@@ -1,0 +1,124 @@
+"""`rocketbed chaos run --live`: a run that somebody watches and breaks by hand, from a browser."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+import click
+from click.core import ParameterSource
+
+from rocketbed.chaos.hunt.campaign import clear_place, run_key
+from rocketbed.chaos.hunt.runner import Options, Outcome, host_of
+from rocketbed.chaos.live.server import LiveError
+from rocketbed.chaos.live.session import Place, run_live
+from rocketbed.chaos.process.run import run
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.report.text import run_command, summary_text
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.attendant import Attendant
+from rocketbed.cli.chaos.run import check_target, tell_failure
+from rocketbed.cli.interrupts import Interruptible
+
+NOT_IN_SIMULATION: Final = (
+    "--live needs a cluster that runs in real time, and a simulation has no time but its own:"
+    " --backend process"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOptions:
+    """What is asked for."""
+
+    options: Options
+    seed: int | None
+    quick: bool
+    report: Path
+    port: int
+    as_json: bool
+
+
+def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
+    """Run a scenario; the exit code. Raises `click.UsageError`, `click.Abort`."""
+    options = _in_real_time(asked.options)
+    check_target(options.target, options.mode, options.backend, say)
+    seed = SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
+    try:
+        family = load_scenario(scenario)
+        plan = family.plan(seed, options.backend, quick=asked.quick)
+        place = _place(asked.report.absolute(), plan, options.backend)
+        clear_place(place.directory)
+    except ScenarioError as exc:
+        raise click.UsageError(str(exc)) from exc
+    try:
+        place.directory.mkdir(parents=True)
+        with Interruptible(), host_of(options) as host:
+
+            async def run_it(
+                plan: Plan, directory: Path, say: Callable[[str], None], attendant: Attendant
+            ) -> RunRecord:
+                record = await run(plan, directory, options.net, say, None, host, attendant)
+                if options.target:
+                    record.facts |= {"target": options.target, "mode": options.mode}
+                    record.save(directory)
+                return record
+
+            outcome = run_live(
+                plan,
+                place,
+                run_it,
+                backend=options.backend,
+                software=f"{options.target}, {options.mode}" if options.target else "",
+                say=say,
+                port=asked.port,
+            )
+    except LiveError as exc:
+        raise click.UsageError(str(exc)) from exc
+    except OSError as exc:
+        return tell_failure(exc, say, as_json=asked.as_json)
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    return _tell(outcome, place, asked, say)
+
+
+def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str], None]) -> int:
+    """What came of it; the exit code."""
+    if outcome.judgement is None or outcome.record is None:
+        say(f"the run failed: {outcome.error}")
+        if asked.as_json:
+            row = {"verdict": outcome.verdict, "error": outcome.error}
+            click.echo(json.dumps({**row, "exit_code": outcome.exit_code}))
+        return outcome.exit_code
+    say(summary_text(outcome.judgement, outcome.record))
+    say(f"report: {place.directory / 'index.html'}")
+    say(f"again: rocketbed chaos replay {place.replay}")
+    say(f"   or: {run_command(replace(outcome.record, scenario=str(place.scenario)))}")
+    if asked.as_json:
+        files = {"replay": str(place.replay), "scenario": str(place.scenario)}
+        row = {**outcome.judgement.as_row(), "directory": str(place.directory), **files}
+        click.echo(json.dumps({**row, "exit_code": outcome.exit_code}, indent=1))
+    return outcome.exit_code
+
+
+def _in_real_time(options: Options) -> Options:
+    """Processes, where no backend was asked for. Raises `click.UsageError` for a simulation."""
+    if options.backend != "sim":
+        return options
+    source = click.get_current_context().get_parameter_source("backend")
+    if source is not ParameterSource.DEFAULT:
+        raise click.UsageError(NOT_IN_SIMULATION)
+    return replace(options, backend="process")
+
+
+def _place(report: Path, plan: Plan, backend: str) -> Place:
+    """Beside the directory of the run, since a later run of that name clears it."""
+    name = f"LIVE-{run_key(plan)}"
+    return Place(
+        directory=report / f"{run_key(plan)}-{backend}",
+        scenario=report / f"{name}.toml",
+        replay=report / f"{name}.rbx",
+    )

@@ -1,0 +1,145 @@
+"""`rocketbed chaos mutants`: does the testbed find bugs that were planted?"""
+
+import datetime
+import json
+from random import SystemRandom
+
+import click
+
+from rocketbed.chaos.hunt.replay import versions
+from rocketbed.chaos.mutants.catalogue import WAITING, controls
+from rocketbed.chaos.mutants.catalogue import mutants as planted
+from rocketbed.chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
+from rocketbed.chaos.mutants.mutant import REGISTRY, StaleMutant, source_hash
+from rocketbed.chaos.mutants.score import (
+    Score,
+    entry,
+    has_dropped,
+    load_history,
+    row_text,
+    save_history,
+    total_lines,
+)
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.cli.interrupts import Interruptible
+
+SCENARIO = "soak-swarm"
+
+
+@click.command()
+@click.option("--only", help="Ids with commas between them (M7,E1,node); else all.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=1),
+    default=BUDGET_S,
+    show_default=True,
+    help="Simulated seconds for each mutant and repetition.",
+)
+@click.option("--repetitions", type=click.IntRange(min=1), default=REPETITIONS, show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), help="First seed; else fresh ones.")
+@click.option("--full", is_flag=True, help=f"Shrink plans; {QUIET_S:.0f} s of silence each.")
+@click.option("--record", is_flag=True, help="Add the score to chaos/score.json.")
+@click.option("--rehash", metavar="ID", help="Print the hashes of a mutant's targets, and end.")
+@click.option("--list", "list_only", is_flag=True, help="Say what each is, and end.")
+@click.option("--verbose", "-v", is_flag=True, help="Say what each run found.")
+@click.option("--json", "as_json", is_flag=True, help="The score as JSON on standard output.")
+def mutants(
+    only: str | None,
+    budget: float,
+    repetitions: int,
+    jobs: int,
+    seed: int | None,
+    full: bool,
+    record: bool,
+    rehash: str | None,
+    list_only: bool,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Plant bugs in the node, one by one, and see how soon soak-swarm finds each.
+
+    Ends with 1 when fewer are found than at the last time (chaos/score.json), or when something is
+    found where nothing is planted.
+    """
+    if rehash is not None:
+        _say_hashes(rehash)
+        return 0
+    if list_only:
+        _say_all()
+        return 0
+    names = tuple(only.split(",")) if only else ()
+    for name in names:
+        if name not in REGISTRY and name != "node":
+            raise click.UsageError(f"no mutant {name!r}: see `rocketbed chaos mutants --list`")
+    wanted = Examination(
+        family=load_scenario(SCENARIO),
+        seed=SystemRandom().randrange(1_000_000) * 1000 if seed is None else seed,
+        only=names,
+        budget_s=budget,
+        quiet_s=QUIET_S if full else budget,
+        repetitions=repetitions,
+        jobs=jobs,
+        shrink=full,
+    )
+
+    def say(line: str) -> None:
+        if verbose:
+            click.echo(line, err=True)
+
+    try:
+        with Interruptible():
+            score = examine(wanted, lambda row: click.echo(row_text(row), err=as_json), say)
+    except StaleMutant as exc:
+        raise click.ClickException(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    if as_json:
+        click.echo(json.dumps({**score.as_row(), "seed": wanted.seed}, indent=1))
+    else:
+        for line in total_lines(score):
+            click.echo(line)
+    return _judge(score, wanted, record=record)
+
+
+def _judge(score: Score, wanted: Examination, *, record: bool) -> int:
+    """The exit code; a score of all mutants is held against the last one, and kept if asked."""
+    if wanted.only:
+        return 1 if score.noise or score.points < len(score.rows) else 0
+    history = load_history()
+    dropped = has_dropped(score, history)
+    if dropped:
+        last = history[-1]
+        click.echo(
+            f"the score has dropped: it was {last['score']:g} of {last['of']} at {last['git']}",
+            err=True,
+        )
+    if record:
+        facts = {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "git": versions().get("git", "unknown"),
+            "seed": wanted.seed,
+            "budget_s": wanted.budget_s,
+            "repetitions": wanted.repetitions,
+        }
+        save_history([*history, entry(score, **facts)])
+    return 1 if dropped or score.noise else 0
+
+
+def _say_hashes(identity: str) -> None:
+    if identity not in REGISTRY:
+        raise click.UsageError(f"no mutant {identity!r}: see `rocketbed chaos mutants --list`")
+    for target, known in REGISTRY[identity].targets.items():
+        now = source_hash(target)
+        state = "as it was" if now == known else f"was {known}" if now else "is not there any more"
+        click.echo(f"{target}: {now or '-'} ({state})")
+
+
+def _say_all() -> None:
+    for one in (*planted(), *controls()):
+        stale = "  STALE" if one.stale() else ""
+        click.echo(f"{one.id:4} {one.title}{stale}: {one.bug}")
+        found = f" Found by {', '.join(one.caught_by)}." if one.caught_by else ""
+        click.echo(f"     {one.edit}.{found}")
+    for waiting in WAITING:
+        click.echo(f"{waiting.id:4} {waiting.title}: waits for {waiting.waits_for}")

@@ -1,0 +1,103 @@
+"""`rocketbed chaos replay`: have a failure again."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from rocketbed.chaos.hunt.campaign import clear_place
+from rocketbed.chaos.hunt.replay import load_replay, run_replay
+from rocketbed.chaos.hunt.runner import BackendName, Options
+from rocketbed.chaos.report.page import write_report
+from rocketbed.chaos.report.text import summary_text
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.trial.api import BackendError
+from rocketbed.cli.chaos.run import check_target, tell_failure
+from rocketbed.cli.interrupts import Interruptible
+
+EXIT_NOT_REPEATABLE = 7
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--backend",
+    type=click.Choice(["sim", "process", "docker"]),
+    help="Another place than where it failed.",
+)
+@click.option(
+    "--net",
+    type=click.Choice(["auto", "plain", "proxy", "switch"]),
+    default="auto",
+    show_default=True,
+    help="What lies between real processes.",
+)
+@click.option("--original", is_flag=True, help="The plan as it was before it was shrunk.")
+@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/replay"),
+    show_default=True,
+    help="Directory for the run and its page.",
+)
+def replay(
+    file: Path,
+    backend: BackendName | None,
+    net: Literal["auto", "plain", "proxy", "switch"],
+    original: bool,
+    as_json: bool,
+    report: Path,
+) -> int:
+    """Run what FILE (a .rbx of `chaos run`) holds, and compare.
+
+    Ends as the run does; with 7 when a simulation took another way than before.
+    """
+
+    def say(line: str) -> None:
+        click.echo(line, err=as_json)
+
+    try:
+        held = load_replay(file)
+        if original:
+            held = held.of_original()
+        directory = report.absolute() / file.stem
+        clear_place(directory)
+    except ScenarioError as exc:
+        raise click.UsageError(str(exc)) from exc
+    place = backend or held.backend
+    target = "" if place == "sim" else held.target
+    if target:
+        check_target(target, held.mode, place, say)
+    options = Options(backend=place, net=net, target=target, mode=held.mode, say=say)
+    try:
+        with Interruptible():
+            replayed = run_replay(held, options, directory=directory)
+        outcome = replayed.outcome
+        if outcome.judgement is not None and outcome.record is not None:
+            again = f"rocketbed chaos replay {file}"
+            page = write_report(directory, outcome.judgement, outcome.record, again=again)
+    except (OSError, BackendError) as exc:
+        return tell_failure(exc, say, as_json=as_json)
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    if outcome.judgement is None or outcome.record is None:
+        say(f"the run failed: {outcome.error}")
+        if as_json:
+            click.echo(json.dumps({"verdict": outcome.verdict, "error": outcome.error}))
+        return outcome.exit_code
+    say(summary_text(outcome.judgement, outcome.record))
+    say(f"report: {page}")
+    say(replayed.comparison())
+    if replayed.same_digest is not None:
+        say("the same run to the last event" if replayed.same_digest else replayed.note)
+    if as_json:
+        row = {
+            **outcome.judgement.as_row(),
+            "same_digest": replayed.same_digest,
+            "same_finding": replayed.same_finding,
+            "note": replayed.note,
+        }
+        click.echo(json.dumps(row, indent=1))
+    return EXIT_NOT_REPEATABLE if replayed.same_digest is False else outcome.exit_code

@@ -1,0 +1,278 @@
+"""`rocketbed chaos run`: one scenario, one seed or many."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, Literal
+
+import click
+
+from rocketbed.chaos.hunt.campaign import (
+    EXIT_HARNESS,
+    Campaign,
+    CampaignOptions,
+    CrashPoints,
+    run_campaign,
+    run_key,
+)
+from rocketbed.chaos.hunt.runner import Options, explain, is_full
+from rocketbed.chaos.report.text import summary_text
+from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.trial.api import BackendError
+from rocketbed.cli.interrupts import Interruptible
+from rocketbed.pipeline.agreement import second_judge
+
+
+@click.command()
+@click.argument("scenario")
+@click.option(
+    "--backend",
+    type=click.Choice(["sim", "process", "docker"]),
+    default="sim",
+    show_default=True,
+    help="In simulation, on real processes, or in containers.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="What is drawn; else random.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Run so many seeds from --seed on.")
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--net",
+    type=click.Choice(["auto", "plain", "proxy", "switch"]),
+    default="auto",
+    show_default=True,
+    help="What lies between real processes.",
+)
+@click.option(
+    "--target",
+    metavar="SOFTWARE",
+    default="",
+    help="A real RocketMQ in place of our nodes: rocketmq:5.3.3, DIR, or image:NAME (docker).",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["classic", "controller"]),
+    default="classic",
+    show_default=True,
+    help="With --target: roles as configured, or elected by a controller.",
+)
+@click.option("--quick", is_flag=True, help="A short form of the scenario.")
+@click.option("--strict", is_flag=True, help="End with 5 if a step had to be skipped.")
+@click.option("--no-shrink", is_flag=True, help="Do not look for a shorter failing plan.")
+@click.option(
+    "--corpus",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep plans that reached new places there; half of the seeds vary one of them.",
+)
+@click.option(
+    "--crash-points", metavar="NODE", help="NODE dies, in each run at another disk event."
+)
+@click.option("--power", is_flag=True, help="With --crash-points: by a power cut, not a kill.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    help="With --crash-points: how many places of each seed.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/chaos"),
+    show_default=True,
+    help="Directory for the pages of runs, and for what failed.",
+)
+@click.option(
+    "--verify",
+    type=click.Choice(["spark"]),
+    help="Judge each run a second time: by Spark's verify, which has to agree.",
+)
+@click.option(
+    "--live",
+    "is_live",
+    is_flag=True,
+    help="Watch the run in a browser and break it by hand, until you end it; --backend process.",
+)
+@click.option(
+    "--live-port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="The page's port on 127.0.0.1; else a free one.",
+)
+def run(
+    scenario: str,
+    backend: Literal["sim", "process", "docker"],
+    seed: int | None,
+    seeds: int | None,
+    jobs: int,
+    net: Literal["auto", "plain", "proxy", "switch"],
+    target: str,
+    mode: Literal["classic", "controller"],
+    quick: bool,
+    strict: bool,
+    no_shrink: bool,
+    corpus: Path | None,
+    crash_points: str | None,
+    power: bool,
+    sample: int,
+    as_json: bool,
+    report: Path,
+    verify: str | None,
+    is_live: bool,
+    live_port: int,
+) -> int:
+    """Run SCENARIO, a name from `chaos list` or a file (.toml, .py), and judge it."""
+
+    def say(line: str) -> None:
+        click.echo(line, err=as_json)
+
+    first = SystemRandom().randrange(1_000_000) if seed is None else seed
+    numbers = range(first, first + (seeds or 1))
+    options = Options(backend=backend, net=net, target=target, mode=mode, say=say)
+    if is_live:
+        from rocketbed.cli.chaos.live import LiveOptions, live
+
+        check_live(seeds, corpus, crash_points, verify, strict)
+        asked = LiveOptions(
+            options=options, seed=seed, quick=quick, report=report, port=live_port, as_json=as_json
+        )
+        return live(scenario, asked, say)
+    check_target(target, mode, backend, say)
+    points = CrashPoints(node=crash_points, power=power, sample=sample) if crash_points else None
+    try:
+        family = load_scenario(scenario)
+        family.plan(first, backend, quick=quick)
+        campaign = CampaignOptions(
+            options=options,
+            seeds=numbers,
+            jobs=jobs if backend == "sim" else 1,
+            quick=quick,
+            report=report.absolute(),
+            strict=strict,
+            shrink=not no_shrink,
+            second_judge=second_judge(verify, say),
+            corpus=corpus,
+            crash_points=points,
+        )
+        with Interruptible():
+            result = run_campaign(family, campaign, say)
+    except ScenarioError as exc:
+        raise click.UsageError(str(exc)) from exc
+    except (OSError, BackendError) as exc:
+        return tell_failure(exc, say, as_json=as_json)
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    tell(result, say)
+    if as_json:
+        click.echo(json.dumps(as_row(result), indent=1))
+    return result.exit_code
+
+
+def check_live(*others: object) -> None:
+    """Refuse what makes no sense beside --live."""
+    if any(others):
+        raise click.UsageError(
+            "--live is one run that you end: no --seeds, --corpus, --crash-points, --verify,"
+            " --strict"
+        )
+
+
+def check_target(
+    target: str,
+    mode: Literal["classic", "controller"],
+    backend: str,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Have the software that is to be run, or end with what to do."""
+    if not target:
+        if mode == "controller":
+            raise click.UsageError("--mode is of a real RocketMQ: add --target rocketmq:5.3.3")
+        return
+    if backend == "sim":
+        raise click.UsageError(
+            "--target needs real processes: add --backend process (or docker: containers)"
+        )
+    from rocketbed.chaos.foreign.installation import InstallationError
+    from rocketbed.chaos.foreign.target import foreign_host
+
+    try:
+        if backend == "docker":
+            from rocketbed.chaos.docker.client import Daemon
+            from rocketbed.chaos.foreign.contained import ready_target
+
+            with Daemon.connect() as daemon:
+                ready_target(daemon, target, say)
+        else:
+            foreign_host(target, mode)
+    except ScenarioError as exc:
+        raise click.UsageError(str(exc)) from exc
+    except (InstallationError, BackendError) as exc:
+        raise Unavailable(str(exc)) from exc
+
+
+class Unavailable(click.ClickException):
+    """What was asked for cannot be had here."""
+
+    exit_code = EXIT_HARNESS
+
+
+def tell(result: Campaign, say: Callable[[str], None]) -> None:
+    """What came of it, for people."""
+    if len(result.outcomes) == 1:
+        outcome = result.outcomes[0]
+        if outcome.judgement is None or outcome.record is None:
+            say(f"the run failed: {outcome.error}")
+        else:
+            say(summary_text(outcome.judgement, outcome.record))
+            if outcome.directory is not None:
+                say(f"report: {outcome.directory / 'index.html'}")
+    else:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
+        say(f"{len(result.outcomes)} runs, {result.simulated_s:.0f} simulated seconds: {counts}")
+    if result.new_points:
+        say(f"{result.new_points} places were reached for the first time")
+    for path in result.replays.values():
+        say(f"again: rocketbed chaos replay {path}")
+
+
+def tell_failure(
+    error: OSError | BackendError, say: Callable[[str], None], *, as_json: bool
+) -> int:
+    """The harness could not write its files, or has no place to run; the exit code."""
+    foreseen = is_full(error) or isinstance(error, BackendError)
+    text = explain(error) if foreseen else f"the harness cannot go on: {error}"
+    say(f"the run failed: {text}")
+    if as_json:
+        click.echo(
+            json.dumps({"verdict": "harness-error", "exit_code": EXIT_HARNESS, "error": text})
+        )
+    return EXIT_HARNESS
+
+
+def as_row(result: Campaign) -> dict[str, Any]:
+    """What came of it, for programs: of one run its verdict, of many a table."""
+    rows = []
+    for outcome in result.outcomes:
+        row: dict[str, Any] = {"seed": outcome.plan.seed, "verdict": outcome.verdict}
+        if outcome.judgement is not None:
+            row = {**outcome.judgement.as_row(), **row}
+        if outcome.error:
+            row["error"] = outcome.error
+        if outcome.directory is not None:
+            row["directory"] = str(outcome.directory)
+        if (replay := result.replays.get(run_key(outcome.plan))) is not None:
+            row["replay"] = str(replay)
+        rows.append(row)
+    if len(rows) == 1:
+        return {**rows[0], "exit_code": result.exit_code}
+    return {
+        "scenario": result.family.name,
+        "exit_code": result.exit_code,
+        "simulated_s": round(result.simulated_s, 3),
+        "counts": dict(result.counts),
+        "not_repeatable": result.not_repeatable,
+        "new_points": result.new_points,
+        "runs": rows,
+    }

@@ -1,0 +1,72 @@
+"""`rocketbed pipeline campaign`: simulation seeds on Spark."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rocketbed.cli.pipeline.options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.campaign import CONF, CampaignOptions
+from rocketbed.pipeline.jobs.campaign import campaign as campaign_job
+from rocketbed.pipeline.jobs.seeds import SeedOptions
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first.")
+@click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--quick", is_flag=True, help="A short form of the scenario.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=1), default=300.0, show_default=True,
+    help="Seconds that one seed may take.",
+)  # fmt: skip
+@click.option(
+    "--memory", "memory_mib", type=click.IntRange(min=64), default=1024, show_default=True,
+    help="MiB that one seed may take.",
+)  # fmt: skip
+@click.option("--resume", is_flag=True, help="Go on with the campaign in --out.")
+@job_options()
+def campaign(
+    scenario: str,
+    seed: int,
+    seeds: int,
+    quick: bool,
+    timeout_s: float,
+    memory_mib: int,
+    resume: bool,
+    **common: Any,
+) -> int:
+    """Run many seeds of SCENARIO (a name from `chaos list`, or a file) in simulation.
+
+    Every seed runs in a process of its own. What did not pass is kept in --out with its replay
+    file; results are there as they come, so an interrupted campaign goes on with --resume.
+    """
+    settings = settings_of(common)
+    out = settings.out or Path("out/campaign")
+    if not any(scenario.endswith(end) for end in (".toml", ".py")):
+        known = _scenario_names()
+        if scenario not in known:
+            raise click.UsageError(f"no scenario {scenario!r}: {', '.join(known)}, or a file")
+    else:
+        scenario = str(Path(scenario).absolute())
+    options = CampaignOptions(
+        seeds=SeedOptions(
+            scenario=scenario,
+            out=str(out.absolute()),
+            quick=quick,
+            timeout_s=timeout_s,
+            memory_mib=memory_mib,
+        ),
+        first=seed,
+        count=seeds,
+        resume=resume,
+    )
+    settings = replace(settings, conf=CONF | settings.conf)
+    return do_job("campaign", settings, lambda job: campaign_job(job, options))
+
+
+def _scenario_names() -> list[str]:
+    from rocketbed.chaos.scenario.library import scenario_names
+
+    return list(scenario_names())

@@ -1,0 +1,37 @@
+"""`rocketbed pipeline replay`: messages of one cluster sent again into another."""
+
+from typing import Any
+
+import click
+
+from rocketbed.cli.pipeline.options import do_job, job_options, settings_of
+from rocketbed.pipeline.jobs.replay.job import ReplayOptions
+from rocketbed.pipeline.jobs.replay.job import replay as replay_job
+
+_TIME = "TIME"
+
+
+@click.command()
+@job_options("store", "endpoints", "mode")
+@click.option(
+    "--target", required=True, metavar="HOST:PORT,...", help="Name servers of the target."
+)
+@click.option("--topic", "topics", multiple=True, help="Only this topic; again for more.")
+@click.option("--start", default="", metavar=_TIME, help="Stored at or after; ISO 8601 or ms.")
+@click.option("--end", default="", metavar=_TIME, help="Stored before.")
+@click.option("--start-offset", type=click.IntRange(min=0), help="From this byte of the log on.")
+@click.option("--end-offset", type=click.IntRange(min=0), help="Up to this byte of the log.")
+@click.option(
+    "--speed", type=float, metavar="X",
+    help="Keep the gaps between messages, X times as fast. Default: as fast as it goes.",
+)  # fmt: skip
+@click.option("--rate", type=float, metavar="N", help="N messages a second.")
+@click.option("--create-topics", is_flag=True, help="Make topics that the target lacks.")
+def replay(**given: Any) -> int:
+    """Send a range of messages, from stores or a live cluster, into another live cluster.
+
+    Every queue keeps its order. Each message gets a new id and keeps its old one in RB_ORIGIN.
+    """
+    settings = settings_of(given)
+    options = ReplayOptions(**given)
+    return do_job("replay", settings, lambda job: replay_job(job, options))

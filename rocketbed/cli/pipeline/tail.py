@@ -1,0 +1,75 @@
+"""`rocketbed pipeline tail`: messages as they come."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rocketbed.cli.interrupts import Interruptible
+from rocketbed.cli.pipeline.options import job_options, settings_of, summary
+from rocketbed.pipeline.jobs.common import run_job
+from rocketbed.pipeline.jobs.tail.job import STARTS, TailOptions
+from rocketbed.pipeline.jobs.tail.job import tail as tail_job
+from rocketbed.pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE
+
+
+@click.command()
+@job_options("store", "endpoints", "mode", "columns")
+@click.option("--topic", multiple=True, help="Only this topic; again for more.")
+@click.option(
+    "--from", "start", type=click.Choice(STARTS), default="latest", show_default=True,
+    help="Where to begin, when there is no checkpoint.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="End when all is read that is there now.")
+@click.option(
+    "--checkpoint", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Where it is kept how far files are written; default: _checkpoint in --out.",
+)  # fmt: skip
+@click.option(
+    "--every", "every_s", type=click.FloatRange(min=0.0), metavar="SECONDS",
+    help="A batch so often; default: 0.25 for lines, 10 for files.",
+)  # fmt: skip
+def tail(
+    topic: tuple[str, ...],
+    start: str,
+    once: bool,
+    checkpoint: Path | None,
+    every_s: float | None,
+    **common: Any,
+) -> int:
+    """Print messages as they are stored, a line each (--json: as JSON), or write them to --out.
+
+    Ctrl-C ends it. The report goes to --report; standard output has the messages only.
+    """
+    settings = settings_of(common)
+    options = TailOptions(
+        topics=topic,
+        start=start,
+        once=once,
+        as_json=settings.as_json,
+        checkpoint=checkpoint,
+        every_s=every_s,
+    )
+    with Interruptible():
+        report = run_job("tail", settings, lambda job: tail_job(job, options, _write))
+    if report.exit_code == EXIT_USAGE:
+        raise click.UsageError(report.error)
+    if report.exit_code == EXIT_INTERRUPTED:
+        raise click.Abort
+    if report.error:
+        click.echo(f"rocketbed: {report.error}", err=True)
+    click.echo(summary(report), err=True)
+    return report.exit_code
+
+
+def _write(line: str) -> None:
+    """A line at once, for whoever reads at the other end."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise

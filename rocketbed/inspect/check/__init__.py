@@ -1,0 +1,1 @@
+"""The checks of `rocketbed store fsck`, one file for each part of a store."""

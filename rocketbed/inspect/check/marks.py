@@ -1,0 +1,173 @@
+"""Do checkpoint, abort file and configuration say the truth about the files?
+
+Rules S11, S12, S15, S16 and S18 of chaos.md 2.7, as far as one directory shows them.
+"""
+
+import os
+from typing import Any
+
+from rocketbed.inspect.check.queues import LogFacts
+from rocketbed.inspect.config import read_json
+from rocketbed.inspect.directory import Checkpoint, StoreDirectory
+from rocketbed.inspect.findings import Findings, Severity
+from rocketbed.inspect.marks import CKPT_NAME
+
+CHECKPOINT_SIZE = 4096
+_REMOVE_CHECKPOINT = (
+    "with the broker stopped, create abort and delete checkpoint: recovery then reads the whole log"
+)
+
+
+def check_lock(directory: StoreDirectory, findings: Findings) -> bool:
+    """S18: whether a process holds the store; it is then read while it changes."""
+    holder = directory.lock_holder()
+    if holder is None:
+        return False
+    what = f"process {holder} holds the store: it is live, and what follows is a moving picture"
+    findings.add("S18", Severity.NOTE, "lock", what)
+    return True
+
+
+def check_checkpoint(
+    directory: StoreDirectory, facts: LogFacts, last_store_ms: int, findings: Findings
+) -> None:
+    """S11: no time above the last record's, no offset above the end of the log."""
+    checkpoint = directory.checkpoint
+    if checkpoint is None:
+        what = "missing: an unclean stop will read all of the log"
+        findings.add("S11", Severity.NOTE, "checkpoint", what)
+        return
+    size = os.path.getsize(directory.path("checkpoint"))
+    if size != CHECKPOINT_SIZE:
+        what = f"{size} bytes long instead of {CHECKPOINT_SIZE}"
+        findings.add("S11", Severity.DAMAGE, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
+    for what in _ahead(checkpoint, facts, last_store_ms):
+        findings.add("S11", Severity.DAMAGE, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
+
+
+def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
+    """S11 for rocketbed's own mark, and a cut that was not finished."""
+    marks = directory.marks
+    if marks is None or not marks.trusted:
+        return
+    if marks.durable_offset > facts.end:
+        what = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
+        advice = "take the missing end from a replica"
+        findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, offset=facts.end, advice=advice)
+    if marks.cut_to is not None:
+        what = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
+        findings.add("S13", Severity.TAIL, CKPT_NAME, what, offset=marks.cut_to)
+
+
+def _ahead(checkpoint: Checkpoint, facts: LogFacts, last_store_ms: int) -> list[str]:
+    times = (
+        ("log time", checkpoint.physic_ms),
+        ("queue time", checkpoint.logics_ms),
+        ("index time", checkpoint.index_ms),
+    )
+    offsets = (
+        ("confirm offset", checkpoint.confirm_offset),
+        ("queue offset", checkpoint.logics_offset),
+    )
+    return [
+        f"{name} {value} is after the last record's {last_store_ms}"
+        for name, value in times
+        if value > last_store_ms
+    ] + [
+        f"{name} {value} is beyond the end of the log {facts.end}"
+        for name, value in offsets
+        if value > facts.end
+    ]
+
+
+def check_abort(directory: StoreDirectory, findings: Findings, *, torn: bool, behind: bool) -> None:
+    """S12: without an abort file the last stop was clean, so nothing may be unfinished.
+
+    `torn`: the log ends in bytes that are no record; `behind`: queues or index lack its end.
+    """
+    if directory.has_abort:
+        lines = directory.abort_lines()
+        process = f" by process {lines[0]}" if lines and lines[0].isdigit() else ""
+        what = f"the store was not stopped cleanly{process}, or is in use"
+        findings.add("S12", Severity.NOTE, "abort", what)
+    elif torn or behind:
+        unfinished = " and ".join(
+            part for part, true in (("log", torn), ("queues or index", behind)) if true
+        )
+        what = f"missing, which says that the stop was clean, but {unfinished} are unfinished"
+        advice = "create an empty file abort and delete checkpoint, so that recovery reads the log"
+        findings.add("S12", Severity.DAMAGE, "abort", what, advice=advice)
+
+
+def check_config(directory: StoreDirectory, log_topics: set[str], findings: Findings) -> None:
+    """S15: every JSON file can be read; and the topic table knows the topics of the log."""
+    for name in directory.config_files():
+        if name.endswith((".json", ".json.bak")):
+            _check_json(directory, name, findings)
+    topics = directory.topics()
+    if topics is None:
+        return
+    for topic in sorted(log_topics - topics.keys()):
+        what = f"{topic} has messages in the log and is not in the table"
+        advice = "create the topic before consumers ask for it"
+        findings.add("topics", Severity.NOTE, "config/topics.json", what, advice=advice)
+
+
+def _check_json(directory: StoreDirectory, name: str, findings: Findings) -> None:
+    path = directory.path("config", name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if text.strip():
+            read_json(text)
+            return
+        what = "empty"
+    except FileNotFoundError:
+        return
+    except (ValueError, OSError) as error:
+        what = f"cannot be read: {error}"
+    is_backup = name.endswith(".bak")
+    severity = Severity.TAIL if is_backup else Severity.DAMAGE
+    backup = name if is_backup else name + ".bak"
+    if is_backup:
+        advice = "the broker writes it anew"
+    elif directory.config(name) is not None:
+        advice = f"copy {backup} over it"
+    else:
+        advice = "restore it from a backup; the broker would start with defaults or not at all"
+    findings.add("S15", severity, os.path.join("config", name), what, advice=advice)
+
+
+def check_offsets(
+    directory: StoreDirectory, maxima: dict[tuple[str, int], int], findings: Findings
+) -> None:
+    """A group's committed offset beyond the end of its queue: it will be set back (T20)."""
+    table = directory.config("consumerOffset.json")
+    offsets: Any = table.get("offsetTable") if isinstance(table, dict) else None
+    if not isinstance(offsets, dict):
+        return
+    for name, row in sorted(offsets.items()):
+        topic, _, group = name.rpartition("@")
+        for queue_id, committed in row.items() if isinstance(row, dict) else ():
+            known = str(queue_id).isdigit() and isinstance(committed, int)
+            maximum = maxima.get((topic, int(queue_id))) if known else None
+            if maximum is not None and committed > maximum:
+                what = f"{group} committed {committed} of {topic}/{queue_id}, its end is {maximum}"
+                advice = "messages were lost behind the end; the group will be set back"
+                file = "config/consumerOffset.json"
+                findings.add("S16", Severity.NOTE, file, what, offset=committed, advice=advice)
+
+
+def check_minimum(directory: StoreDirectory, facts: LogFacts, findings: Findings) -> None:
+    """S16: pre-blanks in front while the log begins at 0 give RocketMQ a minimum of 0 (T6)."""
+    if facts.minimum:
+        return
+    for (topic, queue_id), queue in sorted(directory.queues.items()):
+        first = next(queue.units(), None)
+        if first is not None and first.is_pre_blank:
+            what = (
+                f"{topic} queue {queue_id} begins with a pre-blank at slot {first.slot}: RocketMQ"
+            )
+            what += " counts it as its first message after a restart"
+            file = directory.relative(queue.segments[0].path)
+            findings.add("S16", Severity.NOTE, file, what, offset=first.slot)

@@ -1,0 +1,276 @@
+"""The whole check of a store directory: files, log, queues, index, marks.
+
+One pass over the log, one over each queue file, one over the index, in step. Memory is bounded by
+the number of queues (20 KB each) and one slot table. Nothing is changed. What the rules mean and
+how grave each breach is stands with them in `check_files`, `check_queues`, `check_index` and
+`check_marks`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rocketbed.inspect.check.files import check_files
+from rocketbed.inspect.check.index import IndexChecker
+from rocketbed.inspect.check.marks import (
+    check_abort,
+    check_checkpoint,
+    check_config,
+    check_lock,
+    check_minimum,
+    check_offsets,
+    check_own_marks,
+)
+from rocketbed.inspect.check.queues import (
+    BatchCursor,
+    LogFacts,
+    QueueCursor,
+    check_empty_segments,
+    dispatched_position,
+)
+from rocketbed.inspect.commitlog import Filler, Hole, LogEnd
+from rocketbed.inspect.directory import StoreDirectory
+from rocketbed.inspect.dispatch import BATCH, PLAIN, Dispatcher, Target
+from rocketbed.inspect.findings import Finding, Findings, Severity
+from rocketbed.inspect.record import SYS_ROLLBACK, SYS_TRANSACTION, Fault, Scanned
+
+_PROGRESS_BYTES = 16 << 20
+_CHECKSUM_RULES = {"record-crc", "record-property-crc"}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found."""
+
+    root: str
+    live: bool
+    """Whether a process held the store meanwhile."""
+    log_min: int
+    log_end: int
+    records: int
+    queues: int
+    index_files: int
+    last_store_ms: int
+    """The greatest store time of the log, milliseconds; 0 for an empty one."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def worst(self) -> Severity:
+        """The gravest finding: also the exit status of `rocketbed store fsck`."""
+        return max((finding.severity for finding in self.findings), default=Severity.NOTE)
+
+    @property
+    def verdict(self) -> str:
+        """`good`, `torn tail` or `damage`."""
+        return ("good", "torn tail", "damage")[self.worst]
+
+    def as_row(self) -> dict[str, object]:
+        """The report as JSON fields."""
+        return {
+            "directory": self.root,
+            "verdict": self.verdict,
+            "live": self.live,
+            "logMin": self.log_min,
+            "logEnd": self.log_end,
+            "records": self.records,
+            "queues": self.queues,
+            "indexFiles": self.index_files,
+            "lastStoreTimestamp": self.last_store_ms,
+            "findings": [finding.as_row() for finding in self.findings],
+        }
+
+
+def check_store(
+    directory: StoreDirectory, progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Check everything that one directory can show.
+
+    `progress(done, total)` is called with bytes of the log, every 16 MiB.
+    """
+    findings = Findings()
+    live = check_lock(directory, findings)
+    check_files(directory, findings)
+    unclean = live or directory.has_abort
+    facts = LogFacts(directory.log.min_offset, 0, unclean, dispatched_position(directory))
+    checker = _LogChecker(directory, findings, facts)
+    checker.run(progress)
+    facts = checker.facts
+    check_empty_segments(directory, findings, unclean=facts.unclean)
+    check_checkpoint(directory, facts, checker.last_store_ms, findings)
+    check_own_marks(directory, facts, findings)
+    if not live:
+        check_abort(directory, findings, torn=checker.torn, behind=checker.behind)
+    check_config(directory, checker.dispatcher.topic_names(), findings)
+    maxima = {key: cursor.next for key, cursor in checker.cursors.items() if cursor.next >= 0}
+    check_offsets(directory, maxima, findings)
+    check_minimum(directory, facts, findings)
+    return Report(
+        root=directory.root,
+        live=live,
+        log_min=facts.minimum,
+        log_end=facts.end,
+        records=checker.records,
+        queues=len(directory.queues) + len(directory.batch_queues),
+        index_files=len(directory.index_listing.segments),
+        last_store_ms=checker.last_store_ms,
+        findings=findings.all(),
+    )
+
+
+@dataclass
+class _LogChecker:
+    """The pass over the log, with queues and index in step."""
+
+    directory: StoreDirectory
+    findings: Findings
+    facts: LogFacts
+    """Its end is known when the log has been read."""
+    records: int = 0
+    last_store_ms: int = 0
+    torn: bool = False
+    behind: bool = False
+    """Whether queues or index lack the end of the log."""
+    cursors: dict[tuple[str, int], QueueCursor] = field(default_factory=dict)
+    batches: dict[tuple[str, int], BatchCursor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        files = self.directory.index_files
+        names = [self.directory.relative(index.file.path) for index in files]
+        self.index = IndexChecker(files, names, self.findings, self.facts) if files else None
+        self.dispatcher = Dispatcher(self.directory)
+        self._steps_back = self._keys = 0
+
+    def run(self, progress: Callable[[int, int], None] | None) -> None:
+        """Read the log to its end."""
+        log = self.directory.log
+        total = sum(segment.size for segment in log.segments)
+        told = first = log.min_offset
+        for item in log.scan():
+            if type(item) is Scanned:
+                self._record(item)
+                if progress is not None and item.offset - told > _PROGRESS_BYTES:
+                    told = item.offset
+                    progress(told - first, total)
+            elif isinstance(item, Hole):
+                self._hole(item)
+            elif isinstance(item, LogEnd):
+                self._end(item)
+            else:
+                assert isinstance(item, Filler)
+        facts = self.facts
+        for cursor in self._all_cursors():
+            self.behind |= cursor.finish(facts)
+        if self.index is not None:
+            self.behind |= self.index.finish(facts)
+        elif self._keys and self.directory.index_layout is not None:
+            what = "there is no index: nothing is found by key"
+            self.findings.add("S10", Severity.NOTE, "index", what, advice="rebuild, if wanted")
+        if self._steps_back:
+            what = f"store times step back {self._steps_back} times (clock, or old bytes: T4, T17)"
+            self.findings.add("S1", Severity.NOTE, "commitlog", what)
+
+    def _record(self, entry: Scanned) -> None:
+        self.records += 1
+        if entry.store_ms >= self.last_store_ms:
+            self.last_store_ms = entry.store_ms
+        else:
+            self._steps_back += 1
+        if entry.topic == b"!" and entry.sys_flag & SYS_TRANSACTION == SYS_ROLLBACK:
+            what = (
+                f"{entry.size} bytes at {entry.offset} are a closed hole; messages were lost here"
+            )
+            self.findings.add("S9", Severity.NOTE, "commitlog", what, offset=entry.offset)
+        dispatch = self.dispatcher.dispatch(entry)
+        for target in dispatch.targets:
+            self._expect(target, entry)
+        self._keys += len(dispatch.keys)
+        if self.index is not None and dispatch.keys:
+            topic_hash = dispatch.topic.hash
+            hashes = [topic_hash.key_hash(key) for key in dispatch.keys]
+            self.index.expect(
+                entry.offset,
+                entry.store_ms,
+                hashes,
+                topic_hash,
+                dispatch.tags,
+                gone=dispatch.gone,
+            )
+
+    def _expect(self, target: Target, entry: Scanned) -> None:
+        key = target.topic, target.queue_id
+        if target.kind is PLAIN:
+            cursor = self.cursors.get(key)
+            if cursor is None:
+                cursor = self._cursor(key)
+                cursor.begin(target.slot, self.directory.log.min_offset)
+            cursor.expect(target.slot, entry.offset, entry.size, target.tag_code)
+        else:
+            assert target.kind is BATCH
+            batch = self.batches.get(key)
+            if batch is None:
+                batch = self._batch_cursor(key)
+            batch.expect(target.batch_unit(entry), self.facts)
+
+    def _cursor(self, key: tuple[str, int]) -> QueueCursor:
+        queue = self.directory.queues.get(key)
+        extension = self.directory.extensions.get(key)
+        name = f"consumequeue/{key[0]}/{key[1]}"
+        cursor = self.cursors[key] = QueueCursor(name, queue, extension, self.findings)
+        return cursor
+
+    def _batch_cursor(self, key: tuple[str, int]) -> BatchCursor:
+        queue = self.directory.batch_queues.get(key)
+        name = f"batchconsumequeue/{key[0]}/{key[1]}"
+        cursor = self.batches[key] = BatchCursor(name, queue, self.findings)
+        return cursor
+
+    def _all_cursors(self) -> list[QueueCursor | BatchCursor]:
+        for key in self.directory.queues.keys() - self.cursors.keys():
+            self._cursor(key)
+        for key in self.directory.batch_queues.keys() - self.batches.keys():
+            self._batch_cursor(key)
+        return [
+            *(cursor for _, cursor in sorted(self.cursors.items())),
+            *(cursor for _, cursor in sorted(self.batches.items())),
+        ]
+
+    def _hole(self, hole: Hole) -> None:
+        size = hole.end - hole.offset
+        what = (
+            f"{size} bytes from {hole.offset} are no record ({_say(hole.fault)}), good ones follow"
+        )
+        advice = (
+            "take the bytes from a replica; recovery by RocketMQ would cut off all that follows"
+        )
+        rule = "S2" if hole.fault.rule in _CHECKSUM_RULES else "S9"
+        if hole.fault.rule == "log-gap":
+            rule = "S1"
+        file = self._file_at(hole.offset)
+        self.findings.add(rule, Severity.DAMAGE, file, what, offset=hole.offset, advice=advice)
+
+    def _end(self, end: LogEnd) -> None:
+        self.facts = self.facts._replace(end=end.offset)
+        flushed = self.directory.log.flushed_offset
+        if flushed is not None and end.offset < flushed:
+            what = f"the log ends at {end.offset}, it was on disk up to {flushed}"
+            advice = "take the bytes from a replica; acknowledged messages are missing"
+            file = self._file_at(end.offset)
+            self.findings.add("S9", Severity.DAMAGE, file, what, offset=end.offset, advice=advice)
+        if end.torn_at is None or end.fault is None:
+            return
+        self.torn = True
+        what = f"the log ends at {end.offset}; behind it are bytes of no record ({_say(end.fault)})"
+        advice = "nothing to do: the next start of the broker cuts it off"
+        self.findings.add(
+            "S13", Severity.TAIL, self._file_at(end.offset), what, offset=end.offset, advice=advice
+        )
+
+    def _file_at(self, offset: int) -> str:
+        log = self.directory.log
+        number = log.index_at(offset)
+        if number is None:
+            return "commitlog"
+        return self.directory.relative(log.segments[number].path)
+
+
+def _say(fault: Fault) -> str:
+    return f"{fault.rule}: {fault.what}"

@@ -1,0 +1,1 @@
+"""The three header encodings of a frame: RocketMQ's JSON and binary, and our positional msgpack."""
