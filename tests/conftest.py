@@ -1,3 +1,3 @@
 """What tests in more than one folder share."""
 
-pytest_plugins = ["tests.docker_daemon"]
+pytest_plugins = ["tests.support.docker_daemon"]

@@ -11,8 +11,8 @@ import trio
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.server import LiveServer
 from rocketbed.world.real import real_world
-from tests.browser.devtools import Browser, browser
-from tests.process.live_support import Live, live, run_live
+from tests.support.devtools import Browser, browser
+from tests.support.live_page import Live, live, run_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 OVERFLOW = """[...document.querySelectorAll("body *")]

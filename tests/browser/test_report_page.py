@@ -8,7 +8,7 @@ import pytest
 from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.scenario.library import load_scenario
-from tests.browser.devtools import drawn
+from tests.support.devtools import drawn
 
 pytestmark = pytest.mark.slow
 MEASURE = """<script>

@@ -11,7 +11,7 @@ from rocketbed.chaos.scenario.family import shorten
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
-from tests.docker_daemon import nothing_left
+from tests.support.docker_daemon import nothing_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
 SHORT = (9.0, 8.0)

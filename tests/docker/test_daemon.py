@@ -13,7 +13,7 @@ import pytest
 from rocketbed.chaos.docker.client import LABEL, Daemon
 from rocketbed.chaos.docker.image import IMAGE, ready_image
 from rocketbed.chaos.host.loop_device import mounts_at_or_below
-from tests.docker.support import ENDLESS, WAIT_S, wait_for
+from tests.support.containers import ENDLESS, WAIT_S, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.docker.client import Daemon
-from tests.docker_daemon import nothing_left
-from tests.process.live_support import live, run_live
 from tests.process.test_live_run import rocketbed
+from tests.support.docker_daemon import nothing_left
+from tests.support.live_page import live, run_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.suites import run_suite
 from tests.plugin.test_bodies import EXAMPLE
+from tests.support.suites import run_suite
 
 PLAIN = """
 def test_plain(cluster, chaos):

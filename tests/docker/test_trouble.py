@@ -17,7 +17,7 @@ from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.host.janitor.record import Run
 from rocketbed.chaos.host.ports import HOST, free_port
 from rocketbed.chaos.process.disk.volume import Volume
-from tests.docker.support import ENDLESS, WAIT_S, wait_for
+from tests.support.containers import ENDLESS, WAIT_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.peer.brokers import Site
-from tests.peer.installation import Installation, install
+from tests.support.peer.brokers import Site
+from tests.support.peer.installation import Installation, install
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,11 +7,11 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
 from rocketbed.inspect import Severity
-from tests.peer.brokers import Kind, Site
-from tests.peer.directories import assert_sound
-from tests.peer.java_client import JavaClient
-from tests.peer.rows import Row
-from tests.peer.traffic import read, varied
+from tests.support.peer.brokers import Kind, Site
+from tests.support.peer.directories import assert_sound
+from tests.support.peer.java_client import JavaClient
+from tests.support.peer.rows import Row
+from tests.support.peer.traffic import read, varied
 
 TOPIC = "PeerBatchCQ"
 Contents = list[tuple[int, int, bytes, str | None, tuple[str, ...], int]]

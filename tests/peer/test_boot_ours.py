@@ -3,11 +3,11 @@
 import pytest
 
 from rocketbed.inspect import Severity
-from tests.peer.brokers import Broker, Site
-from tests.peer.directories import assert_sound
-from tests.peer.java_client import JavaClient
-from tests.peer.rows import Row, assert_held, by_key, by_place
-from tests.peer.traffic import query, read, varied, write
+from tests.support.peer.brokers import Broker, Site
+from tests.support.peer.directories import assert_sound
+from tests.support.peer.java_client import JavaClient
+from tests.support.peer.rows import Row, assert_held, by_key, by_place
+from tests.support.peer.traffic import query, read, varied, write
 
 TOPICS = ("PeerOne", "Peer-two_%|", "PeerBatch")
 SETTINGS = {"stop": {}, "kill": {"messageIndexSafe": "true"}}

@@ -1,11 +1,11 @@
 """rocketbed boots what a real broker left after SIGKILL under load, and gives it back."""
 
 from rocketbed.inspect import Severity
-from tests.peer.brokers import Site
-from tests.peer.directories import assert_sound
-from tests.peer.java_client import JavaClient
-from tests.peer.rows import assert_acknowledged, assert_held, by_key, by_place
-from tests.peer.traffic import query, read, varied, write
+from tests.support.peer.brokers import Site
+from tests.support.peer.directories import assert_sound
+from tests.support.peer.java_client import JavaClient
+from tests.support.peer.rows import assert_acknowledged, assert_held, by_key, by_place
+from tests.support.peer.traffic import query, read, varied, write
 
 LOAD, MIXED = "PeerLoad", "PeerMixed"
 QUEUES = 8

@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from rocketbed.inspect import Severity
-from tests.peer.brokers import Site
-from tests.peer.directories import assert_logs_equal, assert_sound
-from tests.peer.java_client import JavaClient
-from tests.peer.traffic import varied
+from tests.support.peer.brokers import Site
+from tests.support.peer.directories import assert_logs_equal, assert_sound
+from tests.support.peer.java_client import JavaClient
+from tests.support.peer.traffic import varied
 
 TOPIC = "PeerCut"
 QUEUES = 2

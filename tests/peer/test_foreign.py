@@ -16,7 +16,7 @@ from rocketbed.chaos.record import HISTORY_FILE
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
-from tests.peer.installation import Installation
+from tests.support.peer.installation import Installation
 
 KILLS = Plan(
     name="kills",

@@ -13,9 +13,9 @@ from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.cli.main import main
-from tests.docker_daemon import nothing_left
-from tests.peer.images import LIKE_THEIRS, NO_ROCKETMQ, NO_SHELL, build
-from tests.peer.installation import Installation
+from tests.support.docker_daemon import nothing_left
+from tests.support.peer.images import LIKE_THEIRS, NO_ROCKETMQ, NO_SHELL, build
+from tests.support.peer.installation import Installation
 
 pytestmark = pytest.mark.slow
 EMPTY_TABLE = "S15 config/"

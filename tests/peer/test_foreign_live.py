@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from rocketbed.chaos.hunt.replay import load_replay
-from tests.peer.installation import Installation
-from tests.process.live_support import live
+from tests.support.live_page import live
+from tests.support.peer.installation import Installation
 
 SCENARIO = """
 name = "by-hand"

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer.installation import PeerMissing, install
+from tests.support.peer.installation import PeerMissing, install
 
 
 @pytest.mark.parametrize("missing", ["java", "mvn", "javac"])
 def test_a_missing_tool_is_named_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str
 ) -> None:
-    monkeypatch.setattr("tests.peer.installation.DIRECTORY", tmp_path)
+    monkeypatch.setattr("tests.support.peer.installation.DIRECTORY", tmp_path)
     tools = {"java", "javac", "mvn"} - {missing}
     for tool in tools:
         (tmp_path / tool).write_text("#!/bin/sh\n")
@@ -24,7 +24,7 @@ def test_a_missing_tool_is_named_with_what_to_install(
 def test_a_failed_download_is_told_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("tests.peer.installation.DIRECTORY", tmp_path)
+    monkeypatch.setattr("tests.support.peer.installation.DIRECTORY", tmp_path)
     for tool in ("java", "javac"):
         (tmp_path / tool).write_text("#!/bin/sh\n")
     (tmp_path / "mvn").write_text("#!/bin/sh\necho no network\nexit 1\n")

@@ -9,10 +9,10 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent
 from rocketbed.client.producer import Producer
 from rocketbed.wire.bodies import MessageQueue
-from tests.peer.brokers import Broker, Site
-from tests.peer.java_client import JavaClient
-from tests.peer.rows import Row, assert_held, by_key, by_place
-from tests.peer.traffic import query, read, varied, write
+from tests.support.peer.brokers import Broker, Site
+from tests.support.peer.java_client import JavaClient
+from tests.support.peer.rows import Row, assert_held, by_key, by_place
+from tests.support.peer.traffic import query, read, varied, write
 
 MADE, FIRST_SEND, ORDERED = "PeerMade", "PeerFirstSend", "PeerOrdered"
 QUEUES = 5

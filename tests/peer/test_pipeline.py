@@ -17,7 +17,7 @@ from rocketbed.pipeline.sink.writer import TaskCommit, finish, send_partition
 from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.streams.queues import QueueLog, read_part
 from rocketbed.pipeline.wire.plan import WirePlan
-from tests.peer.brokers import Site
+from tests.support.peer.brokers import Site
 
 TOPIC = "PeerPipeline"
 

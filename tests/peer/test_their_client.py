@@ -6,11 +6,11 @@ from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.messages import Message
 from rocketbed.client.select import by_hash
 from rocketbed.wire.bodies import MessageQueue
-from tests.peer.brokers import SMALL_FILES
-from tests.peer.installation import Installation
-from tests.peer.java_client import JavaClient
-from tests.peer.rows import Row, Written, assert_held, by_key, by_place
-from tests.peer.traffic import read, varied
+from tests.support.peer.brokers import SMALL_FILES
+from tests.support.peer.installation import Installation
+from tests.support.peer.java_client import JavaClient
+from tests.support.peer.rows import Row, Written, assert_held, by_key, by_place
+from tests.support.peer.traffic import read, varied
 
 TOPICS = ("PeerPlain", "PeerMade")
 QUEUES = 6

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.suites import command, environment, run_pytest, run_suite
+from tests.support.suites import command, environment, run_pytest, run_suite
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.suites import run_suite
+from tests.support.suites import run_suite
 
 pytestmark = pytest.mark.slow
 

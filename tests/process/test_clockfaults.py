@@ -21,8 +21,8 @@ from rocketbed.remoting.errors import NotConnected
 from rocketbed.wire.command import request
 from rocketbed.wire.message import decode_messages
 from rocketbed.world.real import real_world
-from tests.broker_support import pull_fields, send_fields
-from tests.ports import free_port
+from tests.support.broker import pull_fields, send_fields
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.slow  # needs libfaketime
 

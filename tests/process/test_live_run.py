@@ -11,7 +11,7 @@ import pytest
 
 from rocketbed.chaos.record import RunRecord, read_record
 from rocketbed.chaos.scenario.step import At, Step, parse_step
-from tests.process.live_support import Live, live, run_live
+from tests.support.live_page import Live, live, run_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 LATE_S = 0.5

@@ -12,7 +12,7 @@ import trio
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.real import real_world
-from tests.process.fabric_support import (
+from tests.support.fabric import (
     check_replication,
     connected,
     dial,

@@ -26,7 +26,7 @@ from rocketbed.chaos.process.network.switch.rules import Rule
 from rocketbed.chaos.trial.api import BackendError, LinkState
 from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
-from tests.process.fabric_support import (
+from tests.support.fabric import (
     check_replication,
     connected,
     dial,

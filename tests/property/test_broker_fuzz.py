@@ -7,7 +7,7 @@ from rocketbed.node.broker.refusals import FEATURES
 from rocketbed.wire.command import Command, Encoding, RequestCode, request
 from rocketbed.wire.encoding.fields import plans
 from rocketbed.wire.encoding.registry import REQUESTS
-from tests.broker_support import Session, node_run
+from tests.support.broker import Session, node_run
 
 NAMES = sorted(
     {plan.name for header in REQUESTS.values() for plan in plans(header)}

@@ -23,7 +23,7 @@ from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.outcomes import refusal
 from rocketbed.world.real import RealDisk
-from tests.property.disk_calls import SEQUENCES, Call, perform
+from tests.support.disk_calls import SEQUENCES, Call, perform
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.inode import POWER_CUT_MODES, Inode
 from rocketbed.chaos.sim.outcomes import content_refusal, possible_lengths, possible_names, refusal
-from tests.property.disk_calls import SEQUENCES, Call, perform
+from tests.support.disk_calls import SEQUENCES, Call, perform
 
 
 async def play(disk: SimDisk, calls: list[Call]) -> None:

@@ -24,7 +24,7 @@ from rocketbed.inspect.config import read_json, read_properties
 from rocketbed.inspect.listing import describe, table
 from rocketbed.inspect.properties import Wanted, java_hash, parse_properties
 from rocketbed.inspect.record import dissect, scan_record
-from tests.unit.inspect_support import SETTINGS, Spec, build, check, encode, some
+from tests.support.stores import SETTINGS, Spec, build, check, encode, some
 
 COUNT = 30
 

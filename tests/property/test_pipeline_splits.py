@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketbed.inspect import Scanned, open_directory
-from tests.unit.pipeline.log_support import Log, Message, rows
+from tests.support.logs import Log, Message, rows
 
 COLUMNS = ["physical_offset", "size", "topic", "body", "crc_ok", "_corrupt"]
 

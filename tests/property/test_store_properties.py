@@ -7,10 +7,10 @@ from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog, PutFailed
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import decode_message
-from tests.sim.store_oracle import records_of
-from tests.sim.store_script import Driver, Ledger, config, derived
-from tests.sim.store_session import edited, put, session
-from tests.sim.store_session import settings as store_settings
+from tests.support.sim.store_oracle import records_of
+from tests.support.sim.store_script import Driver, Ledger, config, derived
+from tests.support.sim.store_session import edited, put, session
+from tests.support.sim.store_session import settings as store_settings
 
 MESSAGES = st.lists(
     st.tuples(

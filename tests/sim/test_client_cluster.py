@@ -16,7 +16,7 @@ from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue, SubscriptionGroupConfig
 from rocketbed.wire.command import Encoding
 from rocketbed.world.api import World
-from tests.sim.client_cluster import NAMESERVERS, SimCluster
+from tests.support.sim.client_cluster import NAMESERVERS, SimCluster
 
 
 def producer(world: World, **options: Any) -> Producer:

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
-from tests.sim.store_oracle import check_all, crash_kind, reboot
-from tests.sim.store_script import Ledger, config, recover, script
+from tests.support.sim.store_oracle import check_all, crash_kind, reboot
+from tests.support.sim.store_script import Ledger, config, recover, script
 
 KINDS = ["kill", "power-random", "power-strict", "power-prefix", "power-reorder"]
 QUICK = ("kill", "power-random")

@@ -3,7 +3,7 @@
 import trio
 
 from rocketbed.node.store.store import MessageStore
-from tests.sim.store_session import put, session, settings, settle
+from tests.support.sim.store_session import put, session, settings, settle
 
 KEYS = 20
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.sim.disk_image import DiskImage
-from tests.sim.promotion import Group
+from tests.support.sim.promotion import Group
 
 LOST, NEW = 140, 90
 SIZE = 1500

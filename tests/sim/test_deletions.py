@@ -6,8 +6,8 @@ import trio
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.command import RequestCode, request
-from tests.broker_support import Session, send_fields, with_node
-from tests.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+from tests.support.broker import Session, send_fields, with_node
+from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
 
 
 def slow(disk: SimDisk) -> None:

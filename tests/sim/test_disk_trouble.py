@@ -10,7 +10,7 @@ from rocketbed.chaos.sim.faults import Fault
 from rocketbed.node.store.errors import PutFailed, StoreFailed
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
-from tests.sim.store_session import HOST, ROOT, edited, pull, put, session, settings, settle
+from tests.support.sim.store_session import HOST, ROOT, edited, pull, put, session, settings, settle
 
 LOG = f"{ROOT}/commitlog/*"
 QUEUES = f"{ROOT}/consumequeue/*"

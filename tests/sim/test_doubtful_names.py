@@ -4,7 +4,7 @@ from random import Random
 
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
-from tests.sim.store_session import pull, put, session, settle
+from tests.support.sim.store_session import pull, put, session, settle
 
 
 async def put_unsynced(store: MessageStore) -> None:

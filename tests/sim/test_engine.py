@@ -16,7 +16,7 @@ from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.chaos.sim.stream import WINDOW
 from rocketbed.world.api import World
-from tests.sim.weather import run_weather
+from tests.support.sim.weather import run_weather
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def test_the_same_seed_is_the_same_run_in_any_process() -> None:
     assert run_weather(12)[0] != digest
     for hash_seed in ("0", "1", "4242"):
         output = subprocess.run(
-            [sys.executable, "-m", "tests.sim.weather"],
+            [sys.executable, "-m", "tests.support.sim.weather"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,

@@ -8,7 +8,7 @@ from rocketbed.node.store.errors import StoreFailed
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.message import decode_messages
-from tests.broker_support import STORE, Session, node_run, with_node
+from tests.support.broker import STORE, Session, node_run, with_node
 
 DELETE = {"topic": "T"}
 

@@ -19,7 +19,7 @@ from rocketbed.replication.master import Master
 from rocketbed.replication.slave import Slave
 from rocketbed.wire.ha import ReportReader, encode_transfer
 from rocketbed.world.api import Stream, World
-from tests.segmented_log import SegmentedLog
+from tests.support.segmented_log import SegmentedLog
 
 SEGMENT = 100_000
 PORT = 10912

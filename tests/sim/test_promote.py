@@ -19,8 +19,8 @@ from rocketbed.replication.errors import LogDiverged, NothingInCommon
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, request
 from rocketbed.world.api import World
-from tests.sim.client_cluster import NAMESERVERS, PORT
-from tests.sim.promotion import SEGMENT, Group
+from tests.support.sim.client_cluster import NAMESERVERS, PORT
+from tests.support.sim.promotion import SEGMENT, Group
 
 
 def begin(group: Group, *, common: int = 20, lost: int = 10, size: int = 300) -> bytes:

@@ -9,7 +9,7 @@ from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import Fault
 from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
-from tests.sim.store_session import ROOT, pull, put, session, settings, settle
+from tests.support.sim.store_session import ROOT, pull, put, session, settings, settle
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -24,7 +24,7 @@ from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import HEAD, MAGIC_V2
 from rocketbed.world.api import World
-from tests.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
 
 LOG = f"{ROOT}/commitlog/{0:020d}"
 QUEUE = f"{ROOT}/consumequeue/T/0/{0:020d}"

@@ -10,7 +10,7 @@ from rocketbed.pipeline.errors import PipelineError
 from rocketbed.pipeline.jobs.audit.job import AuditOptions, audit
 from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.verify.job import interpreted
-from tests.unit.pipeline.log_support import STORE_MS, Log, Message
+from tests.support.logs import STORE_MS, Log, Message
 
 pytestmark = pytest.mark.spark
 

@@ -17,8 +17,8 @@ from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.sink.committed import CommittedPart, marked_runs, read_committed
 from rocketbed.pipeline.wire.plan import WirePlan
-from tests.spark.live import cluster_in, read
-from tests.unit.inspect_support import some, write_log
+from tests.support.spark_live import cluster_in, read
+from tests.support.stores import some, write_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COUNT = 3000
@@ -39,7 +39,7 @@ class Driver:
     def start(self) -> None:
         """Start in a session of its own: whatever it leaves can be found by that."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.stream_driver", *self._words],
+            [sys.executable, "-m", "tests.support.stream_driver", *self._words],
             cwd=Path(__file__).parents[2],
             start_new_session=True,
             stdout=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.live import FORMAT, bodies, cluster_in, read, replicas
+from tests.support.spark_live import FORMAT, bodies, cluster_in, read, replicas
 
 pytestmark = pytest.mark.spark
 DONE_S = 60

@@ -19,7 +19,7 @@ from rocketbed.cli.pipeline.group import pipeline as command
 from rocketbed.pipeline.files.corrupt import REASONS
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import RECORDS
-from tests.spark.live import cluster_in
+from tests.support.spark_live import cluster_in
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from rocketbed.pipeline.jobs.rebuild.job import RebuildOptions, rebuild
 from rocketbed.pipeline.jobs.rebuild.place import PARTS
 from rocketbed.pipeline.jobs.retention.job import RetentionOptions, retention
 from rocketbed.pipeline.jobs.verify.job import interpreted
-from tests.unit.inspect_support import SETTINGS, Spec, files_below, flip, segment_of, unpack
-from tests.unit.inspect_support import write_log as write
-from tests.unit.pipeline.log_support import SEGMENT, STORE_MS, Log, Message
+from tests.support.logs import SEGMENT, STORE_MS, Log, Message
+from tests.support.stores import SETTINGS, Spec, files_below, flip, segment_of, unpack
+from tests.support.stores import write_log as write
 
 pytestmark = pytest.mark.spark
 

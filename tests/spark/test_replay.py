@@ -17,8 +17,8 @@ from rocketbed.pipeline.report import Report
 from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.wire.plan import WirePlan
 from rocketbed.wire.properties import decode_properties
-from tests.spark.live import cluster_in
-from tests.unit.pipeline.log_support import STORE_MS, Log, Message
+from tests.support.logs import STORE_MS, Log, Message
+from tests.support.spark_live import cluster_in
 
 pytestmark = pytest.mark.spark
 GAP_MS = 1000

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from rocketbed import pipeline
 from rocketbed.pipeline.schema import DEFAULT_COLUMNS, RECORDS, arrow_schema
-from tests.unit.inspect_support import unpack
-from tests.unit.pipeline.log_support import Log, messages, rows
+from tests.support.logs import Log, messages, rows
+from tests.support.stores import unpack
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ from rocketbed.pipeline.sink.keys import TaskKey
 from rocketbed.pipeline.sink.options import SinkOptions
 from rocketbed.pipeline.sink.rows import outgoing
 from rocketbed.pipeline.sink.sending import TaskSender
-from tests.spark.live import FORMAT, cluster_in
-from tests.unit.inspect_support import some, write_log
+from tests.support.spark_live import FORMAT, cluster_in
+from tests.support.stores import some, write_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LIMIT_S = 120

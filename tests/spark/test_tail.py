@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.tail.job import TailOptions, tail
 from rocketbed.pipeline.report import Report
-from tests.unit.pipeline.log_support import SEGMENT, Log, Message
+from tests.support.logs import SEGMENT, Log, Message
 
 pytestmark = pytest.mark.spark
 

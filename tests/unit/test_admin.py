@@ -16,7 +16,7 @@ from rocketbed.wire.bodies import (
 )
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.properties_text import parse_properties
-from tests.broker_support import Session, node_run, with_node
+from tests.support.broker import Session, node_run, with_node
 
 
 def topic_fields(topic: str = "T", **changes: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from rocketbed.wire.bodies import (
 from rocketbed.wire.body_fields import Body
 from rocketbed.wire.encoding.json_dialect import BodyError, dumps_standard
 from rocketbed.wire.frame import FrameReader
-from tests.wire_sessions import SESSIONS, recorded_frames
+from tests.support.wire_sessions import SESSIONS, recorded_frames
 
 KINDS: dict[object, type[Body]] = {
     ("c2s", 34): HeartbeatData,

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rocketbed.cli.store import store
-from tests.unit.inspect_support import (
+from tests.support.stores import (
     QUEUE_SEGMENT,
     SEGMENT,
     build,

@@ -8,7 +8,7 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.bodies import CheckClientBody, ConsumerIdList, SubscriptionData
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
-from tests.broker_support import HOST, PORT, Session, with_node
+from tests.support.broker import HOST, PORT, Session, with_node
 
 
 async def ids(session: Session, group: str = "g") -> list[str]:

@@ -9,8 +9,8 @@ from rocketbed.client.errors import BadMessage, ClientError, NoBroker, RequestRe
 from rocketbed.wire.bodies import HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command
-from tests.client_shelf import QUEUE, Shelf, bodies, consumer, read, shelf
-from tests.client_support import Stage, on_stage, port_of, route
+from tests.support.client import Stage, on_stage, port_of, route
+from tests.support.client_shelf import QUEUE, Shelf, bodies, consumer, read, shelf
 
 
 def test_all_queues_of_all_brokers_are_read_in_order() -> None:

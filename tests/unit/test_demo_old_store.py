@@ -10,7 +10,7 @@ import pytest
 
 from rocketbed.chaos.demo.errors import DemoError
 from rocketbed.chaos.demo.old_store import copy_store, read_old_store
-from tests.unit.inspect_support import files_below, manifest, unpack
+from tests.support.stores import files_below, manifest, unpack
 
 
 def everything(root: Path) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.network import has_network, make_network
 from rocketbed.chaos.host.janitor.record import Run
 from rocketbed.cli.main import main
-from tests.unit.docker_support import FakeApi, daemon_of, free_ranges, refused
+from tests.support.docker_api import FakeApi, daemon_of, free_ranges, refused
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from rocketbed.chaos.foreign.installation import NEEDED, OPEN, Installation, Ins
 from rocketbed.chaos.process.network.fabric import PlainFabric
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.cli.main import main
-from tests.unit.docker_support import refused
+from tests.support.docker_api import refused
 
 HOME = "/home/rocketmq/rocketmq-5.3.3"
 THEIRS = f"""user 3000 3000

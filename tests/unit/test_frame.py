@@ -9,7 +9,7 @@ import pytest
 from rocketbed.wire.command import Command, Encoding, RequestCode, answer, request
 from rocketbed.wire.errors import LocalProtocolError, RemoteProtocolError
 from rocketbed.wire.frame import FRAME_LENGTH_MAX, FrameReader, encode, encode_head
-from tests.wire_sessions import SESSIONS, recorded_frames, recorded_streams
+from tests.support.wire_sessions import SESSIONS, recorded_frames, recorded_streams
 
 ALL_ENCODINGS = list(Encoding)
 

@@ -8,16 +8,7 @@ import pytest
 from rocketbed.inspect.index import IndexLayout
 from rocketbed.inspect.properties import index_key_hash
 from rocketbed.inspect.writers import IndexWriter
-from tests.unit.inspect_support import (
-    broken,
-    build,
-    check,
-    flip,
-    index_file,
-    only,
-    overwrite,
-    some,
-)
+from tests.support.stores import broken, build, check, flip, index_file, only, overwrite, some
 
 
 @pytest.fixture

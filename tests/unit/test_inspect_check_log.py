@@ -7,7 +7,7 @@ import pytest
 
 from rocketbed.inspect import Severity, open_directory, rebuild
 from rocketbed.inspect.record import MAGIC_PREFIX
-from tests.unit.inspect_support import (
+from tests.support.stores import (
     SEGMENT,
     SETTINGS,
     Spec,

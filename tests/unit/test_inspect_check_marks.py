@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.inspect import Settings, Severity, check_store, open_directory
-from tests.unit.inspect_support import (
+from tests.support.stores import (
     SEGMENT,
     SETTINGS,
     Spec,

@@ -6,7 +6,7 @@ import pytest
 
 from rocketbed.inspect import Severity
 from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT
-from tests.unit.inspect_support import (
+from tests.support.stores import (
     QUEUE_SEGMENT,
     SEGMENT,
     Spec,

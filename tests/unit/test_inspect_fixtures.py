@@ -19,7 +19,7 @@ from rocketbed.inspect import (
 from rocketbed.inspect.index import query_offsets
 from rocketbed.inspect.query import offset_message_id
 from rocketbed.inspect.record import Record
-from tests.unit.inspect_support import check, files_below, manifest, unpack
+from tests.support.stores import check, files_below, manifest, unpack
 
 NAMES = ("clean", "killed")
 

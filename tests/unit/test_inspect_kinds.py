@@ -11,7 +11,7 @@ from rocketbed.inspect.files import FilePool, SegmentFile
 from rocketbed.inspect.index import IndexLayout, derive_layout
 from rocketbed.inspect.properties import index_key_hash, java_hash
 from rocketbed.inspect.writers import GAP_UNITS_MAX, IndexWriter, QueueWriter, SlotRefused
-from tests.unit.inspect_support import (
+from tests.support.stores import (
     QUEUE_SEGMENT,
     SETTINGS,
     STORE_MS,

@@ -24,7 +24,7 @@ from rocketbed.node.store.run import Run
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
 from rocketbed.world.real import real_world
-from tests.unit.inspect_support import broken, files_below, overwrite, segment_of
+from tests.support.stores import broken, files_below, overwrite, segment_of
 
 BORN = bytes([127, 0, 0, 1]) + struct.pack(">i", 5000)
 COUNT = 200

@@ -26,7 +26,7 @@ from rocketbed.inspect.record import (
     dissect,
     scan_record,
 )
-from tests.unit.inspect_support import Spec, encode
+from tests.support.stores import Spec, encode
 
 WORKED = bytes.fromhex(
     "00000076daa320a7516fa58a000000000000000000000000000000000000000000000000"

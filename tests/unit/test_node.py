@@ -17,7 +17,7 @@ from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.errors import ConnectionLost
 from rocketbed.wire.command import request
 from rocketbed.world.api import World
-from tests.broker_support import HOST, PORT, SMALL, STORE, Session, node_run, send_fields, with_node
+from tests.support.broker import HOST, PORT, SMALL, STORE, Session, node_run, send_fields, with_node
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -15,7 +15,7 @@ from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import decode_batch
 from rocketbed.wire.properties import decode_properties
-from tests.client_support import NAMESERVER, Answering, Stage, on_stage, route
+from tests.support.client import NAMESERVER, Answering, Stage, on_stage, route
 
 MESSAGE = Message("T", b"hello", tag="A", keys=["k"], properties={"x": "y"})
 

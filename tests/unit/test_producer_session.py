@@ -12,7 +12,7 @@ from rocketbed.client.producer import Producer
 from rocketbed.wire.bodies import HeartbeatData
 from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.command import Command, Encoding, answer
-from tests.client_support import NAMESERVER, Stage, on_stage, route
+from tests.support.client import NAMESERVER, Stage, on_stage, route
 
 MESSAGE = Message("T", b"hello")
 

@@ -9,7 +9,7 @@ from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.errors import RequestTimeout
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.message import decode_messages
-from tests.broker_support import HOST, PORT, Session, pull_fields, send_fields, with_node
+from tests.support.broker import HOST, PORT, Session, pull_fields, send_fields, with_node
 
 
 async def settled(session: Session) -> None:

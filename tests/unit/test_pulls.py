@@ -11,8 +11,8 @@ from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import RECORD_V4
-from tests.client_shelf import QUEUE, Shelf, bodies, consumer, shelf
-from tests.client_support import Stage, on_stage, route
+from tests.support.client import Stage, on_stage, route
+from tests.support.client_shelf import QUEUE, Shelf, bodies, consumer, shelf
 
 
 def test_a_pull_brings_messages_and_offsets() -> None:

@@ -7,7 +7,7 @@ import trio
 
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.message import decode_messages, parse_offset_message_id
-from tests.broker_support import Session, with_node
+from tests.support.broker import Session, with_node
 
 QUEUE = {"topic": "T", "queueId": "0"}
 

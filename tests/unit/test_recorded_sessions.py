@@ -18,8 +18,8 @@ from rocketbed.wire.frame import FrameReader, encode
 from rocketbed.wire.message import StoredMessage, decode_messages
 from rocketbed.wire.properties import decode_properties, encode_properties
 from rocketbed.world.api import Stream, World
-from tests.broker_support import HOST, PORT, Session, with_node
-from tests.wire_sessions import SESSIONS, RecordedFrame, recorded_frames
+from tests.support.broker import HOST, PORT, Session, with_node
+from tests.support.wire_sessions import SESSIONS, RecordedFrame, recorded_frames
 
 PRODUCER, CONSUMER = 2, 4
 """Connections of the recordings that go to the broker."""

@@ -12,7 +12,7 @@ from rocketbed.client.session import Session
 from rocketbed.wire.bodies import TopicRouteData
 from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.command import answer, request
-from tests.client_support import HOST, NAMESERVER, Peer, Stage, on_stage, port_of, route
+from tests.support.client import HOST, NAMESERVER, Peer, Stage, on_stage, port_of, route
 
 
 def names(queues: Any) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from rocketbed.node.store.run import closed
 from rocketbed.node.store.scan import RecordScanner, Stop
-from tests.unit.inspect_support import Spec, encode
+from tests.support.stores import Spec, encode
 
 SEGMENT = 4096
 TAGS = (("UNIQ_KEY", "7F00000100002A9F0000000000000001"), ("TAGS", "green"))

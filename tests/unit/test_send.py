@@ -5,7 +5,7 @@ import pytest
 from rocketbed.wire.command import Command, Encoding, RequestCode, ResponseCode, request
 from rocketbed.wire.headers import SendMessageRequest
 from rocketbed.wire.message import BatchItem, decode_messages, encode_batch, parse_offset_message_id
-from tests.broker_support import HOST, PORT, Session, node_run, send_fields, with_node
+from tests.support.broker import HOST, PORT, Session, node_run, send_fields, with_node
 
 
 def outcome(scenario: object, *options: str) -> Command:

@@ -9,8 +9,8 @@ from rocketbed.wire.command import RequestCode
 from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.wire.frame import FrameReader
 from rocketbed.world.api import World
-from tests.broker_support import SMALL, STORE
-from tests.wire_sessions import recorded_frames
+from tests.support.broker import SMALL, STORE
+from tests.support.wire_sessions import recorded_frames
 
 SLAVE = ("brokerRole=SLAVE", "brokerId=1")
 

@@ -9,18 +9,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.history import Function, Row
-from tests.unit.checkers.run_maker import (
-    COUNT,
-    GROUP,
-    MS,
-    SECOND,
-    Ids,
-    Made,
-    RunMaker,
-    found,
-    results,
-)
-from tests.unit.inspect_support import STORE_MS
+from tests.support.run_maker import COUNT, GROUP, MS, SECOND, Ids, Made, RunMaker, found, results
+from tests.support.stores import STORE_MS
 
 Change = Callable[[RunMaker], None]
 

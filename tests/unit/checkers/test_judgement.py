@@ -12,7 +12,7 @@ from rocketbed.chaos.checkers.judgement import decide
 from rocketbed.chaos.checkers.result import judged, not_applicable, not_run
 from rocketbed.chaos.history import HistoryWriter, read_history
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
-from tests.unit.checkers.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
+from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, found, results
 
 GOOD = judged("A1 lost write", 1, "messages", [])
 ANOMALY = judged("A3 phantom", 1, "messages", ["wrong"])

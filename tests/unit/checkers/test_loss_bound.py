@@ -14,17 +14,8 @@ from rocketbed.chaos.checkers import Judgement
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.record import Expectation, Promise
 from rocketbed.chaos.trace import Trace
-from tests.unit.checkers.run_maker import (
-    COUNT,
-    MS,
-    SECOND,
-    RunMaker,
-    Sent,
-    found,
-    results,
-    spec_of,
-)
-from tests.unit.inspect_support import build, encode
+from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, Sent, found, results, spec_of
+from tests.support.stores import build, encode
 
 CUT_NS = 400 * MS
 """After all of the messages."""

@@ -8,7 +8,7 @@ import pytest
 
 from rocketbed.chaos.checkers import RunVerdict
 from rocketbed.chaos.history import Outcome, Row
-from tests.unit.checkers.run_maker import (
+from tests.support.run_maker import (
     COUNT,
     MS,
     SECOND,

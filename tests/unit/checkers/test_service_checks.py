@@ -10,7 +10,7 @@ from rocketbed.chaos.checkers.judgement import RunVerdict
 from rocketbed.chaos.checkers.service import outages
 from rocketbed.chaos.history import Outcome
 from rocketbed.chaos.record import Expectation, read_record
-from tests.unit.checkers.run_maker import COUNT, MS, SECOND, RunMaker, found, results
+from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, found, results
 
 IDS = ("X1", "X2", "X3")
 

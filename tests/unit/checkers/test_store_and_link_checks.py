@@ -9,17 +9,8 @@ import pytest
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.record import Promise
 from rocketbed.chaos.trace import Trace
-from tests.unit.checkers.run_maker import (
-    COUNT,
-    MS,
-    SECOND,
-    ImageMaker,
-    RunMaker,
-    found,
-    results,
-    spec_of,
-)
-from tests.unit.inspect_support import build, flip, overwrite, segment_of
+from tests.support.run_maker import COUNT, MS, SECOND, ImageMaker, RunMaker, found, results, spec_of
+from tests.support.stores import build, flip, overwrite, segment_of
 
 Change = Callable[[RunMaker], None]
 

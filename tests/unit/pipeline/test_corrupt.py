@@ -13,7 +13,7 @@ from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.files.segments import Segment, Window
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import arrow_schema
-from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
+from tests.support.logs import Log, Message, messages, reasons, rows
 
 COUNT = 40
 BAD = 17

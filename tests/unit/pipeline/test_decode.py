@@ -16,7 +16,7 @@ import pytest
 from rocketbed.inspect import Record, open_directory
 from rocketbed.pipeline.files import decode
 from rocketbed.pipeline.schema import DEFAULT_COLUMNS, RECORDS
-from tests.unit.pipeline.log_support import Log, Message, batches_of, messages, reasons, rows
+from tests.support.logs import Log, Message, batches_of, messages, reasons, rows
 
 KINDS = [
     Message(),

@@ -11,7 +11,7 @@ import trio
 from rocketbed.inspect import Filter, LogEnd, Scanned, StoreDirectory, messages, open_directory
 from rocketbed.pipeline.files.corrupt import RocketbedCorrupt
 from rocketbed.pipeline.files.splits import Replica, data_end, durable_offset
-from tests.unit.pipeline.log_support import reasons, rows
+from tests.support.logs import reasons, rows
 from tests.unit.test_inspect_own_store import write
 
 

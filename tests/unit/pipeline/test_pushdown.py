@@ -26,7 +26,7 @@ from rocketbed.pipeline.files.pushdown import push
 from rocketbed.pipeline.files.reading import Plan
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.schema import RECORDS, arrow_schema
-from tests.unit.pipeline.log_support import STORE_MS, Log, messages, rows
+from tests.support.logs import STORE_MS, Log, messages, rows
 
 COUNT = 50
 HARMED = 20

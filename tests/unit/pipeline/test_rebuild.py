@@ -35,7 +35,7 @@ from rocketbed.pipeline.jobs.rebuild.dispatch import SplitDispatch
 from rocketbed.pipeline.jobs.rebuild.files import Written
 from rocketbed.pipeline.jobs.rebuild.job import Shape, write_runs
 from rocketbed.pipeline.jobs.rebuild.plan import index_names, index_pieces, uneven_queues
-from tests.unit.inspect_support import (
+from tests.support.stores import (
     SEGMENT,
     SETTINGS,
     STORE_MS,

@@ -18,7 +18,7 @@ from rocketbed.pipeline.files.splits import (
 )
 from rocketbed.pipeline.files.sync import first_record, queue_anchor
 from rocketbed.pipeline.options import OptionError
-from tests.unit.pipeline.log_support import Log, Message, messages, reasons, rows
+from tests.support.logs import Log, Message, messages, reasons, rows
 
 MODES = ("auto", "index", "walk", "scan")
 

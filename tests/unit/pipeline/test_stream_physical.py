@@ -17,7 +17,7 @@ from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import DataLoss, Mark, StreamError, StreamOffset
 from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.streams.physical import LogPart, PhysicalLog, read_part
-from tests.unit.inspect_support import Spec, manifest, some, unpack, write_log
+from tests.support.stores import Spec, manifest, some, unpack, write_log
 
 SEGMENT = 4096
 SPECS = some(200)

@@ -11,8 +11,8 @@ import pytest
 
 from rocketbed.inspect import LogEnd, Scanned, StoreDirectory, open_directory
 from rocketbed.pipeline.options import OptionError
-from tests.unit.inspect_support import manifest, unpack
-from tests.unit.pipeline.log_support import Log, messages, rows
+from tests.support.logs import Log, messages, rows
+from tests.support.stores import manifest, unpack
 
 
 @pytest.fixture(scope="module", params=["clean", "killed"])

@@ -13,7 +13,7 @@ from rocketbed.pipeline.files.walk import (
     walk,
     walk_one_by_one,
 )
-from tests.unit.pipeline.log_support import Message
+from tests.support.logs import Message
 
 SPAN = 200_000
 OFFSET = 5 << 30

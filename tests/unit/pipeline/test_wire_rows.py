@@ -10,7 +10,7 @@ from rocketbed.pipeline.schema import arrow_schema
 from rocketbed.pipeline.wire.log import WireError
 from rocketbed.pipeline.wire.rows import WireDecoder
 from rocketbed.wire.bodies import MessageQueue
-from tests.unit.inspect_support import STORE_MS, encode, some
+from tests.support.stores import STORE_MS, encode, some
 
 QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 COLUMNS = ("broker", "replica", "segment", "queue_offset", "physical_offset", "body", "crc_ok")

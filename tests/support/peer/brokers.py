@@ -23,7 +23,7 @@ from rocketbed.inspect import open_directory
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.real import real_world
-from tests.peer.installation import Installation
+from tests.support.peer.installation import Installation
 
 Kind = Literal["rocketmq", "rocketbed"]
 Looking = Callable[[Admin], Awaitable[bool]]

@@ -16,7 +16,7 @@ from rocketbed.chaos.docker.client import LABEL, Daemon
 from rocketbed.chaos.docker.daemon import PrivateDaemon
 from rocketbed.chaos.docker.image import BASE, ready_image
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUILD_S = 600
 
 

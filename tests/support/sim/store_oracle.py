@@ -7,7 +7,7 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.consumequeue import BATCH_UNIT, BLANK_UNIT_SIZE, UNIT
 from rocketbed.node.store.indexfile import ENTRY, HEADER
 from rocketbed.wire.message import HEAD, MAGIC_BLANK
-from tests.sim.store_script import ROOT, Ledger, derived, recover
+from tests.support.sim.store_script import ROOT, Ledger, derived, recover
 
 
 def crash_kind(kind: str) -> tuple[str, str]:

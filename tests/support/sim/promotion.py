@@ -16,7 +16,7 @@ from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.remoting.client import parse_address
 from rocketbed.world.api import World
-from tests.sim.client_cluster import NAMESERVERS, PORT, SimCluster
+from tests.support.sim.client_cluster import NAMESERVERS, PORT, SimCluster
 
 SEGMENT = 64 * 1024
 NODES = ("b1", "b2", "b3")

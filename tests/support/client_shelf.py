@@ -11,7 +11,7 @@ from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import RECORD_V4, body_crc, pack_host
 from rocketbed.wire.properties import encode_properties
-from tests.client_support import NAMESERVER, Peer, Stage, port_of
+from tests.support.client import NAMESERVER, Peer, Stage, port_of
 
 QUEUE = MessageQueue(topic="T", broker_name="a", queue_id=0)
 

@@ -8,7 +8,7 @@ from rocketbed.client.consumer import Consumer, PullStatus
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
-from tests.peer.rows import Row, Written
+from tests.support.peer.rows import Row, Written
 
 WORDS = ("plain", "kühl", "消息", "💾", "x" * 300)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rocketbed.inspect import Report, Settings, Severity, check_store, open_directory, rebuild
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 SEGMENT = 4096
 QUEUE_SEGMENT = 200
 """Ten units."""

@@ -25,7 +25,7 @@ from rocketbed.chaos.record import (
 )
 from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.workload import Writer, body_crc, encode_body
-from tests.unit.inspect_support import Spec, build
+from tests.support.stores import Spec, build
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -13,9 +13,9 @@ import trio
 
 from rocketbed.chaos.host.program import tied_program
 from rocketbed.client.messages import Message
-from tests.peer.brokers import Broker
-from tests.peer.installation import Installation
-from tests.peer.rows import Row, Written
+from tests.support.peer.brokers import Broker
+from tests.support.peer.installation import Installation
+from tests.support.peer.rows import Row, Written
 
 LOAD_BODY: Final = 900
 """Least bytes of a body under load."""

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-WIRE = Path(__file__).parent / "fixtures" / "wire"
+WIRE = Path(__file__).parents[1] / "fixtures" / "wire"
 SESSIONS = ("session-json", "session-rocketmq")
 
 

@@ -14,7 +14,7 @@ from rocketbed.chaos.foreign import installation as foreign
 from rocketbed.chaos.foreign.installation import InstallationError, need, run_tool
 
 HERE: Final = Path(__file__).parent
-DIRECTORY: Final = HERE.parents[1] / ".peer"
+DIRECTORY: Final = HERE.parents[2] / ".peer"
 VERSION: Final = "5.3.3"
 COMPILE_S: Final = 120
 
