@@ -16,8 +16,8 @@ from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
-from rocketbed.node.watermark import Watermark
 from rocketbed.remoting.server import Server
+from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from rocketbed.node.store.status import PutStatus
-from rocketbed.node.watermark import Watermark
+from rocketbed.replication.watermark import Watermark
 
 Release = Callable[[PutStatus], None]
 

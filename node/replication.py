@@ -5,8 +5,7 @@ address in its configuration (`haMasterAddress`), else the one it is told (`set_
 nameserver's answer gives.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -20,7 +19,6 @@ from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import StoreError, StoreFailed
 from rocketbed.node.store.store import MessageStore
-from rocketbed.node.watermark import Watermark
 from rocketbed.remoting.client import parse_address
 from rocketbed.replication.api import WholeRecord
 from rocketbed.replication.confirm import AckBoard
@@ -29,69 +27,10 @@ from rocketbed.replication.fresh import LogBounds, LogStart, ask_log_bounds, ask
 from rocketbed.replication.master import Master
 from rocketbed.replication.metadata import MetadataSync
 from rocketbed.replication.slave import Slave
+from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.encoding.json_dialect import loads
-from rocketbed.world.api import Address, File, World
-
-
-class StoreLog:
-    """The store's commit log as replication sees it (`replication.api.ReplicaLog`)."""
-
-    def __init__(self, store: MessageStore) -> None:
-        self._log = store.log
-
-    @property
-    def segment_size(self) -> int:
-        """Bytes of a segment."""
-        return self._log.segment_size
-
-    @property
-    def min_offset(self) -> int:
-        """First byte that is kept."""
-        return self._log.min_offset
-
-    @property
-    def max_offset(self) -> int:
-        """End of what is written."""
-        return self._log.written.value
-
-    @property
-    def flushed_offset(self) -> int:
-        """End of what is on disk."""
-        return self._log.flushed.value
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Bytes within one segment; may block."""
-        return self._log.read(offset, size)
-
-    def read_cached(self, offset: int, size: int) -> bytes | None:
-        """The same from the page cache, or None."""
-        return self._log.read_cached(offset, size)
-
-    @contextmanager
-    def pinned(self, offset: int) -> Iterator[tuple[File, int]]:
-        """The file that holds `offset`, and where in it that is."""
-        segments = self._log.segments
-        if not segments.has(offset):
-            raise FileNotFoundError(f"no segment of {segments.directory} holds offset {offset}")
-        start = segments.start_of(offset)
-        file = segments.pin(start)
-        try:
-            yield file, offset - start
-        finally:
-            segments.unpin(start)
-
-    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        """Append a master's bytes."""
-        self._log.append_raw(offset, data)
-
-    async def wait_above(self, offset: int) -> int:
-        """Wait until something is written above `offset`."""
-        return await self._log.written.wait_above(offset)
-
-    async def wait_flushed_above(self, offset: int) -> int:
-        """Wait until something is on disk above `offset`."""
-        return await self._log.flushed.wait_above(offset)
+from rocketbed.world.api import Address, World
 
 
 class StoreCutter:
@@ -167,13 +106,12 @@ class Replication:
     ) -> None:
         """`confirmed` rises to what `inSyncReplicas` copies hold."""
         self._world = world
-        log = StoreLog(store)
         needed = config.in_sync_replicas if confirmed is not None else 1
         heartbeat_s = config.ha_heartbeat_ms / 1000
         housekeeping_s = config.ha_housekeeping_ms / 1000
         self.master = Master(
             world,
-            log,
+            store.log,
             AckBoard(needed, confirmed),
             host=config.bind_address,
             port=config.ha_port,
@@ -194,7 +132,7 @@ class Replication:
             may_cut = config.diverged == "cut"
             self.slave = Slave(
                 world,
-                log,
+                store.log,
                 report_flushed=config.store.sync_flush,
                 cutter=StoreCutter(store, self._after_cut) if may_cut else None,
                 heartbeat_s=heartbeat_s,
@@ -246,18 +184,15 @@ class Replication:
 
         Else a slave that is promoted within the period has messages that nobody may pull.
         """
-        arrival = store.on_arrival
         asked: dict[str, None] = {}
 
         def on_arrival(entries: list[Entry]) -> None:
-            if arrival is not None:
-                arrival(entries)
             for topic in {entry.topic: None for entry in entries}:
                 if topic not in asked and topics.get(topic) is None and self.metadata is not None:
                     asked[topic] = None
                     self.metadata.poke()
 
-        store.on_arrival = on_arrival
+        store.on_arrival.append(on_arrival)
 
     def _after_cut(self) -> None:
         self.master.drop_slaves("this log was cut")

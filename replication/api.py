@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import File
 
 
 class ReplicaLog(Protocol):
     """A commit log as replication sees it.
 
-    Invariant: `min_offset <= flushed_offset <= max_offset`; an empty log has `min == max`.
+    Invariant: `min_offset <= flushed <= written`; an empty log has `min_offset == written`.
     """
 
     @property
@@ -27,12 +28,12 @@ class ReplicaLog(Protocol):
         ...
 
     @property
-    def max_offset(self) -> int:
+    def written(self) -> Watermark:
         """End of what is written (page cache)."""
         ...
 
     @property
-    def flushed_offset(self) -> int:
+    def flushed(self) -> Watermark:
         """End of what is on disk."""
         ...
 
@@ -59,14 +60,6 @@ class ReplicaLog(Protocol):
         """
         ...
 
-    async def wait_above(self, offset: int) -> int:
-        """Wait until `max_offset` is above `offset`; its value then. Safe to cancel."""
-        ...
-
-    async def wait_flushed_above(self, offset: int) -> int:
-        """Wait until `flushed_offset` is above `offset`; its value then. Safe to cancel."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class WholeRecord:
@@ -90,12 +83,4 @@ class LogCutter(Protocol):
         Returns the path of what is kept and its size in bytes. A cancellation finds all or nothing
         done. Raises `CutRefused` when nothing was changed; any other error has to end the node.
         """
-        ...
-
-
-class Rising(Protocol):
-    """An offset that only rises (the node's watermark)."""
-
-    def advance(self, value: int) -> None:
-        """Raise it; a lower value is ignored."""
         ...

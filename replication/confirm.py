@@ -8,7 +8,7 @@ connection that has not died yet counts beside its new one until 20 s of silence
 
 from collections.abc import Iterable
 
-from rocketbed.replication.api import Rising
+from rocketbed.replication.watermark import Watermark
 
 
 def kth_highest(offsets: Iterable[int], k: int) -> int | None:
@@ -25,7 +25,7 @@ class AckBoard:
     one of them may have left since.
     """
 
-    def __init__(self, in_sync_replicas: int, confirmed: Rising | None = None) -> None:
+    def __init__(self, in_sync_replicas: int, confirmed: Watermark | None = None) -> None:
         """`confirmed` rises to what `in_sync_replicas` replicas hold; None to keep no watermark."""
         if in_sync_replicas < 1:
             raise ValueError("at least one replica, the master itself, holds every message")

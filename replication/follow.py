@@ -46,11 +46,11 @@ class MasterConnection:
         self._address = address
         self._stream = stream
         self._frames = TransferReader()
-        self._is_fresh = self._log.max_offset == self._log.min_offset
+        self._is_fresh = self._log.written.value == self._log.min_offset
         self._first = start if self._is_fresh else self._first_report()
         self._next = self._first
         """Offset that the next frame has to begin with."""
-        self._own_end = self._log.max_offset
+        self._own_end = self._log.written.value
         """End of our log at the connect: what lies below it is compared, not appended."""
         self._master_end = -1
         """Where the master's log ends, if it said so and that is before our end."""
@@ -97,11 +97,11 @@ class MasterConnection:
         acknowledges less, which is always true.
         """
         log = self._log
-        end = log.max_offset
+        end = log.written.value
         last_segment = (end - 1) - (end - 1) % log.segment_size
         start = max(end - STEP_SIZE, last_segment, log.min_offset, 1)
         if self._slave.report_flushed:
-            start = min(start, max(log.flushed_offset, log.min_offset, 1))
+            start = min(start, max(log.flushed.value, log.min_offset, 1))
         return start
 
     async def _take_frames(self) -> None:
@@ -119,7 +119,7 @@ class MasterConnection:
                 self._take(frame)
 
     def _take(self, frame: Transfer) -> None:
-        if self._is_fresh and self._log.max_offset == self._own_end and frame.data:
+        if self._is_fresh and self._log.written.value == self._own_end and frame.data:
             self._next = self._own_end = frame.offset
             self._is_fresh = False
         if not frame.data:
@@ -216,16 +216,16 @@ class MasterConnection:
             with trio.move_on_after(self._slave.heartbeat_s):
                 await self._compared.wait()
                 if self._slave.report_flushed:
-                    await self._log.wait_flushed_above(offset)
+                    await self._log.flushed.wait_above(offset)
                 else:
-                    await self._log.wait_above(offset)
+                    await self._log.written.wait_above(offset)
             if self._compared.is_set() or self._next > self._first:
                 offset = max(offset, self._acknowledged())
                 await self._stream.send_all(encode_report(offset))
 
     def _acknowledged(self) -> int:
         log = self._log
-        end = log.flushed_offset if self._slave.report_flushed else log.max_offset
+        end = log.flushed.value if self._slave.report_flushed else log.written.value
         return end if self._compared.is_set() else min(end, self._next)
 
     async def _until_lost(self, nursery: trio.Nursery, part: Callable[[], Awaitable[None]]) -> None:

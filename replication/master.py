@@ -92,7 +92,7 @@ class Master:
 
     def runtime_info(self) -> HaRuntimeInfo:
         """What code 907 answers."""
-        end = self.log.max_offset
+        end = self.log.written.value
         return HaRuntimeInfo(
             master=True,
             master_commit_log_max_offset=end,
@@ -206,7 +206,7 @@ class SlaveConnection:
         if reported == 0:
             if self._master.fresh == "first":
                 return log.min_offset
-            return max(log.min_offset, log.max_offset - log.max_offset % log.segment_size)
+            return max(log.min_offset, log.written.value - log.written.value % log.segment_size)
         if reported < log.min_offset:
             raise SlaveRefused(
                 f"it has the log up to {reported}, ours begins at {log.min_offset}: empty its"
@@ -219,9 +219,10 @@ class SlaveConnection:
         offsets = self._reports.feed(data)
         if not offsets:
             return self._master.board.acks.get(self._key, 0)
-        if max(offsets) > self._log.max_offset:
+        end = self._log.written.value
+        if max(offsets) > end:
             raise SlaveRefused(
-                f"it reports {max(offsets)}, our log ends at {self._log.max_offset}: it holds what"
+                f"it reports {max(offsets)}, our log ends at {end}: it holds what"
                 " this master lost, or is no slave of it; compare the two before it is emptied"
             )
         return offsets[-1]
@@ -243,11 +244,11 @@ class SlaveConnection:
     async def _send_log(self) -> None:
         log = self._log
         while True:
-            if self.position < log.max_offset:
+            if self.position < log.written.value:
                 await self._send_some()
                 continue
             with trio.move_on_after(self._master.heartbeat_s) as scope:
-                await log.wait_above(self.position)
+                await log.written.wait_above(self.position)
             if scope.cancelled_caught:
                 await self._stream.send_all(encode_transfer(self.position, b""))
 
@@ -260,7 +261,7 @@ class SlaveConnection:
                 f"it needs {start}, which has expired: our log begins at {log.min_offset} now"
             )
         left = log.segment_size - start % log.segment_size
-        available = min(log.max_offset - start, left)
+        available = min(log.written.value - start, left)
         batch = self._master.batch_size
         if available >= LIVE_BATCHES * batch:
             await self._send_from_file(start, batch)
@@ -271,7 +272,7 @@ class SlaveConnection:
                 data = await self._world.offload(file.read_at, at, available)
         if not data:
             raise SlaveRefused(
-                f"our log has nothing at {start}, though it ends at {log.max_offset}"
+                f"our log has nothing at {start}, though it ends at {log.written.value}"
             )
         frames = [
             encode_transfer(start + at, data[at : at + batch]) for at in range(0, len(data), batch)

@@ -62,7 +62,7 @@ class PrefixSearch:
 
         Raises `NothingInCommon` when the master's log ends before ours begins.
         """
-        own_end = self._log.max_offset
+        own_end = self._log.written.value
         if self.bounds is not None and self.bounds.end < own_end:
             if self.bounds.end <= self._log.min_offset:
                 raise NothingInCommon(

@@ -117,7 +117,7 @@ class Slave:
         """What code 907 answers about a slave."""
         return HaClientRuntimeInfo(
             master_addr=address_text(self.master),
-            max_offset=self.log.max_offset,
+            max_offset=self.log.written.value,
             is_activated=self.state == "following",
         )
 
@@ -152,7 +152,7 @@ class Slave:
 
     async def _ask_bounds(self) -> None:
         """What the master's log holds, before ours is compared with it."""
-        if self.search is None or self.log.max_offset == self.log.min_offset:
+        if self.search is None or self.log.written.value == self.log.min_offset:
             return
         self.search.bounds = None
         if self.find_bounds is not None:
@@ -166,7 +166,7 @@ class Slave:
         log = self.world.log
         self.world.mark("replication.parted")
         log.info("replication.parted", compared_from=parted.first, at=parted.offset)
-        end = self.log.max_offset
+        end = self.log.written.value
         try:
             common = await self.search.judge(parted)
             self.state = "cutting"
@@ -196,7 +196,7 @@ class Slave:
 
     async def _begin_empty_log(self) -> int:
         """For an empty log: what to report instead of 0; takes the first message over, if given."""
-        if self.find_start is None or self.log.max_offset > self.log.min_offset:
+        if self.find_start is None or self.log.written.value > self.log.min_offset:
             return 0
         start = await self.find_start()
         if start is None:

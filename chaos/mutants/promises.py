@@ -105,7 +105,7 @@ def _flush_in_batches() -> None:
     "slave reports by the clock",
     bug="none: acknowledgements of slaves come later",
     edit="a slave reports every 500 ms, not whenever its log has grown",
-    targets={_REPORT: "524be4a748df2cd1"},
+    targets={_REPORT: "a6d9f333548dae46"},
 )
 def _reports_by_the_clock() -> None:
     async def report(self: Any) -> None:

@@ -18,9 +18,9 @@ from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.store import MessageStore
-from rocketbed.node.watermark import Watermark
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
+from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.command import RequestCode as Code

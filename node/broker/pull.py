@@ -82,7 +82,7 @@ class Puller:
         self.polls = LongPolls(
             limit=config.held_pulls_max, queue_max=store.queue_max, execute=self._again
         )
-        store.on_arrival = self.polls.on_arrival
+        store.on_arrival.append(self.polls.on_arrival)
         self.is_master_alive: Callable[[], bool] = lambda: False
         """On a slave: whether a master serves the group, so that readers should go there."""
         self.served = 0

@@ -5,7 +5,7 @@ there is never more than one run. A plain message to a known topic is handled he
 steps as we know; everything else is decided in `send_checks` first and then added the same way.
 """
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.groups import Groups
@@ -19,18 +19,7 @@ from rocketbed.node.store.run import Run
 from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
-from rocketbed.wire.command import (
-    LANGUAGE,
-    ONEWAY_BIT,
-    RESPONSE_BIT,
-    VERSION,
-    Command,
-    Encoding,
-    RequestCode,
-    ResponseCode,
-    answer,
-)
-from rocketbed.wire.encoding.positional import pack_header, shape_of
+from rocketbed.wire.command import ONEWAY_BIT, Command, ResponseCode, answer
 from rocketbed.wire.frame import encode
 from rocketbed.wire.properties import (
     KEYS,
@@ -41,6 +30,7 @@ from rocketbed.wire.properties import (
     encode_properties,
     index_keys,
 )
+from rocketbed.wire.sends import SendAnswers, read_send
 from rocketbed.world.api import World
 
 SLOW_SYS_FLAGS = 0xFC
@@ -60,37 +50,25 @@ SLOW_PROPERTIES = frozenset(
 )
 """Properties that may change how a message is taken."""
 
-_ANSWER = (
-    b'{"code":0,"extFields":{"msgId":"%%b%%016X","queueId":"%%d","queueOffset":"%%d",'
-    b'"transactionId":"%%b","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,'
-    b'"language":"%b","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-) % (LANGUAGE.encode(), VERSION)
-"""JSON header of the answer to a message: host, offset, queue, queue offset, key, opaque."""
 
-Sent = tuple[Connection, Command, int, int, Sequence[int], str, bool, str | None]
-"""One message of a run, as its answer needs it: connection, request, queue id, queue offset,
-physical offsets (several for a batch), unique key, whether it waits for disk and slaves
-(`WAIT=false` does not), unique key of an inner batch. A bare tuple: one a message."""
+class Pending(NamedTuple):
+    """One message of a run, as its answer needs it; made by `tuple.__new__`, one a message."""
+
+    connection: Connection
+    command: Command
+    queue_id: int
+    queue_offset: int
+    offsets: list[int]
+    """Physical; several for a batch."""
+    key: str
+    """UNIQ_KEY."""
+    waits: bool
+    """For disk and slaves; a message with `WAIT=false` does not."""
+    batch_key: str | None
+    """UNIQ_KEY of an inner batch."""
 
 
-_V2_NAMES = shape_of(RequestCode.SEND_MESSAGE_V2, False)
-_MSGPACK_WORD = Encoding.MSGPACK << 24
-_ROW_END = (None, None, "DefaultRegion", "true")
-"""Rest of a `SendMessageResponse` by position: no batch, no recall handle, region, trace."""
-
-
-def _by_position(command: Command) -> tuple[object, object, Sequence[object], bool]:
-    """Topic, properties, (queue id, system flag, born time, flag), and whether it is no batch and
-    no retry, of a send whose msgpack header has `SendMessageV2Request`'s shape.
-
-    Raises `KeyError` for another shape, which the slow way reads by name.
-    """
-    row = command.row
-    if command.names is not _V2_NAMES or row is None or len(row) < 9:
-        raise KeyError("b")
-    rest = row[9:13]
-    is_plain = rest[3:4] in ([], [None], ["false"]) and rest[:1] in ([], [None], ["0"])
-    return row[1], row[8], row[4:8], is_plain
+_new_tuple = tuple.__new__
 
 
 class Sender:
@@ -112,13 +90,12 @@ class Sender:
         self._releases = releases
         self._checks = SendChecks(world, config, topics, groups)
         self._sendable = topics.sendable
-        self._known: dict[tuple[object, ...], tuple[int, int, int]] = {}
+        self._known: dict[tuple[str, str, str, str], tuple[int, int, int]] = {}
         """Plain sends seen before: texts of topic, queue, flags -> their values."""
         topics.on_change.append(lambda _: self._known.clear())
         self._run: Run | None = None
-        self._sent: list[Sent] = []
-        self._host_text = store.store_host_bytes.hex().upper()
-        self._host_hex = self._host_text.encode()
+        self._sent: list[Pending] = []
+        self._answers = SendAnswers(store.store_host_bytes)
         self._suffix = encode_properties(
             {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": config.cluster_name}
         )
@@ -137,41 +114,32 @@ class Sender:
             if refusal is not None:
                 return refusal
             run = self._run = self._store.begin()
-        numbers: Sequence[object]
         try:
-            if command.row is None:
-                raw = command.raw_fields
-                topic, properties = raw["b"], raw["i"]
-                numbers = raw["e"], raw["f"], raw["g"], raw["h"]
-                is_plain = raw.get("m", "false") == "false" and raw.get("j", "0") == "0"
-            else:
-                topic, properties, numbers, is_plain = _by_position(command)
-            queue_text, sys_flag_text, born_text, flag_text = numbers
+            topic, properties, queue_text, sys_flag_text, born_text, flag_text = read_send(command)
             known = self._known.get((topic, queue_text, sys_flag_text, flag_text))
             if known is None:
                 known = self._learn(topic, queue_text, sys_flag_text, flag_text)
             queue_id, sys_flag, flag = known
-            born_ms = int(born_text)  # type: ignore[call-overload]
-            found = decode_properties(properties)  # type: ignore[arg-type]
+            born_ms = int(born_text)
+            found = decode_properties(properties)
             unique_key = found[UNIQUE_KEY]
         except (KeyError, ValueError, TypeError, AttributeError):
             return self._slow(run, command, connection)
         if (
-            not is_plain
-            or not 0 <= born_ms <= 0x7FFFFFFFFFFFFFFF
+            not 0 <= born_ms <= 0x7FFFFFFFFFFFFFFF
             or not SLOW_PROPERTIES.isdisjoint(found)
             or found.get(WAIT, "true") != "true"
             or not command.body
         ):
             return self._slow(run, command, connection)
-        if properties[-1] != "\x02":  # type: ignore[index]
-            properties += "\x02"  # type: ignore[operator]
+        if properties[-1] != "\x02":
+            properties += "\x02"
         try:
             offset, queue_offset = run.add(
-                topic,  # type: ignore[arg-type]
+                topic,
                 queue_id,
                 command.body,
-                (properties + self._suffix).encode(),  # type: ignore[operator]
+                (properties + self._suffix).encode(),
                 flag=flag,
                 sys_flag=sys_flag,
                 born_ms=born_ms,
@@ -181,20 +149,19 @@ class Sender:
             )
         except MessageRejected as exc:
             return answer(command, PUT_CODES[exc.status], str(exc))
-        self._sent.append(
-            (connection, command, queue_id, queue_offset, (offset,), unique_key, True, None)
-        )
+        row = connection, command, queue_id, queue_offset, [offset], unique_key, True, None
+        self._sent.append(_new_tuple(Pending, row))
         return None
 
     def _learn(
-        self, topic: object, queue_text: object, sys_flag_text: object, flag_text: object
+        self, topic: str, queue_text: str, sys_flag_text: str, flag_text: str
     ) -> tuple[int, int, int]:
         """Queue id, system flag and flag of plain sends to a topic, remembered by their texts.
 
         Raises `KeyError` or `ValueError` for what is not plain.
         """
-        queues = self._sendable[topic]  # type: ignore[index]
-        queue_id, sys_flag, flag = map(int, (queue_text, sys_flag_text, flag_text))  # type: ignore[arg-type]
+        queues = self._sendable[topic]
+        queue_id, sys_flag, flag = map(int, (queue_text, sys_flag_text, flag_text))
         if (
             not 0 <= queue_id < queues
             or sys_flag & SLOW_SYS_FLAGS
@@ -218,13 +185,14 @@ class Sender:
         except PutFailed as exc:
             self.failed += len(sent)
             for item in sent:
-                item[0].reply(item[1], answer(item[1], PUT_CODES[exc.status], str(exc)))
+                refused = answer(item.command, PUT_CODES[exc.status], str(exc))
+                item.connection.reply(item.command, refused)
             return
         self.accepted += len(sent)
         self.accepted_bytes += run.end - run.start
         if self._releases.waits:
-            waiting = [item for item in sent if item[6]]
-            self._answer([item for item in sent if not item[6]], PutStatus.PUT_OK)
+            waiting = [item for item in sent if item.waits]
+            self._answer([item for item in sent if not item.waits], PutStatus.PUT_OK)
             if waiting:
                 self._wait(run.end, waiting)
         else:
@@ -309,7 +277,7 @@ class Sender:
                 )
             ]
         self._sent.append(
-            (
+            Pending(
                 connection,
                 command,
                 decision.queue_id,
@@ -338,23 +306,23 @@ class Sender:
 
     # --- answering
 
-    def _wait(self, end: int, waiting: list[Sent]) -> None:
+    def _wait(self, end: int, waiting: list[Pending]) -> None:
         for item in waiting:
-            item[0].open_wait()
+            item.connection.open_wait()
 
         def release(status: PutStatus) -> None:
             for item in waiting:
-                item[0].close_wait()
+                item.connection.close_wait()
             self._answer(waiting, status)
 
         self._releases.add(end, release)
 
-    def _answer(self, sent: list[Sent], status: PutStatus) -> None:
+    def _answer(self, sent: list[Pending], status: PutStatus) -> None:
         """Send the answers of messages that are in the log, one outbox entry a connection."""
         parts: list[bytes] = []
         current: Connection | None = None
         is_good = status is PutStatus.PUT_OK
-        host = self._host_hex
+        add = self._answers.add
         for item in sent:
             connection, command, queue_id, queue_offset, offsets, key, _, batch_key = item
             if command.flag & ONEWAY_BIT:
@@ -364,45 +332,20 @@ class Sender:
                     current.send(b"".join(parts))
                     parts = []
                 current = connection
-            if not is_good or len(offsets) > 1 or batch_key is not None:
-                parts.append(encode(self._response(item, status)))
-            elif command.encoding is Encoding.JSON and key.isalnum() and key.isascii():
-                header = _ANSWER % (
-                    host,
-                    offsets[0],
-                    queue_id,
-                    queue_offset,
-                    key.encode(),
-                    command.opaque,
+            if (
+                not is_good
+                or len(offsets) > 1
+                or batch_key is not None
+                or not add(
+                    parts,
+                    command,
+                    offset=offsets[0],
+                    queue_id=queue_id,
+                    queue_offset=queue_offset,
+                    key=key,
                 )
-                length = len(header)
-                parts.append((length + 4 << 32 | length).to_bytes(8, "big"))
-                parts.append(header)
-            elif command.encoding is Encoding.MSGPACK:
-                message_id = f"{self._host_text}{offsets[0]:016X}"
-                row = [message_id, str(queue_id), str(queue_offset), key, *_ROW_END]
-                header = pack_header(
-                    (0, command.opaque, RESPONSE_BIT, VERSION, None, [command.code, *row])
-                )
-                length = len(header)
-                parts.append((length + 4 << 32 | _MSGPACK_WORD | length).to_bytes(8, "big"))
-                parts.append(header)
-            else:
-                parts.append(encode(self._response(item, status)))
+            ):
+                fields = self._answers.fields(offsets, queue_id, queue_offset, key, batch_key)
+                parts.append(encode(answer(command, PUT_CODES[status], None, fields)))
         if current is not None:
             current.send(b"".join(parts))
-
-    def _response(self, item: Sent, status: PutStatus) -> Command:
-        _, command, queue_id, queue_offset, offsets, key, _, batch_key = item
-        host = self._host_text
-        fields = {
-            "msgId": ",".join(f"{host}{offset:016X}" for offset in offsets),
-            "queueId": str(queue_id),
-            "queueOffset": str(queue_offset),
-            "transactionId": key,
-            "MSG_REGION": "DefaultRegion",
-            "TRACE_ON": "true",
-        }
-        if batch_key is not None:
-            fields["batchUniqId"] = batch_key
-        return answer(command, PUT_CODES[status], None, fields)

@@ -4,7 +4,8 @@ Appends are positioned writes into preallocated segments, done in the loop: the 
 them (design.md 7). Between a run's beginning and its commit nothing awaits, so there is no lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -12,16 +13,14 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import CorruptRecord, PutFailed
 from rocketbed.node.store.files import FilePool
-from rocketbed.node.store.run import RETRY_TOPIC_MAX, Run, topic_head_maker
+from rocketbed.node.store.run import LogTail, Run
 from rocketbed.node.store.segments import SegmentRow
 from rocketbed.node.store.status import PutStatus
-from rocketbed.node.watermark import Watermark
-from rocketbed.wire.message import pack_host
-from rocketbed.world.api import World
+from rocketbed.replication.watermark import Watermark
+from rocketbed.world.api import File, World
 
 SLOW_WRITE_S = 0.05
 """A write into the page cache that takes longer is logged (design.md 7: p99.9 is 0.13 ms)."""
-_TOPICS_MAX = 1 << 16
 
 
 class CommitLog:
@@ -37,10 +36,8 @@ class CommitLog:
         self._staging = staging
         self.segment_size = config.segment_size
         self.record_max = config.record_max
-        self.body_max = config.max_message_size
-        self.append_property_crc = config.append_property_crc
-        self.store_host_bytes = pack_host(config.store_host, config.store_port)
-        """Address and port written into every record, 8 or 20 bytes."""
+        self.tail = LogTail(config)
+        """What runs read of this log."""
         self.segments = SegmentRow(
             world, pool, config.log_dir, config.segment_size, staging=staging, sparse=False
         )
@@ -50,32 +47,22 @@ class CommitLog:
         """Below it everything is known to be on disk."""
         self.cuts = 0
         """Changes when a cut begins and when it ends: what was read meanwhile may be zeros."""
-        self.next_queue_offsets: dict[tuple[str, int], int] = {}
         self.last_store_ms = 0
         """Store time of the last record; store times never fall (T17)."""
         self.on_appended: Callable[[list[Entry]], None] | None = None
         """Called after each commit with its entries, before `written` rises."""
         self.last_write_s = 0.0
         """Seconds the last write took, for the page-cache-busy test."""
-        self.topic_heads: dict[str, tuple[int, bytes]] = {}
-        self._make_topic_head = topic_head_maker()
 
     @property
     def min_offset(self) -> int:
         """Offset of the first byte that is kept."""
         return self.segments.starts[0] if self.segments.starts else self.written.value
 
-    def topic_head(self, topic: str) -> tuple[int, bytes]:
-        """Record magic and encoded topic, remembered. Raises `MessageRejected`."""
-        head = self._make_topic_head(topic)
-        if len(self.topic_heads) < _TOPICS_MAX and len(topic) <= RETRY_TOPIC_MAX:
-            self.topic_heads[topic] = head
-        return head
-
     def begin(self) -> Run:
         """A new run at the end of the log; commit it before anything awaits."""
         now_ms = self._world.clock.wall_ms()
-        return Run(self, now_ms if now_ms > self.last_store_ms else self.last_store_ms)
+        return Run(self.tail, self.written.value, max(now_ms, self.last_store_ms))
 
     def commit(self, run: Run) -> None:
         """Write a run. Readers of this process see it at once; durable is what `flushed` passed.
@@ -98,7 +85,7 @@ class CommitLog:
             self._world.log.warning(
                 "store.slow_write", seconds=round(self.last_write_s, 3), offset=run.start
             )
-        self.next_queue_offsets.update(run.queue_offsets)
+        self.tail.next_queue_offsets.update(run.queue_offsets)
         self.last_store_ms = run.now_ms
         if self.on_appended is not None:
             self.on_appended(run.entries)
@@ -158,6 +145,22 @@ class CommitLog:
     def read_cached(self, offset: int, size: int) -> bytes | None:
         """The same from the page cache, or None."""
         return self.segments.read_cached(offset, min(size, max(self.written.value - offset, 0)))
+
+    @contextmanager
+    def pinned(self, offset: int) -> Iterator[tuple[File, int]]:
+        """The file that holds `offset`, and where in it that is; kept open inside the block.
+
+        Raises `FileNotFoundError`.
+        """
+        segments = self.segments
+        if not segments.has(offset):
+            raise FileNotFoundError(f"no segment of {segments.directory} holds offset {offset}")
+        start = segments.start_of(offset)
+        file = segments.pin(start)
+        try:
+            yield file, offset - start
+        finally:
+            segments.unpin(start)
 
     async def prepare_next(self) -> None:
         """Make the segment after the last one ahead of time, durable before it gets its name.

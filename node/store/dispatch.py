@@ -41,7 +41,7 @@ class Dispatcher:
         self._parts = parts
         self._ring: deque[Entry] = deque()
         self._lost = True
-        self.on_arrival: Arrival | None = None
+        self.on_arrival: list[Arrival] = []
         """Called with the records of each round, once they can be pulled."""
         self.last: Entry | None = None
         """The record that ends at `dispatched` (before a blank one), once there is one."""
@@ -142,8 +142,8 @@ class Dispatcher:
         self.stuck = ""
         self.last = entries[-1]
         self._parts.dispatched.advance(self.last.physical_offset + self.last.size)
-        if self.on_arrival is not None:
-            self.on_arrival(entries)
+        for arrival in self.on_arrival:
+            arrival(entries)
         return len(entries)
 
     def put(self, entries: list[Entry]) -> None:

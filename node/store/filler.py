@@ -33,7 +33,7 @@ async def fill_hole(parts: StoreParts, start: int, end: int) -> None:
             offset=start,
         )
     body = segments.read(start + RECORD_V4.size, size - FILLER_MIN)
-    host = parts.log.store_host_bytes[:8]
+    host = parts.log.tail.store_host_bytes[:8]
     store_ms = parts.log.last_store_ms
     head = RECORD_V4.pack(
         size, MAGIC_V1, body_crc(body), 0, 0, 0, start, TRANSACTION_ROLLBACK, store_ms, host,

@@ -11,7 +11,7 @@ from rocketbed.node.store.index import Index
 from rocketbed.node.store.marks import Marks
 from rocketbed.node.store.queues import Queues
 from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
-from rocketbed.node.watermark import Watermark
+from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
 
 STAGING_DIR = "rocketbed.tmp"

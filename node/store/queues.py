@@ -79,6 +79,10 @@ class Queues:
         yield from self.ordinary.values()
         yield from self.batch.values()
 
+    def next_offsets(self) -> dict[tuple[str, int], int]:
+        """Where each queue goes on, by topic and queue id."""
+        return {(queue.topic, queue.queue_id): queue.max_offset for queue in self.all()}
+
     def find(self, topic: str, queue_id: int) -> AnyQueue | None:
         """The queue, or None; looking makes none (T14)."""
         return self.ordinary.get((topic, queue_id)) or self.batch.get((topic, queue_id))

@@ -403,9 +403,7 @@ class Recovery:
             )
         if report.dropped_records:
             self._find(f"{report.dropped_records} records of deleted topics stay out of queues")
-        parts.log.next_queue_offsets.clear()
-        for queue in parts.queues.all():
-            parts.log.next_queue_offsets[queue.topic, queue.queue_id] = queue.max_offset
+        parts.log.tail.next_queue_offsets = parts.queues.next_offsets()
         parts.queues.correct_min(parts.log.min_offset)
         report.end = parts.log.written.value
         self._dispatcher.restart()

@@ -2,15 +2,16 @@
 
 Everything in a run is provisional. Offsets are counted from the log's state when the run began,
 and nothing of them is taken before `CommitLog.commit` has written the bytes (design.md 5). There
-is no await between `CommitLog.begin` and `commit`, so no two runs overlap.
+is no await between `CommitLog.begin` and `commit`, so no two runs overlap. A run knows nothing of
+files: `LogTail` holds what it reads of the log, and the log does the writing.
 """
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.errors import MessageRejected
 from rocketbed.node.store.status import PutStatus
@@ -28,6 +29,7 @@ from rocketbed.wire.message import (
     STORE_IPV6,
     V1_TOPIC_MAX,
     BatchItem,
+    pack_host,
 )
 from rocketbed.wire.properties import (
     CRC32,
@@ -40,9 +42,6 @@ from rocketbed.wire.properties import (
     text_of,
 )
 
-if TYPE_CHECKING:
-    from rocketbed.node.store.commitlog import CommitLog
-
 FIXED = {
     (8, 8): struct.Struct(">5i2qiq8sq8siqi"),
     (20, 8): struct.Struct(">5i2qiq20sq8siqi"),
@@ -53,6 +52,7 @@ FIXED = {
 
 TOPIC_MAX = 127
 RETRY_TOPIC_MAX = 255
+_TOPICS_MAX = 1 << 16
 _CRC_NAME = CRC32.encode() + b"\x01"
 _crc32 = zlib.crc32
 _new_tuple = tuple.__new__
@@ -63,15 +63,57 @@ def crc_property(value: int) -> bytes:
     return _CRC_NAME + str(value)[::-1].ljust(10, "0").encode() + b"\x02"
 
 
+class LogTail:
+    """What a run reads of the log that it will be the end of: settings and next queue offsets."""
+
+    __slots__ = (
+        "append_property_crc",
+        "body_max",
+        "next_queue_offsets",
+        "record_max",
+        "segment_size",
+        "store_host_bytes",
+        "topic_heads",
+    )
+
+    def __init__(self, config: StoreConfig) -> None:
+        self.segment_size = config.segment_size
+        self.record_max = config.record_max
+        self.body_max = config.max_message_size
+        self.append_property_crc = config.append_property_crc
+        self.store_host_bytes = pack_host(config.store_host, config.store_port)
+        """Address and port written into every record, 8 or 20 bytes."""
+        self.next_queue_offsets: dict[tuple[str, int], int] = {}
+        """By topic and queue. Changed by `CommitLog.commit`, recovery and cuts, never by a run."""
+        self.topic_heads: dict[str, tuple[int, bytes]] = {}
+        """Magic and encoded topic of the topics seen before."""
+
+    def topic_head(self, topic: str) -> tuple[int, bytes]:
+        """A record version's magic, and the topic with its length. Raises `MessageRejected`."""
+        encoded = topic.encode()
+        longest = RETRY_TOPIC_MAX if topic.startswith(("%RETRY%", "%DLQ%")) else TOPIC_MAX
+        if not encoded or len(encoded) > longest:
+            raise MessageRejected(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"topic takes {len(encoded)} bytes, 1 to {longest} are allowed",
+            )
+        head = MAGIC_V1, bytes((len(encoded),)) + encoded
+        if len(encoded) > V1_TOPIC_MAX:
+            head = MAGIC_V2, len(encoded).to_bytes(2, "big") + encoded
+        if len(self.topic_heads) < _TOPICS_MAX:
+            self.topic_heads[topic] = head
+        return head
+
+
 class Run:
     """Messages on their way to one write. Made by `CommitLog.begin` only."""
 
     __slots__ = (
         "_fixed",
-        "_log",
         "_pieces",
         "_segment_end",
         "_store_host",
+        "_tail",
         "chunks",
         "end",
         "entries",
@@ -81,11 +123,11 @@ class Run:
         "start",
     )
 
-    def __init__(self, log: "CommitLog", now_ms: int) -> None:
-        self._log = log
-        self.start = self.position = log.written.value
+    def __init__(self, tail: LogTail, start: int, now_ms: int) -> None:
+        self._tail = tail
+        self.start = self.position = start
         """Physical offset of the first byte; where the next record goes."""
-        self._segment_end = self.start - self.start % log.segment_size + log.segment_size
+        self._segment_end = start - start % tail.segment_size + tail.segment_size
         self.now_ms = now_ms
         """Store time of every record of the run."""
         self._pieces: list[bytes] = []
@@ -96,7 +138,7 @@ class Run:
         """Next offset of each queue the run touched."""
         self.end = self.start
         """End of the last record."""
-        self._store_host = log.store_host_bytes
+        self._store_host = tail.store_host_bytes
         self._fixed = FIXED[8, len(self._store_host)]
 
     def add(
@@ -120,15 +162,15 @@ class Run:
         `born_host` is packed (8 or 20 bytes). `keys` are UNIQ_KEY and the parts of KEYS. Raises
         `MessageRejected` (too large, illegal topic), leaving the run as it was.
         """
-        log = self._log
-        heads = log.topic_heads.get(topic)
+        tail = self._tail
+        heads = tail.topic_heads.get(topic)
         if heads is None:
-            heads = log.topic_head(topic)
+            heads = tail.topic_head(topic)
         magic, topic_head = heads
         if properties and not properties[-1]:
             properties = closed(properties)
         body_length, properties_length = len(body), len(properties)
-        if log.append_property_crc:
+        if tail.append_property_crc:
             properties, properties_length = self._with_crc_room(properties)
         store_host = self._store_host
         size = 90 + body_length + len(topic_head) + properties_length
@@ -140,8 +182,8 @@ class Run:
             sys_flag |= STORE_IPV6 if len(store_host) == 20 else 0
         if (
             properties_length > PROPERTIES_MAX
-            or body_length > log.body_max
-            or size > log.record_max
+            or body_length > tail.body_max
+            or size > tail.record_max
         ):
             raise self._too_large(body_length, properties_length, size)
         if self.position + size + BLANK_SIZE > self._segment_end:
@@ -150,13 +192,13 @@ class Run:
         key = (topic, queue_id)
         queue_offset = self.queue_offsets.get(key)
         if queue_offset is None:
-            queue_offset = log.next_queue_offsets.get(key, 0)
+            queue_offset = tail.next_queue_offsets.get(key, 0)
         head = fixed.pack(
             size, magic, _crc32(body) & CRC_MASK, queue_id, flag, queue_offset, position,
             sys_flag, born_ms, born_host, self.now_ms, store_host, reconsume_times,
             prepared_offset, body_length,
         )  # fmt: skip
-        if log.append_property_crc:
+        if tail.append_property_crc:
             properties = self._with_crc(head, body, topic_head, properties)
         self._pieces += (head, body, topic_head, properties_length.to_bytes(2, "big"), properties)
         self.queue_offsets[key] = queue_offset + 1
@@ -186,20 +228,20 @@ class Run:
         return properties + crc_property(value)
 
     def _too_large(self, body: int, properties: int, size: int) -> MessageRejected:
-        log = self._log
+        tail = self._tail
         if properties > PROPERTIES_MAX:
             return MessageRejected(
                 PutStatus.PROPERTIES_SIZE_EXCEEDED,
                 f"properties take {properties} bytes, at most {PROPERTIES_MAX} are stored",
             )
-        if body > log.body_max:
+        if body > tail.body_max:
             return MessageRejected(
                 PutStatus.MESSAGE_ILLEGAL,
-                f"body takes {body} bytes, maxMessageSize is {log.body_max}",
+                f"body takes {body} bytes, maxMessageSize is {tail.body_max}",
             )
         return MessageRejected(
             PutStatus.MESSAGE_ILLEGAL,
-            f"record takes {size} bytes, at most {log.record_max} fit (maxMessageSize,"
+            f"record takes {size} bytes, at most {tail.record_max} fit (maxMessageSize,"
             " mappedFileSizeCommitLog)",
         )
 
@@ -209,16 +251,16 @@ class Run:
         assert room >= BLANK_SIZE, "every record leaves room for the blank one"
         self._pieces.append(BLANK.pack(room, MAGIC_BLANK))
         self.position = self._segment_end
-        self._segment_end += self._log.segment_size
+        self._segment_end += self._tail.segment_size
         self._pieces = []
         self.chunks.append((self.position, self._pieces))
 
     def _fit(self, total: int) -> None:
         """Roll if `total` bytes would not fit into what is left of the segment."""
-        if total > self._log.segment_size - BLANK_SIZE:
+        room = self._tail.segment_size - BLANK_SIZE
+        if total > room:
             raise MessageRejected(
-                PutStatus.MESSAGE_ILLEGAL,
-                f"batch takes {total} bytes, a segment holds {self._log.segment_size - BLANK_SIZE}",
+                PutStatus.MESSAGE_ILLEGAL, f"batch takes {total} bytes, a segment holds {room}"
             )
         if self.position + total + BLANK_SIZE > self._segment_end:
             self._roll()
@@ -238,19 +280,19 @@ class Run:
 
         Raises `MessageRejected` for the batch as a whole, leaving the run as it was.
         """
-        _, topic_head = self._log.topic_heads.get(topic) or self._log.topic_head(topic)
+        _, topic_head = self._tail.topic_heads.get(topic) or self._tail.topic_head(topic)
         if any(item.properties.endswith(b"\0") for item in items):
             items = [replace(item, properties=closed(item.properties)) for item in items]
         hosts = len(born_host) + len(self._store_host) - 16
-        crc = CRC_SIZE + 1 if self._log.append_property_crc else 0
+        crc = CRC_SIZE + 1 if self._tail.append_property_crc else 0
         sizes = [
             90 + len(i.body) + len(topic_head) + len(i.properties) + hosts + crc for i in items
         ]
         for item, size in zip(items, sizes, strict=True):
             if (
                 len(item.properties) + crc > PROPERTIES_MAX
-                or len(item.body) > self._log.body_max
-                or size > self._log.record_max
+                or len(item.body) > self._tail.body_max
+                or size > self._tail.record_max
             ):
                 raise self._too_large(len(item.body), len(item.properties) + crc, size)
         self._fit(sum(sizes))
@@ -298,7 +340,7 @@ class Run:
         key = (topic, queue_id)
         base = self.queue_offsets.get(key)
         if base is None:
-            base = self._log.next_queue_offsets.get(key, 0)
+            base = self._tail.next_queue_offsets.get(key, 0)
         if properties and not properties.endswith(b"\x02"):
             properties += b"\x02"
         properties += f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02".encode()
@@ -324,21 +366,3 @@ def closed(properties: bytes) -> bytes:
     A record whose last byte is zero could not be told from one whose end was never written.
     """
     return properties + b"\x02" if properties.endswith(b"\0") else properties
-
-
-def topic_head_maker() -> Callable[[str], tuple[int, bytes]]:
-    """A function from a topic to its record version's magic and its encoded length and name."""
-
-    def make(topic: str) -> tuple[int, bytes]:
-        encoded = topic.encode()
-        longest = RETRY_TOPIC_MAX if topic.startswith(("%RETRY%", "%DLQ%")) else TOPIC_MAX
-        if not encoded or len(encoded) > longest:
-            raise MessageRejected(
-                PutStatus.MESSAGE_ILLEGAL,
-                f"topic takes {len(encoded)} bytes, 1 to {longest} are allowed",
-            )
-        if len(encoded) > V1_TOPIC_MAX:
-            return MAGIC_V2, len(encoded).to_bytes(2, "big") + encoded
-        return MAGIC_V1, bytes((len(encoded),)) + encoded
-
-    return make

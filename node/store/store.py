@@ -19,8 +19,7 @@ from rocketbed.node.store.retention import Retention
 from rocketbed.node.store.run import Run
 from rocketbed.node.store.scrub import Scrubber
 from rocketbed.node.store.status import PutStatus
-from rocketbed.node.watermark import Watermark
-from rocketbed.wire.message import offset_message_id
+from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import Lock, World
 
 _READ_AHEAD = 3
@@ -51,6 +50,8 @@ class MessageStore:
         self._reader = Reader(self._parts)
         self.scrubber = Scrubber(self._parts)
         """Looks for damage in what this start did not scan."""
+        self.on_arrival: list[Arrival] = self._dispatcher.on_arrival
+        """Called, in this order, when messages can be pulled."""
         self._closing = trio.Event()
         self._failure: StoreError | None = None
         self._failed = trio.Event()
@@ -63,7 +64,7 @@ class MessageStore:
         """Below it everything is on disk."""
         self.dispatched: Watermark = self._parts.dispatched
         """Below it everything can be pulled and queried."""
-        self.store_host_bytes = log.store_host_bytes
+        self.store_host_bytes = log.tail.store_host_bytes
 
     @classmethod
     async def open(
@@ -244,10 +245,6 @@ class MessageStore:
             self._failure = failure
             self._failed.set()
 
-    def message_id(self, physical_offset: int) -> str:
-        """The offset message id of a record of this store."""
-        return offset_message_id(self.store_host_bytes, physical_offset)
-
     # Gets
 
     def get_messages(
@@ -299,22 +296,13 @@ class MessageStore:
     def queue_max(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
         """Queue offset behind the last message that can be pulled, or (not committed) was put."""
         if not committed:
-            return self._parts.log.next_queue_offsets.get((topic, queue_id), 0)
+            return self._parts.log.tail.next_queue_offsets.get((topic, queue_id), 0)
         queue = self._parts.queues.find(topic, queue_id)
         return queue.readable_offset if queue else 0
 
     def queues(self) -> list[tuple[str, int]]:
         """Topic and id of every queue, sorted."""
         return sorted((queue.topic, queue.queue_id) for queue in self._parts.queues.all())
-
-    @property
-    def on_arrival(self) -> Arrival | None:
-        """Called when a message can be pulled (long polling)."""
-        return self._dispatcher.on_arrival
-
-    @on_arrival.setter
-    def on_arrival(self, arrival: Arrival) -> None:
-        self._dispatcher.on_arrival = arrival
 
     # The log, for replication
 
@@ -332,19 +320,6 @@ class MessageStore:
     def max_offset(self) -> int:
         """Physical offset of the end of the log."""
         return self._parts.log.written.value
-
-    @property
-    def segment_size(self) -> int:
-        """Bytes of a segment; equal on master and slaves."""
-        return self._parts.log.segment_size
-
-    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
-        """Append bytes of the master's log (see `CommitLog.append_raw`)."""
-        self._parts.log.append_raw(offset, data)
-
-    def read_log(self, offset: int, size: int) -> bytes:
-        """Bytes of the log within one segment."""
-        return self._parts.log.read(offset, size)
 
     async def boundary_below(self, offset: int) -> Boundary | None:
         """The last end of a whole record at or below `offset` (see `node.store.cut`)."""
@@ -388,9 +363,7 @@ class MessageStore:
                 self._dispatcher.rewind(offset, last)
             else:
                 self._dispatcher.restart()
-            parts.log.next_queue_offsets = {
-                (queue.topic, queue.queue_id): queue.max_offset for queue in parts.queues.all()
-            }
+            parts.log.tail.next_queue_offsets = parts.queues.next_offsets()
 
     def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
         self.fail(
@@ -408,7 +381,7 @@ class MessageStore:
         Takes until nothing of the topic is put any more. Raises `StoreError` on a full disk; the
         topic's queues stay then.
         """
-        offsets = self._parts.log.next_queue_offsets
+        offsets = self._parts.log.tail.next_queue_offsets
         before: dict[tuple[str, int], int] | None = None
         self._checkpointer.leaving.add(topic)
         try:

@@ -32,7 +32,8 @@ async def write(store: MessageStore, messages: list[Message]) -> bytes:
         driver.put(topic, queue_id, size=size, key=key, tag=tag)
     await driver.mark()
     return b"".join(
-        store.log.segments.read(start, store.segment_size) for start in store.log.segments.starts
+        store.log.segments.read(start, store.log.segment_size)
+        for start in store.log.segments.starts
     )
 
 

@@ -200,7 +200,7 @@ def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
     async def work(store: MessageStore) -> tuple[int, int]:
         put(store, body=b"before")
         await settle(store)
-        third = f"{ROOT}/commitlog/{2 * store.segment_size:020d}"
+        third = f"{ROOT}/commitlog/{2 * store.log.segment_size:020d}"
         disks[-1].inject(Fault(operation="write", path=third))
         run = store.begin()
         for number in range(6):

@@ -62,7 +62,7 @@ class Cutter:
     async def cut(self, offset: int) -> tuple[str, int]:
         if self.refusal:
             raise CutRefused(self.refusal)
-        size = self._log.max_offset - offset
+        size = self._log.written.value - offset
         self.cuts.append(offset)
         self._log.cut(offset)
         return "kept", size
@@ -156,13 +156,16 @@ class Pair:
 
     async def _bounds(self) -> LogBounds:
         log = self.master_log
-        return LogBounds(log.min_offset, log.max_offset, self.is_slave)
+        return LogBounds(log.min_offset, log.written.value, self.is_slave)
 
     def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         self.simulation.run(seconds, until=condition)
 
     def is_equal(self) -> bool:
-        return self.log.max_offset == self.master_log.max_offset and self.slave.state == "following"
+        return (
+            self.log.written.value == self.master_log.written.value
+            and self.slave.state == "following"
+        )
 
     def check(self) -> None:
         """Followed, cut once and exactly at the common prefix, if it had to be."""

@@ -131,9 +131,9 @@ def test_a_stopped_slave_whose_log_ends_inside_a_record_can_become_the_master() 
         slave = cluster.nodes["slave-1"].store
         whole = slave.max_offset
         process = cluster.simulation.process("slave-1")
-        record = bytearray(process.call(slave.read_log, 0, 100))
+        record = bytearray(process.call(slave.log.read, 0, 100))
         record[28:36] = whole.to_bytes(8, "big")
-        process.call(slave.append_raw, whole, bytes(record))
+        process.call(slave.log.append_raw, whole, bytes(record))
         cluster.run(0.1)
         cluster.simulation.stop("slave-1")
         cluster.run(5)

@@ -8,11 +8,11 @@ import trio
 
 from rocketbed.chaos.sim.faults import Fault
 from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.node.watermark import Watermark
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.errors import LogDiverged, MasterBehind, SegmentMismatch
 from rocketbed.replication.master import Master
 from rocketbed.replication.slave import Slave
+from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.ha import TransferReader, encode_report, encode_transfer
 from rocketbed.world.api import World
 from tests.support.segmented_log import SegmentedLog
@@ -61,7 +61,7 @@ async def run_slave(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(replica.slave.run)
         while flushes:
-            await replica.log.wait_above(replica.log.flushed_offset)
+            await replica.log.written.wait_above(replica.log.flushed.value)
             await replica.log.flush()
 
 
@@ -73,7 +73,7 @@ def holding(end: int, first: int = 0, other: bytes = b"") -> Callable[[Segmented
     """A log with [first, end) of the text; its last bytes are `other`."""
 
     def prepare(log: SegmentedLog) -> None:
-        if log.max_offset:
+        if log.written.value:
             return
         content = text(first, end - len(other)) + other
         at = first
@@ -120,7 +120,7 @@ class Group:
 
         def equal() -> bool:
             return master.log is not None and all(
-                replica.log is not None and replica.log.max_offset == master.log.max_offset
+                replica.log is not None and replica.log.written.value == master.log.written.value
                 for replica in (self.replicas[name] for name in names)
             )
 
@@ -144,12 +144,12 @@ def test_an_empty_slave_copies_the_whole_log_then_follows() -> None:
         group.run_until_equal("slave")
         assert slave.log.min_offset == 0
         for size in (1, 5000, 130_000):
-            end = master.log.max_offset
+            end = master.log.written.value
             group.append(text(end, end + size))
             group.run_until_equal("slave", seconds=1)
         group.simulation.run(1)
         assert slave.slave.state == "following"
-        assert master.confirmed.value == master.log.max_offset
+        assert master.confirmed.value == master.log.written.value
         info = master.master.runtime_info()
         assert (info.in_sync_slave_nums, info.ha_connection_info[0].diff) == (1, 0)
         assert slave.slave.runtime_info().is_activated
@@ -218,13 +218,13 @@ def test_acknowledgements_never_pass_what_a_slave_has() -> None:
         slaves = [group.start("slave-1"), group.start("slave-2", flushes=True)]
         group.simulation.run(1)
         for _ in range(50):
-            end = master.log.max_offset
+            end = master.log.written.value
             group.append(text(end, end + 3001))
             group.simulation.run(0.0007)
-            assert master.confirmed.value <= slaves[0].log.max_offset
-            assert master.confirmed.value <= slaves[1].log.flushed_offset
+            assert master.confirmed.value <= slaves[0].log.written.value
+            assert master.confirmed.value <= slaves[1].log.flushed.value
         group.simulation.run(1)
-        assert master.confirmed.value == master.log.max_offset
+        assert master.confirmed.value == master.log.written.value
 
 
 def test_a_sync_flush_slave_acknowledges_only_what_is_on_disk() -> None:
@@ -236,7 +236,7 @@ def test_a_sync_flush_slave_acknowledges_only_what_is_on_disk() -> None:
         disk.inject(Fault(operation="sync", effect="hang"))
         group.append(text(0, 5000))
         group.simulation.run(3)
-        assert slave.log.max_offset == 5000
+        assert slave.log.written.value == 5000
         assert master.confirmed.value == 0
         group.simulation.process("slave").call(disk.release)
         group.simulation.run(1)
@@ -252,7 +252,7 @@ def test_killed_masters_and_slaves_come_back(seed: int) -> None:
         group.simulation.run(0.5)
         for victim in ("master", "slave-1", "master", "slave-2"):
             for _ in range(10):
-                end = group.replicas["master"].log.max_offset
+                end = group.replicas["master"].log.written.value
                 group.append(text(end, end + 17_003))
                 group.simulation.run(0.0003)
             group.simulation.kill(victim)
@@ -262,7 +262,7 @@ def test_killed_masters_and_slaves_come_back(seed: int) -> None:
                 group.start(victim)
             group.simulation.run(0.2)
         group.run_until_equal("slave-1", "slave-2", seconds=20)
-        assert master.log.contents() == text(0, master.log.max_offset)
+        assert master.log.contents() == text(0, master.log.written.value)
         assert group.events("replication.refused") == []
 
 
@@ -301,7 +301,7 @@ def test_a_slave_with_other_bytes_refuses_its_master() -> None:
         assert slave.slave.state == "refused"
         assert isinstance(slave.slave.refusal, LogDiverged)
         assert slave.slave.refusal.offset == 250_000 - len(b"what the master lost")
-        assert slave.log.max_offset == 250_000
+        assert slave.log.written.value == 250_000
         assert group.replicas["master"].confirmed.value < 250_000
         assert len(group.events("replication.refused")) >= 2
 
@@ -311,7 +311,7 @@ def test_a_slave_with_a_longer_log_refuses_and_is_refused() -> None:
         master = group.start("master", holding(1000))
         slave = group.start("slave", holding(200_000))
         group.simulation.run(12)
-        assert slave.log.max_offset == 200_000
+        assert slave.log.written.value == 200_000
         assert master.confirmed.value == 0
         assert "lost" in str(group.events("replication.slave_refused", "master")[0]["reason"])
         assert "shorter" in str(group.events("replication.not_served", "slave")[0]["reason"])
@@ -364,7 +364,7 @@ def test_a_slave_that_needs_what_has_expired_is_told() -> None:
         group.simulation.run(10)
         refused = group.events("replication.slave_refused", "master")
         assert "begins at 300000" in str(refused[0]["reason"])
-        assert slave.log.max_offset == 150_000
+        assert slave.log.written.value == 150_000
         assert group.events("replication.not_served", "slave")
 
 
@@ -374,7 +374,7 @@ def test_segments_of_another_size_are_refused() -> None:
         slave = group.start("slave", segment_size=40_000)
         group.simulation.run(5)
         assert isinstance(slave.slave.refusal, SegmentMismatch)
-        assert slave.log.contents() == text(0, slave.log.max_offset)
+        assert slave.log.contents() == text(0, slave.log.written.value)
 
 
 def test_a_slave_follows_whom_it_is_told() -> None:
@@ -386,7 +386,7 @@ def test_a_slave_follows_whom_it_is_told() -> None:
         process.call(slave.slave.set_master, None)
         group.append(text(10_000, 20_000))
         group.simulation.run(10)
-        assert (slave.slave.state, slave.log.max_offset) == ("idle", 10_000)
+        assert (slave.slave.state, slave.log.written.value) == ("idle", 10_000)
         process.call(slave.slave.set_master, ("master", PORT))
         group.run_until_equal("slave", seconds=1)
 
@@ -402,7 +402,7 @@ def test_a_disk_that_is_full_stops_no_one_else_and_heals() -> None:
         group.append(text(0, 90_000))
         group.run_until_equal("slave-2")
         group.simulation.run(3)
-        assert slave.log.max_offset < 90_000
+        assert slave.log.written.value < 90_000
         assert group.events("replication.append_failed", "slave")
         disk.quota = None
         group.run_until_equal("slave", "slave-2", seconds=20)
@@ -486,7 +486,7 @@ def test_the_recorded_stream_replays_to_the_recorded_log() -> None:
         master = group.simulation.start("master", recorded_master)
         slave = group.start("slave", segment_size=segment_size)
         group.simulation.run_process(master)
-        assert slave.log.max_offset == end
+        assert slave.log.written.value == end
         whole = b"".join(files[start] for start in sorted(files))
         assert slave.log.contents() == whole[:end]
         assert whole[end:].strip(b"\0") == b""

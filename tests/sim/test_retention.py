@@ -47,7 +47,7 @@ def test_disk_pressure(percent: int, reserved_ms: int, deleted: int, refused: bo
         set_usage(disks[0], percent)
         await store._retention.round()
         refusal = store.refusal()
-        low = store.min_offset // store.segment_size
+        low = store.min_offset // store.log.segment_size
         disks[0].quota = None
         await store._retention.round()
         return low, refusal and refusal[0], store.refusal()

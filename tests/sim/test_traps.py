@@ -209,7 +209,7 @@ def test_t06_pre_blank_units_are_no_messages() -> None:
     async def gap(store: MessageStore) -> None:
         put(store, body=b"m0")
         await settle(store)
-        store.log.next_queue_offsets["T", 0] = 4
+        store.log.tail.next_queue_offsets["T", 0] = 4
         put(store, body=b"m4")
         await settle(store)
 
@@ -221,7 +221,7 @@ def test_t06_pre_blank_units_are_no_messages() -> None:
     assert run.value == (0, 5, GetStatus.FOUND, 5)
 
     async def only_late(store: MessageStore) -> None:
-        store.log.next_queue_offsets["T", 0] = 7
+        store.log.tail.next_queue_offsets["T", 0] = 7
         put(store, body=b"m7")
         await settle(store)
 
@@ -518,13 +518,13 @@ def test_t18_a_record_larger_than_a_segment_is_refused() -> None:
 def test_t19_a_slaves_log_may_end_inside_a_record() -> None:
     async def master(store: MessageStore) -> tuple[bytes, int]:
         await put_numbered(store, 2)
-        return store.read_log(0, store.max_offset), store.max_offset
+        return store.log.read(0, store.max_offset), store.max_offset
 
     data, end = session(master).value
     config = settings(is_slave=True, mark_interval_ms=1000)
 
     async def follow(store: MessageStore) -> None:
-        store.append_raw(0, data[:-5])
+        store.log.append_raw(0, data[:-5])
         await trio.sleep(5)
 
     run = session(follow, config=config)
@@ -533,7 +533,7 @@ def test_t19_a_slaves_log_may_end_inside_a_record() -> None:
 
     async def resume(store: MessageStore) -> object:
         at = store.max_offset
-        store.append_raw(at, data[at:])
+        store.log.append_raw(at, data[at:])
         await settle(store)
         return at, store.max_offset, await bodies(store)
 
@@ -581,7 +581,7 @@ def test_t22_other_peoples_files_stay() -> None:
 def test_t23_lengths_are_signed() -> None:
     async def long_topic(store: MessageStore) -> bytes:
         put(store, "%RETRY%" + "g" * 193)
-        return store.read_log(0, store.max_offset)
+        return store.log.read(0, store.max_offset)
 
     record = session(long_topic).value
     assert HEAD.unpack_from(record)[1] == MAGIC_V2
@@ -590,7 +590,7 @@ def test_t23_lengths_are_signed() -> None:
 
     async def plain(store: MessageStore) -> bytes:
         put(store, "T" * 100)
-        return store.read_log(0, store.max_offset)
+        return store.log.read(0, store.max_offset)
 
     record = bytearray(session(plain).value)
     record[88 + 4] = 0x80 | 100

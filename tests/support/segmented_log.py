@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rocketbed.node.watermark import Watermark
+from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import File, World
 
 
@@ -30,14 +30,6 @@ class SegmentedLog:
     def min_offset(self) -> int:
         return min(self._files) if self._files else self.written.value
 
-    @property
-    def max_offset(self) -> int:
-        return self.written.value
-
-    @property
-    def flushed_offset(self) -> int:
-        return self.flushed.value
-
     def read(self, offset: int, size: int) -> bytes:
         start = offset - offset % self.segment_size
         file = self._files.get(start)
@@ -58,15 +50,15 @@ class SegmentedLog:
     def append(self, data: bytes) -> None:
         """Append across segments, as a master's producers do."""
         while data:
-            left = self.segment_size - self.max_offset % self.segment_size
-            self.append_raw(self.max_offset, data[:left])
+            left = self.segment_size - self.written.value % self.segment_size
+            self.append_raw(self.written.value, data[:left])
             data = data[left:]
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         if not self._files:
             self.written.reset(offset)
             self.flushed.reset(offset)
-        assert offset == self.max_offset
+        assert offset == self.written.value
         assert len(data) <= self.segment_size - offset % self.segment_size
         start = offset - offset % self.segment_size
         if start not in self._files:
@@ -106,9 +98,3 @@ class SegmentedLog:
         return b"".join(
             self._files[start].read_at(0, self.segment_size) for start in sorted(self._files)
         )
-
-    async def wait_above(self, offset: int) -> int:
-        return await self.written.wait_above(offset)
-
-    async def wait_flushed_above(self, offset: int) -> int:
-        return await self.flushed.wait_above(offset)

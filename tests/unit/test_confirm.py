@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbed.node.watermark import Watermark
 from rocketbed.replication.confirm import AckBoard, kth_highest
 from rocketbed.replication.insync import count_in_sync, is_in_sync
+from rocketbed.replication.watermark import Watermark
 
 
 def joined(board: AckBoard, offset: int) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.status import PutStatus
-from rocketbed.node.watermark import Watermark
+from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
 
 FLUSH_S, SLAVE_S = 5.0, 3.0

@@ -142,7 +142,7 @@ def put_again(store: MessageStore, record: bytes) -> None:
     run.now_ms = message.store_timestamp
     run._store_host = pack_host(*message.store_host)
     key = (message.topic, message.queue_id)
-    store.log.next_queue_offsets[key] = message.queue_offset
+    store.log.tail.next_queue_offsets[key] = message.queue_offset
     placed, _ = run.add(
         message.topic,
         message.queue_id,

@@ -1,0 +1,178 @@
+"""The wheel in an empty environment, beside packages of a user who has the names of our folders."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("node", "replication", "routing", "chaos", "pipeline")
+THEIRS = (*FOLDERS, "bench")
+BEGUN_S = 1800
+"""A step that takes longer hangs; pip may have to fetch Spark."""
+
+PLUGIN_TEST = """
+import bench, chaos as own, node, pipeline, replication, routing
+import pytest
+
+pytestmark = pytest.mark.rocketbed(brokers=2, repl="sync")
+
+
+async def test_orders(cluster, chaos):
+    assert {m.WHOSE for m in (bench, own, node, pipeline, replication, routing)} == {"the user"}
+    producer = await cluster.producer("orders")
+    consumer = await cluster.consumer("orders", group="billing")
+    await producer.send_all(range(20))
+    async with chaos.during(chaos.kill("leader")):
+        await producer.send_all(range(20, 30), retry=True)
+    await cluster.settled()
+    assert await consumer.read_all() >= set(range(30))
+    chaos.check()
+"""
+CLIENT = """
+import sys
+import node
+from rocketbed.blocking import Consumer, Message, Producer, Sent
+
+assert node.WHOSE == "the user"
+with Producer(nameservers=sys.argv[1], group="shop") as producer:
+    for number in range(10):
+        assert isinstance(producer.send(Message("Orders", b"%d" % number)), Sent)
+with Consumer(nameservers=sys.argv[1], group="kitchen") as consumer:
+    consumer.subscribe("Orders", start="first")
+    found = set()
+    while len(found) < 10:
+        found |= {received.body for received in consumer.poll(timeout_s=5)}
+print("read", len(found))
+"""
+SPARK_READ = """
+import sys
+import pipeline
+from rocketbed.pipeline import read
+from rocketbed.pipeline.session import build_session
+
+assert pipeline.WHOSE == "the user"
+spark = build_session("orders")
+print("rows", read(spark, sys.argv[1], ["topic"]).where("topic = 'Orders'").count())
+spark.stop()
+"""
+TYPED = """
+import trio
+from rocketbed import Consumer, Message, Producer, Sent
+from rocketbed.blocking import Producer as BlockingProducer
+from rocketbed.pipeline import read
+from rocketbed.testing import Chaos, Cluster
+
+
+async def body(cluster: Cluster, chaos: Chaos) -> None:
+    await chaos.kill("leader")
+    await cluster.settled()
+
+
+async def main() -> None:
+    async with Producer(nameservers="127.0.0.1:9876") as producer:
+        outcome = await producer.send(Message("Orders", b"one"))
+        assert isinstance(outcome, Sent)
+        print(outcome.queue_offset + 1, read, BlockingProducer, Consumer)
+
+
+trio.run(main)
+"""
+
+
+def run(*command: str | Path, cwd: Path, good: bool = True) -> str:
+    """What a program prints; it must end well, or must not."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=own,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BEGUN_S,
+        check=False,
+    )
+    assert (done.returncode == 0) is good, f"{command}:\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", place, ROOT, cwd=place)
+    (built,) = place.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment that holds the wheel, its extras and what a user tests with."""
+    place = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", place, cwd=place)
+    constraint = ("--constraint", ROOT / "requirements.lock")
+    wanted = (f"{wheel}[chaos,spark]", "pytest", "mypy")
+    run(place / "bin" / "python", "-m", "pip", "install", "-q", *constraint, *wanted, cwd=place)
+    return place / "bin"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's project whose packages have the names of our folders."""
+    for name in THEIRS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text('WHOSE = "the user"\n')
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    return tmp_path
+
+
+def test_the_wheel_holds_one_package_of_real_files(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    top = {name.partition("/")[0] for name in names}
+    assert {name for name in top if not name.endswith(".dist-info")} == {
+        "rocketbed",
+        "pyspark_rocketbed.py",
+    }
+    for folder in FOLDERS:
+        modules = {str(p.relative_to(ROOT)) for p in (ROOT / folder).rglob("*.py")}
+        assert modules
+        assert {f"rocketbed/{name}" for name in modules} <= set(names)
+    assert "rocketbed/py.typed" in names
+
+
+def test_a_plugin_test_beside_packages_of_the_same_names(environment: Path, project: Path) -> None:
+    (project / "test_orders.py").write_text(PLUGIN_TEST)
+    said = run(environment / "python", "-m", "pytest", "-q", "test_orders.py", cwd=project)
+    assert "1 passed" in said
+    assert not any((environment.parent / "lib").glob(f"python3*/site-packages/{THEIRS[0]}"))
+
+
+def test_a_client_and_spark(environment: Path, project: Path) -> None:
+    (project / "client.py").write_text(CLIENT)
+    (project / "count.py").write_text(SPARK_READ)
+    command = (environment / "rocketbed", "cluster")
+    at = ("--dir", project / "bed")
+    run(*command, "up", *at, cwd=project)
+    try:
+        said = run(*command, "status", *at, cwd=project)
+        address = next(word for word in said.split() if word.startswith("127.0.0.1:"))
+        assert "read 10" in run(environment / "python", "client.py", address, cwd=project)
+    finally:
+        run(*command, "down", *at, cwd=project)
+    store = next((project / "bed").rglob("commitlog")).parent
+    assert "rows 10" in run(environment / "python", "count.py", store, cwd=project)
+
+
+def test_a_users_program_is_checked_against_our_types(environment: Path, project: Path) -> None:
+    (project / "typed.py").write_text(TYPED)
+    checker = (environment / "python", "-m", "mypy", "--strict")
+    run(*checker, "typed.py", cwd=project)
+    (project / "wrong.py").write_text(TYPED.replace('kill("leader")', 'kil("leader")'))
+    said = run(*checker, "wrong.py", cwd=project, good=False)
+    assert 'has no attribute "kil"' in said
