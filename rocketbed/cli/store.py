@@ -114,13 +114,19 @@ def dump_command(
 ) -> None:
     """Show messages: by topic, queue, offset, key, time."""
     from rocketbed.inspect import Filter, messages
+    from rocketbed.inspect.bodies import MissingCodec
 
     opened = _open(directory, config, overrides)
     found = messages(opened, Filter(**wanted))
     rows = (message.as_row() for message in (islice(found, limit) if limit else found))
-    _print(
-        (json.dumps(row, ensure_ascii=False) for row in rows) if as_json else _message_table(rows)
-    )
+    try:
+        _print(
+            (json.dumps(row, ensure_ascii=False) for row in rows)
+            if as_json
+            else _message_table(rows)
+        )
+    except MissingCodec as error:
+        _stop(str(error), EXIT_USAGE)
 
 
 @store.command("fsck")

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from rocketbed.client.errors import BadMessage
-from rocketbed.inspect.bodies import unpack_body, unpack_inner_batch
+from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.inspect.bodies import MissingCodec, unpack_body, unpack_inner_batch
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.message import COMPRESSED, INNER_BATCH, StoredMessage
 from rocketbed.wire.properties import (
@@ -154,7 +154,10 @@ class Received:
     @classmethod
     def of(cls, stored: StoredMessage, broker_name: str) -> "Received":
         """From a record that a broker of this name sent."""
-        body = unpack_body(stored.body, stored.sys_flag)
+        try:
+            body = unpack_body(stored.body, stored.sys_flag)
+        except MissingCodec as exc:
+            raise ClientError(f"{stored.topic} at {stored.queue_offset}: {exc}") from exc
         offset_id = stored.offset_message_id
         return cls(
             queue=MessageQueue(

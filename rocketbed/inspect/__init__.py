@@ -1,6 +1,6 @@
 """The independent reader of store directories: what RocketMQ, or rocketbed, left on disk.
 
-It imports nothing of this project and nothing beyond the standard library, so that the checks of
+It imports nothing of this project, though libraries, so that the checks of
 the testbed, `rocketbed store` and the cross-check of the pipeline rest on a second reading of the
 format. It reads ordinary files, holds a bounded part of them in memory, and never writes unless
 `rebuild` is asked to.

@@ -1,23 +1,29 @@
 """Bodies that hold something else: packed by the producer, or several messages in one.
 
-ZLIB is Python's, LZ4's frame format is short enough to be read here, and ZSTD has a module of its
-own. Sources: store.md 2.3, 2.12.
+ZLIB is Python's, LZ4's frame format is short enough to be read here, and ZSTD is unpacked by the
+library `zstandard`, which comes with the extra `zstd`. Sources: store.md 2.3, 2.12.
 """
 
 import struct
 import zlib
+from io import BytesIO
 from typing import NamedTuple
 
 from rocketbed.inspect.properties import parse_properties
-from rocketbed.inspect.zstd import ZstdError, copy_match, decompress
 
 SYS_COMPRESSED = 0x1
 _TYPE_SHIFT = 8
 _LZ4, _ZSTD = 1, 2
+_ZSTD_RUN = 1
+"""The block type that repeats one byte (RFC 8878, 3.1.1.2)."""
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ITEM = struct.Struct(">5i")
 BODY_SIZE_MAX = 64 << 20
 """No body unpacks to more; a longer one is taken for damage."""
+
+
+class MissingCodec(Exception):
+    """A body is packed in a way that needs a library which is not installed."""
 
 
 class BatchItem(NamedTuple):
@@ -31,7 +37,10 @@ class BatchItem(NamedTuple):
 
 
 def unpack_body(body: bytes, sys_flag: int) -> bytes | None:
-    """The body as it was before the producer packed it; None when it cannot be unpacked."""
+    """The body as it was before the producer packed it; None when it is damaged.
+
+    Raises `MissingCodec` for ZSTD without the extra.
+    """
     if not sys_flag & SYS_COMPRESSED:
         return body
     kind = sys_flag >> _TYPE_SHIFT & 7
@@ -39,9 +48,9 @@ def unpack_body(body: bytes, sys_flag: int) -> bytes | None:
         if kind == _LZ4:
             return _unpack_lz4(body)
         if kind == _ZSTD:
-            return decompress(body, BODY_SIZE_MAX)
+            return _unpack_zstd(body)
         return zlib.decompressobj().decompress(body, BODY_SIZE_MAX)
-    except (zlib.error, ZstdError, IndexError, struct.error, ValueError):
+    except (zlib.error, IndexError, struct.error, ValueError):
         return None
 
 
@@ -64,6 +73,31 @@ def unpack_inner_batch(body: bytes) -> list[BatchItem] | None:
         items.append(BatchItem(len(items), flag, crc, body[body_at : body_at + size], properties))
         position = end
     return items
+
+
+def _unpack_zstd(data: bytes) -> bytes:
+    """A whole ZSTD frame. Raises `ValueError` for damage, `MissingCodec` without the library."""
+    try:
+        import zstandard
+    except ModuleNotFoundError as exc:
+        raise MissingCodec(
+            "the body is packed with ZSTD: pip install 'rocketbed[zstd]' to read it"
+        ) from exc
+    try:
+        end = zstandard.frame_header_size(data)
+        is_last = False
+        while not is_last:  # the library takes a frame that ends between blocks for a whole one
+            word = int.from_bytes(data[end : end + 3].ljust(3, b"\0"), "little")
+            is_last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
+            end += 3 + (1 if kind == _ZSTD_RUN else size)
+            if end > len(data):
+                raise ValueError("the ZSTD frame is cut off")
+        found = zstandard.ZstdDecompressor().stream_reader(BytesIO(data)).read(BODY_SIZE_MAX + 1)
+    except zstandard.ZstdError as exc:
+        raise ValueError(str(exc)) from exc
+    if len(found) > BODY_SIZE_MAX:
+        raise ValueError(f"the ZSTD frame holds more than {BODY_SIZE_MAX} bytes")
+    return found
 
 
 def _unpack_lz4(data: bytes) -> bytes:
@@ -103,7 +137,7 @@ def _unpack_lz4_block(block: bytes, output: bytearray) -> None:
             return
         distance = block[position] | block[position + 1] << 8
         length, position = _lz4_length(block, position + 2, token & 15)
-        copy_match(output, distance, length + 4)
+        _copy_match(output, distance, length + 4)
 
 
 def _lz4_length(block: bytes, position: int, length: int) -> tuple[int, int]:
@@ -114,3 +148,14 @@ def _lz4_length(block: bytes, position: int, length: int) -> tuple[int, int]:
         length += block[position]
         position += 1
     return length, position
+
+
+def _copy_match(output: bytearray, distance: int, length: int) -> None:
+    """Repeat what stands `distance` bytes back; it may overlap what is being written."""
+    start = len(output) - distance
+    if distance <= 0 or start < 0:
+        raise ValueError("a match points before the start of the data")
+    piece = bytes(output[start : start + length])
+    while len(piece) < length:
+        piece += piece[: length - len(piece)]
+    output += piece

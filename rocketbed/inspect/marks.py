@@ -8,8 +8,11 @@ must have been ours and clean (store.md 8.6).
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import crcmod.predefined
 
 CKPT_NAME = "rocketbed.ckpt"
 FLUSHED_NAME = "rocketbed.flushed"
@@ -17,7 +20,7 @@ _FIRST_LINE = b"rocketbed-ckpt 1"
 _FLUSHED = struct.Struct(">qQ")
 _COMPARED = 40
 """Bytes of `checkpoint` that a clean stop remembers."""
-_POLYNOMIAL = 0x82F63B78
+crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 SIZE_NAMES = (
     "segment_size",
     "queue_segment_size",
@@ -76,16 +79,6 @@ def read_marks(
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def crc32c(data: bytes) -> int:
-    """CRC-32C, bit by bit: for a few hundred bytes."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def _flushed(data: bytes) -> int | None:
