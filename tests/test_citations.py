@@ -4,7 +4,7 @@ The form: `store.md 8.6` is chapter 8.6 of docs/spec/store.md. Behind the file's
 (`1.3, 1.5`, `5.1 to 5.6`, `1 and 17`), rows or steps of a chapter (`3.2 no. 14`, `3.2, step 3`,
 `11, trap 17`), a paragraph of it (`8.6, Cut`, `8.6, "units"`), or an id (`T20`, `2.4, A2 and A10 to
 A16`). Any other text ends the citation. In code a trap or an invariant also stands alone: `(T8)`.
-`§4.3` in docs/spec is a chapter of the same file.
+`§4.3` or `chapter 4` in docs/spec is one of the same file.
 """
 
 import re
@@ -38,7 +38,7 @@ CITATION: Final = re.compile(
 WORD: Final = re.compile(rf"({JOIN})(?:({ROW})?({CHAPTER})|({ID})|({PARAGRAPH}))")
 BARE: Final = re.compile(r"""(?<![\w"'`./-])([TI]\d{1,2})(?![\w"'-])""")
 """A trap or an invariant by its id alone, in code."""
-SECTION: Final = re.compile(r"§(\d+(?:\.\d+)*[a-z]?)")
+SECTION: Final = re.compile(r"(?:§|\b(?:chapter|section)s? )(\d+(?:\.\d+)*[a-z]?)")
 MENTION: Final = re.compile(r"(?<![\w/.*-])((?:[\w.-]+/)*[\w-]+\.md)\b")
 LINK: Final = re.compile(r"\]\(([^()\s]+)\)")
 HEADING: Final = re.compile(r"^(#{1,4}) (.+)$", re.MULTILINE)
@@ -191,10 +191,10 @@ def troubles(text: str, file: Path) -> list[Trouble]:
         for match in BARE.finditer(text):
             if match[1] not in ids():
                 note(match.start(), f"{match[1]}: no such trap or invariant")
-    if file.parent == SPEC:
+    if file.parent == SPEC and file.stem in NAMES:
         for match in SECTION.finditer(text):
             if match[1] not in chapters(file.stem):
-                note(match.start(), f"§{match[1]}: no such chapter")
+                note(match.start(), f"{match[0]}: no such chapter")
     return found
 
 
