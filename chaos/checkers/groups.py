@@ -1,4 +1,4 @@
-"""Consumer groups: did every member together get everything, and are positions true? Chaos.md 2.5.
+"""Consumer groups: did every member together get everything, and are positions true? (chaos.md 2.5)
 
 Groups are taken to begin at a queue's first message; a RESET_OFFSET row says otherwise.
 """

@@ -2,7 +2,7 @@
 
 A run passes only if every check that applies ran and held. A check that crashes, or that lacks what
 it needs, makes the run `unknown`; a history that is cut does the same to all checks that count on
-it. Order of the words: chaos.md 2.10; exit codes: 4.9.
+it. Order of the words: chaos.md 2.10; exit codes: chaos.md 4.9.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""Are the messages there, once, where they were said to be? Chaos.md 2.4, A3 to A9."""
+"""Are the messages there, once, where they were said to be? (chaos.md 2.4, A3 to A9)"""
 
 from collections import defaultdict
 

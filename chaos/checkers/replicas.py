@@ -1,4 +1,4 @@
-"""Are the replicas' logs the same bytes? Chaos.md 2.6: R1 at the end, and in images."""
+"""Are the replicas' logs the same bytes? See chaos.md 2.6: R1 at the end, and in images."""
 
 from collections.abc import Sequence
 from itertools import combinations

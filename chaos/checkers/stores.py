@@ -1,4 +1,4 @@
-"""Does each directory agree with itself? Chaos.md 2.7, by the independent reader.
+"""Does each directory agree with itself? By the independent reader; chaos.md 2.7.
 
 At the end, after a clean stop, nothing may be unfinished. An image is what a cut or a kill left: a
 torn tail and queues behind the log are legal in it, and what is judged is what may never be.

@@ -3,7 +3,7 @@
 Spark runs a task again when it failed, and a whole batch again when the driver died. What is sent
 again then carries the id of the first time, so that a reader can tell copies (UNIQ_KEY). That
 rests on the rows of a partition coming in the same order each time: sort within partitions, or do
-without (spec: pipeline.md 5, "writer").
+without (pipeline.md 5, "writer").
 """
 
 from dataclasses import dataclass

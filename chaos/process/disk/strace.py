@@ -4,7 +4,7 @@ strace stops the process twice for every system call, so everything in it is sev
 It can fail, delay and fake syncs and writes, and kill at the n-th; it cannot tear a write, fill a
 disk or hang. Rules take one whole path, or all files; while they name a path, no other is traced.
 Each change of the rules attaches strace anew.
-Spec chaos.md 3.2 no. 14.
+Source: chaos.md 3.2 no. 14.
 """
 
 import errno

@@ -10,7 +10,7 @@ itself (a commit every 5 s, pages after 30 s): cut soon after what should be los
     cluster.kill("b1")
     volume.remount()       # once the process has let go of it
 
-Order and reasons: spec chaos.md 3.3.
+Order and reasons: chaos.md 3.3.
 """
 
 import errno

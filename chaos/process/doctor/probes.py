@@ -1,7 +1,7 @@
 """The self-tests behind `doctor`: each makes its fault once and looks whether it happened.
 
 `Missing` is for what is not there (no root, no tool, no device); whatever else goes wrong means
-that the thing is there and broken. Faults, commands, numbers: spec chaos.md 3.2.
+that the thing is there and broken. Faults, commands, numbers: chaos.md 3.2.
 """
 
 import errno

@@ -7,7 +7,7 @@ took 3 ms (0.07 ms without), and a node needed seconds to start. Times of files 
 process it leaves two files in /dev/shm when that is killed: `attach` puts them on record, and the
 janitor looks for those of processes it kills.
 
-Settings: spec chaos.md 3.2 no. 17.
+Settings: chaos.md 3.2 no. 17.
 """
 
 from pathlib import Path

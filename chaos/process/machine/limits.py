@@ -3,7 +3,7 @@
 Each needs root and its controller; what is missing raises `LimitError` with the reason. The groups
 are made below a controller's root, on record of the run. A disk's limit stands in the root group
 and counts for everybody, since version 1 charges write-back to kernel threads there; its device is
-a volume's own, so it slows that volume alone (spec chaos.md 3.2 no. 10, 11, 12b).
+a volume's own, so it slows that volume alone (chaos.md 3.2 no. 10, 11, 12b).
 """
 
 import os

@@ -5,7 +5,7 @@ it block by block, and only one that differs, or holds more, is read row by row 
 equal records. So every check speaks about all replicas, at the price of one. The leader is the last
 master of a run, else the replica that was named first among the longest.
 
-Checks and their numbers: spec of the pipeline, section 6; V11 and V12 are what a testbed can tell
+Checks and their numbers: pipeline.md 6; V11 and V12 are what a testbed can tell
 besides.
 """
 
