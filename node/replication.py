@@ -73,17 +73,14 @@ class CopiedTables:
 
     @property
     def topics(self) -> Topics:
-        """Topic configuration."""
         return self._tables.topics
 
     @property
     def groups(self) -> Groups:
-        """Subscription groups."""
         return self._tables.groups
 
     @property
     def offsets(self) -> Offsets:
-        """Consumer offsets."""
         return self._tables.offsets
 
     async def save_text(self, name: str, text: bytes) -> None:

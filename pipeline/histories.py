@@ -155,7 +155,6 @@ def history_batches(path: str, names: Names) -> "Iterator[pyarrow.RecordBatch]":
 
 
 def arrow_schema() -> "pyarrow.Schema":
-    """`COLUMNS` as Arrow's types."""
     import pyarrow
 
     kinds = {"string": pyarrow.string(), "int": pyarrow.int32(), "bigint": pyarrow.int64()}

@@ -125,7 +125,6 @@ def _lines(path: str, start: int, end: int) -> tuple[int, bytes]:
 
 
 def _which(path: str, at: int, data: bytes, reason: str) -> str:
-    """Which line is wrong, and why."""
     for line in data.splitlines(keepends=True):
         try:
             if line.strip() and not isinstance(json.loads(line), dict):

@@ -42,7 +42,6 @@ class Progress:
             self._count = lambda: count_tasks(tracker)
 
     def say(self, line: str) -> None:
-        """A line of its own."""
         if self._painter is not None:
             self._painter.clear()
         print(line, file=self._stream, flush=True)
@@ -104,7 +103,6 @@ class _Painter:
                 self._stream.write("\r" + " " * WIDTH + "\r")
 
     def end(self) -> None:
-        """The phase is over."""
         self._over.set()
         self._thread.join()
         if self._status is not None:

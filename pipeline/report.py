@@ -62,7 +62,6 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The exit code as a word."""
         return WORDS.get(self.exit_code, "failed")
 
     @contextmanager
@@ -76,7 +75,6 @@ class Report:
             self.phases[name] = round(self.phases.get(name, 0.0) + spent, 3)
 
     def as_row(self) -> dict[str, Any]:
-        """As JSON fields."""
         return {
             "format": FORMAT,
             "job": self.job,

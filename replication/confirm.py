@@ -52,7 +52,6 @@ class AckBoard:
         self._raise_confirmed()
 
     def leave(self, key: int) -> None:
-        """A slave's connection ended."""
         self.acks.pop(key, None)
 
     def _raise_confirmed(self) -> None:

@@ -16,5 +16,4 @@ def is_in_sync(master_end: int, acknowledged: int, gap_max: int = GAP_MAX) -> bo
 
 
 def count_in_sync(master_end: int, acks: Iterable[int], gap_max: int = GAP_MAX) -> int:
-    """How many slaves keep up."""
     return sum(is_in_sync(master_end, acknowledged, gap_max) for acknowledged in acks)

@@ -157,7 +157,6 @@ class SlaveConnection:
             )
 
     def drop(self, reason: str) -> None:
-        """End this connection."""
         self._reason = reason
         if self._scope is not None:
             self._scope.cancel()

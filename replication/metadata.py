@@ -41,9 +41,7 @@ class SyncedTable(Protocol[B]):
     version: DataVersion
     """Version of the table it copied last."""
 
-    def body(self) -> B:
-        """The whole table."""
-        ...
+    def body(self) -> B: ...
 
     def replace_all(self, table: B) -> None:
         """Take a master's table over, its version included."""

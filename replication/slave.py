@@ -94,7 +94,6 @@ class Slave:
             self._scope.cancel()
 
     async def run(self) -> None:
-        """Follow, and follow again."""
         pause = RETRY_FIRST_S
         while True:
             if self.master is None:

@@ -44,7 +44,6 @@ class KeyValueTable:
         return dict(self._table.get(name, {}))
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value, durably."""
         self._table.setdefault(namespace, {})[key] = value
         await self._store()
 

@@ -25,8 +25,6 @@ DEFAULT_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registrant:
-    """Who registers."""
-
     cluster: str
     broker_name: str
     broker_id: int
@@ -283,7 +281,6 @@ class RoutingTable:
         return [topic for topic, queues in self.topics.items() if any(n in names for n in queues)]
 
     def check(self) -> None:
-        """Assert the tables' invariant."""
         for name, broker in self.brokers.items():
             assert broker.broker_addrs, f"{name} has no address"
             assert name in self.clusters[broker.cluster]

@@ -34,8 +34,6 @@ CLIENT_ID_MAX: Final = 255
 
 @dataclass(slots=True)
 class Client:
-    """One member of a group."""
-
     client_id: str
     language: str
     version: int

@@ -56,7 +56,6 @@ class Groups:
         await self._saved.run()
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """A group's configuration."""
         return self._table.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:

@@ -23,8 +23,6 @@ ADVANCE_EVERY: Final = 5
 
 @dataclass(slots=True)
 class HeldPull:
-    """One pull on hold."""
-
     command: Command
     connection: Connection
     offset: int

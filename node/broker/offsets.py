@@ -93,11 +93,9 @@ class Offsets:
         return count
 
     def delete_group(self, group: str) -> None:
-        """Forget a group's offsets."""
         self._drop(lambda _, name: name == group)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic's offsets."""
         self._drop(lambda name, _: name == topic)
 
     def groups_of(self, topic: str) -> list[str]:

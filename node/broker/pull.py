@@ -62,8 +62,6 @@ class _Allowed:
 
 
 class Puller:
-    """Answers pulls, or holds them."""
-
     def __init__(
         self,
         config: NodeConfig,

@@ -72,7 +72,6 @@ class Registration:
             event.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled."""
         task_status.started()
         async with trio.open_nursery() as nursery:
             for address in self._config.nameservers:

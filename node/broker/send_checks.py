@@ -122,7 +122,6 @@ class SendChecks:
         )
 
     def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
-        """The topic, made if need be."""
         config, topic = self._config, header.topic
         if self._world.clock.wall_ms() < config.start_accept_sends_ms:
             raise Refused(

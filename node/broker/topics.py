@@ -124,7 +124,6 @@ class Topics:
     # --- reading
 
     def get(self, topic: str) -> TopicConfig | None:
-        """A topic's configuration."""
         return self._table.get(topic)
 
     def exists(self, topic: str) -> bool | None:
@@ -143,7 +142,6 @@ class Topics:
         return config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
 
     def names(self) -> list[str]:
-        """All topics, oldest first."""
         return list(self._table)
 
     def body(self, names: list[str] | None = None) -> TopicConfigTable:

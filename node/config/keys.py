@@ -15,8 +15,6 @@ Parse = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Where a key of the file goes."""
-
     field: str
     parse: Parse
     """Raises `ValueError` that says what is wrong with the text."""

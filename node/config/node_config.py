@@ -120,7 +120,6 @@ class NodeConfig:
 
     @property
     def ha_port(self) -> int:
-        """The replication port."""
         return self.ha_listen_port or self.listen_port + 1
 
     @property
@@ -130,7 +129,6 @@ class NodeConfig:
 
     @property
     def config_dir(self) -> str:
-        """Directory of the JSON tables."""
         return f"{self.store.root}/config"
 
 

@@ -32,7 +32,6 @@ class Checkpoint:
     """5.5.0 only; we keep it 0, so that 5.5.0 goes by the times."""
 
     def encode(self) -> bytes:
-        """The whole page."""
         fields = _FIELDS.pack(
             self.physic_ms,
             self.logics_ms,

@@ -46,7 +46,6 @@ class UnitQueue:
 
     @property
     def stored_units(self) -> int:
-        """Units that are in files."""
         return self.end_unit - len(self._pending) // self.unit.size
 
     @property
@@ -281,7 +280,6 @@ class BatchConsumeQueue(UnitQueue):
 
     @property
     def readable_offset(self) -> int:
-        """As for every queue."""
         return self.offset_after(self.stored_units) if self._pending else self.max_offset
 
     def _is_blank(self, unit: tuple[int, ...]) -> bool:

@@ -152,7 +152,6 @@ async def keep_cut_bytes(parts: StoreParts, offset: int, *, end: int) -> tuple[s
 
 
 def is_zero(data: bytes) -> bool:
-    """Whether every byte is zero."""
     return data == (_ZEROS if len(data) == _CHUNK else bytes(len(data)))
 
 

@@ -66,7 +66,6 @@ class Dispatcher:
 
     @property
     def backlog(self) -> int:
-        """Entries in the ring."""
         return len(self._ring)
 
     @property
@@ -92,7 +91,6 @@ class Dispatcher:
                 self._lost = True
 
     async def run(self) -> None:
-        """Dispatch until cancelled."""
         last_round = -1.0
         while True:
             if len(self._ring) < BATCH and not self._lost:

@@ -58,7 +58,6 @@ class FilePool:
             raise
 
     def unpin(self, path: str) -> None:
-        """Give back one `pin`."""
         self._pins[path] -= 1
         if not self._pins[path]:
             del self._pins[path]
@@ -153,7 +152,6 @@ class FilePool:
         self.named(path)
 
     def forget(self, path: str) -> None:
-        """Close a file if it is open."""
         file = self._open.pop(path, None)
         if file is not None:
             file.close()
@@ -163,7 +161,6 @@ class FilePool:
         return next((path for path, file in self._open.items() if not file.has_name()), None)
 
     def close(self) -> None:
-        """Close everything."""
         for file in (*self._open.values(), *self._orphans.values()):
             file.close()
         self._open.clear()

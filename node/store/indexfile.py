@@ -68,7 +68,6 @@ class IndexFile:
 
     @property
     def file(self) -> File:
-        """The open file."""
         return self._pool.get(self.path)
 
     @property
@@ -197,7 +196,6 @@ class IndexFile:
             del self._dirty_pages[number]
 
     async def sync(self) -> None:
-        """fsync what was written."""
         if self.dirty:
             self.dirty = False
             try:

@@ -131,7 +131,6 @@ class Marks:
             file.close()
 
     async def store(self, mark: Mark) -> None:
-        """Replace the mark, durably."""
         disk = self._world.disk
         temporary = f"{self._staging}/{CKPT_NAME}.new"
         disk.makedirs(self._staging)

@@ -40,7 +40,6 @@ class AllTopics:
         return None
 
     def is_batch_queue(self, topic: str) -> bool:
-        """No."""
         return False
 
 

@@ -191,7 +191,6 @@ class Queues:
             queue.set_end(end)
 
     def cut_units(self, ends: dict[AnyQueue, int]) -> None:
-        """Cut every queue to its end."""
         self._touched.clear()
         for queue, end in ends.items():
             queue.row.remove_suspects()

@@ -37,8 +37,6 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """Outcome of a query by key."""
-
     records: list[bytes]
     last_update_ms: int
     last_update_offset: int
@@ -101,8 +99,6 @@ class _Picker:
 
 
 class Reader:
-    """All reads of one store."""
-
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
 

@@ -48,8 +48,6 @@ _UNWRITTEN = bytes(BLANK.size)
 
 
 class Stop(Enum):
-    """Why a scan of a buffer ended."""
-
     MORE = auto()
     """The next record may go on behind the buffer."""
     BLANK = auto()
@@ -59,8 +57,6 @@ class Stop(Enum):
 
 
 class Scanned(NamedTuple):
-    """Result of one buffer."""
-
     entries: list[Entry]
     end: int
     """Physical offset behind the last good record."""

@@ -56,7 +56,6 @@ class Scrubber:
         self.finished.set()
 
     async def _step(self) -> None:
-        """Check one buffer of records."""
         segments = self._parts.log.segments
         position = self.position = max(self.position, self._parts.log.min_offset)
         if not segments.has(position):

@@ -111,7 +111,6 @@ class SegmentRow:
         return f"{self.directory}/{segment_name(start)}"
 
     def file(self, start: int) -> File:
-        """The open file of a segment."""
         return self._pool.get(self.path(start))
 
     def start_of(self, offset: int) -> int:
@@ -209,5 +208,4 @@ class SegmentRow:
         return self._pool.pin(self.path(start))
 
     def unpin(self, start: int) -> None:
-        """Give back one `pin`."""
         self._pool.unpin(self.path(start))

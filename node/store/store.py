@@ -275,7 +275,6 @@ class MessageStore:
         return await self._reader.record_at(physical_offset)
 
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """Queue offset by store time."""
         return await self._reader.offset_by_time(topic, queue_id, time_ms, upper=upper)
 
     async def query(
@@ -308,7 +307,6 @@ class MessageStore:
 
     @property
     def log(self) -> CommitLog:
-        """The commit log."""
         return self._parts.log
 
     @property

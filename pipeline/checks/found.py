@@ -27,8 +27,6 @@ class Check:
 
 @dataclass(slots=True)
 class Answer:
-    """What one check said."""
-
     id: str
     title: str
     verdict: str
@@ -41,7 +39,6 @@ class Answer:
     note: str = ""
 
     def as_row(self) -> dict[str, Any]:
-        """As JSON fields."""
         return {
             "id": self.id,
             "title": self.title,

@@ -34,7 +34,6 @@ class Divergence:
 
     @property
     def text(self) -> str:
-        """A sentence."""
         where = "" if self.record is None else f", in the record at {self.record}"
         return (
             f"{self.broker}/{self.replica} differs from {self.leader} in {self.blocks} blocks,"

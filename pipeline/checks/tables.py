@@ -145,7 +145,6 @@ def at_place(*before: "Column | str") -> "Column":
 
 
 def in_log() -> "Column":
-    """` (log M of broker/replica)`."""
     from pyspark.sql import functions as f
 
     at = f.col("at").cast("string")

@@ -39,7 +39,6 @@ def numbers(
 
 
 def flags(values: NDArray[numpy.bool_]) -> pyarrow.Array:
-    """Booleans."""
     return pyarrow.Array.from_buffers(pyarrow.bool_(), len(values), [None, _bits(values)])
 
 

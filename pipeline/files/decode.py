@@ -66,7 +66,6 @@ class Wanted:
 
     @classmethod
     def of(cls, options: Options) -> "Wanted":
-        """What the options ask for."""
         return cls(
             topics=options.topics,
             start_offset=options.start_offset,
@@ -150,7 +149,6 @@ class Decoder:
         self._unpacks = options.decompress and ("body" in asked or options.mode != "PERMISSIVE")
 
     def run(self) -> Iterator[pyarrow.RecordBatch]:
-        """The batches."""
         split = self.split
         position = split.start
         if not split.path:

@@ -53,7 +53,6 @@ class Plan:
         return found
 
     def read(self, part: Any, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of one task."""
         if self.options.view == "records":
             return batches(part, schema, self.options, self.wanted)
         return read_view(part, schema, self.options, self.wanted)

@@ -65,7 +65,6 @@ class Segment:
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -36,8 +36,6 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class QueuePart:
-    """Files of one queue."""
-
     replica: Replica
     topic: str
     queue_id: int
@@ -47,8 +45,6 @@ class QueuePart:
 
 @dataclass(frozen=True, slots=True)
 class IndexPart:
-    """One index file."""
-
     replica: Replica
     file: SegmentFile
     layout: IndexLayout

@@ -54,7 +54,6 @@ def walk(
 
 
 def walk_one_by_one(data: bytearray, position: int, stop: int, end: int) -> tuple[Positions, int]:
-    """As `walk`, by a loop."""
     found: list[int] = []
     append, unpack = found.append, _SIZE.unpack_from
     stop = min(stop, end - RECORD_SIZE_MIN + 1)

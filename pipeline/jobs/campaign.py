@@ -42,8 +42,6 @@ Block = tuple[tuple[int, bool], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
-    """What a campaign is told."""
-
     seeds: SeedOptions
     first: int = 0
     count: int = 100

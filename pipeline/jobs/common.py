@@ -66,8 +66,6 @@ class JobSettings:
 
 
 class Job:
-    """A running job."""
-
     def __init__(
         self,
         name: str,

@@ -165,7 +165,6 @@ def _export_broker(
     log: BrokerLog,
     columns: tuple[str, ...],
 ) -> Part | None:
-    """Write one part and enter it."""
     wanted = next_range(manifest, log)
     if wanted is None:
         job.report.notes.append(f"{log.broker}: exported before, up to {log.end}; nothing is new")

@@ -28,7 +28,6 @@ class ReplicaLog:
 
     @property
     def label(self) -> str:
-        """`broker/replica`."""
         return f"{self.replica.broker}/{self.replica.name}"
 
     @property

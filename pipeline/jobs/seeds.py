@@ -26,8 +26,6 @@ GOOD: Final = ("pass", "skipped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOptions:
-    """How each seed is run."""
-
     scenario: str
     """A name from `rocketbed chaos list`, or a file."""
     out: str

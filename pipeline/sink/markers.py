@@ -29,8 +29,6 @@ class BadMarker(PipelineError):
 
 
 class Part(NamedTuple):
-    """One message of a marker."""
-
     job: str
     batch: int
     attempt: str
@@ -119,16 +117,13 @@ class Committed:
             self._open = {one: kept for one, kept in self._open.items() if one[0] != part.batch}
 
     def has(self, batch: int) -> bool:
-        """Whether a batch is marked."""
         return batch in self._done
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The marked batches, in order."""
         return tuple(sorted(self._done))
 
     def runs(self) -> Runs:
-        """All messages that count."""
         whole = Runs()
         for runs in self._done.values():
             whole.update(runs)

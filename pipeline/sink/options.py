@@ -92,7 +92,6 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether batches are marked."""
         return self.delivery == EXACTLY_ONCE
 
 

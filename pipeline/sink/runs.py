@@ -18,8 +18,6 @@ class Place(NamedTuple):
 
 
 class Runs:
-    """Queue offsets by queue."""
-
     def __init__(self) -> None:
         self._runs: dict[Place, list[tuple[int, int]]] = {}
 
@@ -29,7 +27,6 @@ class Runs:
             self._runs.setdefault(place, []).append((first, count))
 
     def update(self, other: "Runs") -> None:
-        """Add all of another set."""
         for place, runs in other._runs.items():
             self._runs.setdefault(place, []).extend(runs)
 
@@ -52,11 +49,9 @@ class Runs:
         yield from self._runs.items()
 
     def places(self) -> set[Place]:
-        """Queues with any offset."""
         return set(self._runs)
 
     def count(self) -> int:
-        """How many offsets there are."""
         return sum(count for _, runs in self.merged().items() for _, count in runs)
 
     def ranges(self) -> dict[Place, tuple[int, int]]:

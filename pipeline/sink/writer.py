@@ -66,8 +66,6 @@ class TaskCommit(WriterCommitMessage):
 
 
 class TopicWriter(DataSourceArrowWriter):
-    """A batch job's writer."""
-
     def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:
         """Raises `SinkError` for options and columns that cannot be used."""
         if overwrite:

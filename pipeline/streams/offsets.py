@@ -53,7 +53,6 @@ class StreamOffset:
     marks: Mapping[str, Mark]
 
     def as_json(self) -> dict[str, Any]:
-        """What Spark stores."""
         outer, inner = _NAMES[self.kind]
         rows = {
             name: {
@@ -131,7 +130,6 @@ def shares(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
 
 
 def queue_name(broker: str, topic: str, queue_id: int) -> str:
-    """A queue's name in an offset."""
     return f"{broker}|{topic}|{queue_id}"
 
 

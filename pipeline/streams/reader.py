@@ -90,7 +90,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [StreamPart(part) for part in self.log.plan(first, last)]
 
     def read(self, partition: InputPartition) -> "Iterator[pyarrow.RecordBatch]":
-        """The rows of one task."""
         if not isinstance(partition, StreamPart):
             return iter(())
         if self.kind == QUEUE:

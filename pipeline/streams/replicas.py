@@ -38,8 +38,6 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A replica as it is now."""
-
     replica: Replica
     state: State
     first: int = 0

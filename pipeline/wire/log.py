@@ -87,8 +87,6 @@ class QueueBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawPull:
-    """One pull's answer."""
-
     records: bytes
     """Stored records, back to back; empty if none was found."""
     next_offset: int
@@ -212,7 +210,6 @@ class WireLog:
         return await self._session.routes.get(queue.topic)
 
     async def _member(self, queue: MessageQueue) -> tuple[int, Address]:
-        """Whom to ask about a queue."""
         route = await self._route(queue)
         member = route.member(queue.broker_name, self._suggested.get(queue, MASTER_ID))
         if member is None:

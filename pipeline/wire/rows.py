@@ -27,8 +27,6 @@ _PHYSICAL_AT: Final = 28
 
 
 class PulledFrame(Frame):
-    """Records of one answer."""
-
     __slots__ = ()
 
     def __init__(self, data: bytearray, positions: Positions) -> None:

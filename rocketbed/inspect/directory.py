@@ -96,7 +96,6 @@ class StoreDirectory:
         return os.path.exists(self.path("abort"))
 
     def path(self, *names: str) -> str:
-        """A path below the root."""
         return os.path.join(self.root, *names)
 
     def relative(self, path: str) -> str:
@@ -128,7 +127,6 @@ class StoreDirectory:
         return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
 
     def config_files(self) -> list[str]:
-        """Names in `config`, sorted."""
         try:
             return sorted(os.listdir(self.path("config")))
         except (FileNotFoundError, NotADirectoryError):

@@ -57,8 +57,6 @@ class Target(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """Where one record goes."""
-
     topic: Topic
     targets: tuple[Target, ...]
     keys: list[bytes]
@@ -87,7 +85,6 @@ class Dispatcher:
         return {topic.name for topic in self._topics.values()} - {"!"}
 
     def dispatch(self, entry: Scanned) -> Dispatch:
-        """Queues and keys of a record."""
         topic = self._topics.get(entry.topic)
         if topic is None:
             topic = self._topics[entry.topic] = self._topic(entry.topic)

@@ -27,7 +27,6 @@ class SegmentFile:
 
     @property
     def end(self) -> int:
-        """First offset behind the file."""
         return self.start + self.size
 
 

@@ -58,7 +58,6 @@ class Finding:
     """How many findings like this one; examples beyond the first few are only counted."""
 
     def as_row(self) -> dict[str, object]:
-        """The finding as JSON fields."""
         return {
             "rule": self.rule,
             "severity": self.severity.name.lower(),

@@ -33,8 +33,6 @@ SIZE_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What the marks say."""
-
     store_id: str
     durable_offset: int
     """W: log, queues and index are on disk up to here."""

@@ -61,7 +61,6 @@ class Message(NamedTuple):
 
     @property
     def queue_offset(self) -> int:
-        """Its place in its queue."""
         return self.record.queue_offset + (self.item.number if self.item else 0)
 
     @property

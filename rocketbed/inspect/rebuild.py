@@ -46,7 +46,6 @@ class RebuildReport:
     """Topics that were deleted (no queue, not in the topic table), each with its records."""
 
     def as_row(self) -> dict[str, object]:
-        """The report as JSON fields."""
         return {
             "records": self.records,
             "queues": self.queues,

@@ -51,7 +51,6 @@ class SegmentWriter:
             self.close()
 
     def close(self) -> None:
-        """Write what is held back."""
         while self._run:
             start = self._run_at - self._run_at % self._segment_size
             size = min(len(self._run), start + self._segment_size - self._run_at)

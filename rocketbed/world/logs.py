@@ -9,8 +9,6 @@ import logging
 
 
 class StandardLog:
-    """Log of one node."""
-
     def __init__(self, node: str) -> None:
         self._extra = {"node": node}
         self._loggers: dict[str, logging.Logger] = {}
@@ -28,7 +26,6 @@ class StandardLog:
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something is broken."""
         self._emit(logging.ERROR, event, fields)
 
     def _emit(self, level: int, event: str, fields: dict[str, object]) -> None:

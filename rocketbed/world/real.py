@@ -134,8 +134,6 @@ class ThreadOffloader:
 
 
 class RealProcess:
-    """This process."""
-
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.boot_id = _boot_id()
@@ -224,7 +222,6 @@ class RealFile:
             os.posix_fallocate(self.fileno(), 0, size)
 
     def truncate(self, size: int) -> None:
-        """Set the length."""
         os.ftruncate(self.fileno(), size)
 
     def zero(self, offset: int, size: int) -> None:
@@ -271,7 +268,6 @@ class RealFile:
         os.utime(self.fileno(), ns=(wall_ms * 1_000_000, wall_ms * 1_000_000))
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """`posix_fadvise(WILLNEED)`."""
         os.posix_fadvise(self.fileno(), offset, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
@@ -315,7 +311,6 @@ class RealDisk:
         return os.path.exists(path)
 
     def is_dir(self, path: str) -> bool:
-        """Whether it is a directory."""
         return os.path.isdir(path)
 
     def listdir(self, path: str) -> list[str]:
@@ -330,15 +325,12 @@ class RealDisk:
         os.makedirs(path, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename, replacing the target."""
         os.replace(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a file."""
         os.unlink(path)
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
         os.rmdir(path)
 
     async def sync_dir(self, path: str) -> None:

@@ -103,7 +103,6 @@ class RealNetwork:
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
     def local_address(self, stream: Stream) -> Address:
-        """Our end."""
         return _address(_socket_of(stream).getsockname())
 
     def peer_address(self, stream: Stream) -> Address:
@@ -149,8 +148,6 @@ class RealNetwork:
 
 
 class RealListener:
-    """A listening socket."""
-
     def __init__(self, server: trio.socket.SocketType) -> None:
         self._server = server
         self.address = _address(server.getsockname())

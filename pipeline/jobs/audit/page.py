@@ -40,7 +40,6 @@ def write_page(path: Path, found: "Audit") -> None:
 
 
 def plots(found: "Audit") -> list[tuple[str, str]]:
-    """Title and drawing of each."""
     series, width = found.series, found.bucket_s
     per_s = [(row["start_ms"], row["messages"] / width) for row in series]
     bytes_s = [(row["start_ms"], row["bytes"] / width) for row in series]
@@ -69,7 +68,6 @@ def bars(points: Sequence[tuple[int, float]], width_ms: int, show: Any) -> str:
 
 
 def curves(lines: Sequence[Sequence[tuple[int, float | None]]], names: Sequence[str]) -> str:
-    """Lines over time."""
     known = [[(x, y) for x, y in line if y is not None] for line in lines]
     scale = _Scale(known, 1)
     parts = scale.axes(short)

@@ -77,12 +77,10 @@ _SCHEMA: Final = pyarrow.schema(
 
 
 def table_of(runs: Iterable[Run]) -> pyarrow.Table:
-    """Runs as an Arrow table."""
     return pyarrow.Table.from_batches([batch_of(runs)])
 
 
 def batch_of(runs: Iterable[Run]) -> pyarrow.RecordBatch:
-    """Runs as one batch."""
     return columns_of(list(runs), _SCHEMA)
 
 
@@ -106,8 +104,6 @@ def runs_of(batch: pyarrow.RecordBatch) -> list[Run]:
 
 
 class BlobWriter:
-    """A task's staging file."""
-
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, uuid4().hex)
         self._file = open(self._path, "wb")  # noqa: SIM115 (closed with the writer)

@@ -65,7 +65,6 @@ _SCHEMA: Final = pyarrow.schema(
 
 
 def written_batch(files: Iterable[Written]) -> pyarrow.RecordBatch:
-    """Files as an Arrow batch."""
     return columns_of(list(files), _SCHEMA)
 
 

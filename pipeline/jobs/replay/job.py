@@ -259,7 +259,6 @@ def _send(
     plan: "list[tuple[SourceQueue, MessageQueue, int]]",
     pace: Pace,
 ) -> list[dict[str, Any]]:
-    """What each task says it did."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -46,8 +46,6 @@ class Pace:
 
 @dataclass(slots=True)
 class Played:
-    """What a task has done."""
-
     late_ms_max: int = 0
     """How long behind its time a message went out, at most."""
     groups: int = 0
@@ -152,7 +150,6 @@ def _rows(
     key: TaskKey,
     options: SinkOptions,
 ) -> Iterator[Due]:
-    """Messages with their times."""
     number = 0
     batch: pyarrow.RecordBatch | None = first
     while batch is not None:

@@ -39,8 +39,6 @@ _CHECKSUM_RULES = {"record-crc", "record-property-crc"}
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check found."""
-
     root: str
     live: bool
     """Whether a process held the store meanwhile."""
@@ -64,7 +62,6 @@ class Report:
         return ("good", "torn tail", "damage")[self.worst]
 
     def as_row(self) -> dict[str, object]:
-        """The report as JSON fields."""
         return {
             "directory": self.root,
             "verdict": self.verdict,
@@ -140,7 +137,6 @@ class _LogChecker:
         self._steps_back = self._keys = 0
 
     def run(self, progress: Callable[[int, int], None] | None) -> None:
-        """Read the log to its end."""
         log = self.directory.log
         total = sum(segment.size for segment in log.segments)
         told = first = log.min_offset
