@@ -102,6 +102,14 @@ class Judgement:
         """Ids of the violated checks that count, sorted: what a mutant is recognised by."""
         return sorted({result.id for result in self.findings if not result.harmless})
 
+    @property
+    def by_weight(self) -> list[CheckResult]:
+        """Violated checks that count: a lost message before all, then safety, then the rest."""
+        order = [severity for severity, _ in _BY_SEVERITY]
+        counted = [result for result in self.findings if not result.harmless]
+        counted.sort(key=lambda one: (one.id != "A1", order.index(one.severity), one.id))
+        return counted
+
     def result(self, check: str) -> CheckResult:
         """The result of a check by id. Raises `KeyError`."""
         for result in self.results:

@@ -17,10 +17,11 @@ from typing import Final
 
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import CheckResult
+from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
 from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, held, is_full, run_many
+from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from rocketbed.chaos.report.page import write_report
