@@ -47,15 +47,12 @@ class End(Protocol):
 
     def pump(self) -> None:
         """Put on the wire what waits, unless the link is cut."""
-        ...
 
     def break_off(self) -> None:
         """A reset arrives that the peer never sent."""
-        ...
 
     def abandon(self, cause: str) -> None:
         """Its process died."""
-        ...
 
 
 class Ear(Protocol):
@@ -65,11 +62,9 @@ class Ear(Protocol):
 
     def offer(self, stream: Any) -> None:
         """A connection was made."""
-        ...
 
     def drop(self) -> None:
         """Take it off the network."""
-        ...
 
 
 class Network:

@@ -12,7 +12,6 @@ class Waker(Protocol):
 
     def wake(self, task: trio.lowlevel.Task) -> None:
         """Wake a parked task; does nothing once the process is dead."""
-        ...
 
 
 class Machine(Protocol):
@@ -30,7 +29,6 @@ class Owner(Waker, Protocol):
     @property
     def host(self) -> Machine:
         """Where it runs."""
-        ...
 
 
 class Parking:

@@ -39,19 +39,15 @@ class Scene(Protocol):
 
     def reachable(self, source: str, target: str) -> bool:
         """Whether packets pass between two addresses both ways, and the target has power."""
-        ...
 
     def process_ended(self, process: "Process") -> None:
         """A process died or ended."""
-        ...
 
     def reached(self, process: "Process", mark: str) -> None:
         """A node reached a mark; dies there if it was told to."""
-        ...
 
     def logged(self, process: "Process", level: str, event: str, fields: dict[str, object]) -> None:
         """A node logged something."""
-        ...
 
 
 class Host:
