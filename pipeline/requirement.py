@@ -12,7 +12,6 @@ from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence, gather
 from rocketbed.chaos.checkers.judgement import load_history
 from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.passes import choose
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, read_record
 from rocketbed.chaos.trace import read_trace
 
@@ -38,7 +37,7 @@ def requirement(directory: Path) -> dict[str, Any]:
         return _row([], {}, [], 0, record.ordered_topics)
     trace_file = directory / TRACE_FILE
     trace = read_trace(trace_file) if trace_file.exists() else None
-    evidence = gather(record, history, str(directory), choose(), trace=trace)
+    evidence = gather(record, history, str(directory), trace=trace)
     try:
         losses = Losses(evidence)
         return _row(

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.keys import Queues
 from rocketbed.chaos.checkers.logs import LogReader, NodeLog
-from rocketbed.chaos.checkers.passes import Column, Passes
+from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.history import Event, Function, History, Outcome, Row
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.trace import Trace
@@ -34,7 +35,6 @@ class Rows:
     """Some rows of the history, column by column; `positions` are theirs in the history."""
 
     history: History
-    passes: Passes
     positions: Column
 
     def __len__(self) -> int:
@@ -42,8 +42,8 @@ class Rows:
 
     def column(self, name: str) -> Column:
         """A column by the field's name in `Row`."""
-        whole = self.passes.column(self.history.columns[name])
-        return self.passes.take(whole, self.positions)
+        whole = passes.column(self.history.columns[name])
+        return passes.take(whole, self.positions)
 
     def row(self, number: int) -> Row:
         """One of them, counted from 0."""
@@ -56,7 +56,6 @@ class Evidence:
 
     record: RunRecord
     history: History
-    passes: Passes
     queues: Queues
     nodes: list[NodeLog]
     """Final directories, by node."""
@@ -98,13 +97,12 @@ class Evidence:
 
     def rows(self, functions: Iterable[Function], outcomes: Iterable[Outcome] = ()) -> Rows:
         """Rows of these functions, and of these outcomes where any are given."""
-        passes = self.passes
         positions = passes.where(passes.column(self.history.columns["function"]), functions)
         wanted = tuple(outcomes)
         if wanted:
             outcome = passes.take(passes.column(self.history.columns["outcome"]), positions)
             positions = passes.take(positions, passes.where(outcome, wanted))
-        return Rows(self.history, passes, positions)
+        return Rows(self.history, positions)
 
     @cached_property
     def acknowledged(self) -> Rows:
@@ -123,7 +121,6 @@ class Evidence:
 
     def queue_numbers(self, rows: Rows) -> Column:
         """The number of each row's queue; -1 for a row that names none."""
-        passes = self.passes
         nodes, topics = rows.column("node"), rows.column("topic")
         packed = passes.combine(nodes, topics, rows.column("queue"))
         known: dict[int, int] = {}
@@ -137,7 +134,7 @@ class Evidence:
 
     def keys(self, rows: Rows) -> Column:
         """The key of each row's place; -1 where it is not known."""
-        return self.passes.pack(self.queue_numbers(rows), rows.column("queue_offset"))
+        return passes.pack(self.queue_numbers(rows), rows.column("queue_offset"))
 
     def group_of(self, node: int) -> int:
         """Number of the broker group that a row's node belongs to; -1 when that is not known."""
@@ -230,7 +227,6 @@ def gather(
     record: RunRecord,
     history: History,
     directory: str,
-    passes: Passes,
     *,
     trace: Trace | None = None,
     acks: Trace | None = None,
@@ -238,9 +234,7 @@ def gather(
 ) -> Evidence:
     """Read every directory that the record names; what cannot be read is noted in `unread`."""
     queues = Queues()
-    evidence = Evidence(
-        record, history, passes, queues, [], trace=trace, acks=acks, directory=directory
-    )
+    evidence = Evidence(record, history, queues, [], trace=trace, acks=acks, directory=directory)
     topic_ids = set(map(int, set(evidence.sends.column("topic"))))
     names = sorted(history.topics[topic] for topic in topic_ids if topic in history.topics)
     reader = LogReader({name.encode(): name for name in names}, queues)

@@ -7,6 +7,7 @@ between, by the bound of 2.3, excuses both: offsets are then given out again.
 
 from dataclasses import dataclass
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.loss_bound import Losses
@@ -80,7 +81,7 @@ class _Steps:
 
     def run(self) -> tuple[list[tuple[Example, bool]], list[tuple[Example, bool]]]:
         """What went back, and what was skipped; each with whether a loss excuses it."""
-        evidence, pulls, passes = self._evidence, self._pulls, self._evidence.passes
+        evidence, pulls = self._evidence, self._pulls
         got = evidence.rows((Function.GOT,))
         firsts, lasts = passes.edges(got.column("operation"))
         offsets = got.column("queue_offset")
@@ -130,7 +131,6 @@ class _Steps:
 
     def _skips(self) -> list[tuple[Example, bool]]:
         """Of the gaps those that stored messages lie in."""
-        passes = self._evidence.passes
         lows = passes.column([gap[1] for gap in self._gaps])
         highs = passes.column([gap[2] for gap in self._gaps])
         counts = passes.between(lows, highs, stored_messages(self._evidence).keys)

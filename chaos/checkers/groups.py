@@ -5,6 +5,7 @@ Groups are taken to begin at a queue's first message; a RESET_OFFSET row says ot
 
 from collections import defaultdict
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.evidence import READS, SENDS, Evidence, Rows, targets_of
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checkers.loss_bound import Losses
@@ -36,7 +37,6 @@ def group_skips(evidence: Evidence, losses: Losses) -> CheckResult:
     commits = evidence.rows((Function.COMMIT_OFFSET,), (Outcome.OK,))
     if not len(commits):
         return not_applicable(title, unit, _NO_GROUPS)
-    passes = evidence.passes
     stored = stored_messages(evidence)
     deliveries = evidence.rows((Function.DELIVER,))
     groups = deliveries.column("operation")
@@ -268,7 +268,6 @@ def _disorder(
     reads: Rows,
 ) -> list[tuple[Example, int, int, int]]:
     """What came too soon; with when the overtaken one was begun, and delivered, and the node."""
-    passes = evidence.passes
     operations = list(ranks)
     lines = passes.column([sent[operation][0] for operation in operations])
     begins = passes.column([sent[operation][1] for operation in operations])
@@ -319,7 +318,6 @@ def _given_again(
     message came after it."""
     if pack(queue, offset) in losses.gone_keys:
         return True
-    passes = evidence.passes
     sends = evidence.sends
     places = passes.where(sends.column("value"), (value,))
     if not len(places):

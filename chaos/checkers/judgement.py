@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from rocketbed.chaos.checkers.context import Fault, outages
 from rocketbed.chaos.checkers.evidence import Evidence, gather
-from rocketbed.chaos.checkers.passes import choose
 from rocketbed.chaos.checkers.registry import WAITING, Context, checks
 from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
 from rocketbed.chaos.history import History, Outcome, read_history
@@ -103,6 +102,14 @@ class Judgement:
         """Ids of the violated checks that count, sorted: what a mutant is recognised by."""
         return sorted({result.id for result in self.findings if not result.harmless})
 
+    @property
+    def by_weight(self) -> list[CheckResult]:
+        """Violated checks that count: a lost message before all, then safety, then the rest."""
+        order = [severity for severity, _ in _BY_SEVERITY]
+        counted = [result for result in self.findings if not result.harmless]
+        counted.sort(key=lambda one: (one.id != "A1", order.index(one.severity), one.id))
+        return counted
+
     def result(self, check: str) -> CheckResult:
         """The result of a check by id. Raises `KeyError`."""
         for result in self.results:
@@ -157,13 +164,12 @@ def judge_run(
     directory: str | os.PathLike[str],
     *,
     only: Iterable[str] | None = None,
-    plain: bool = False,
     recoveries: int = RECOVERIES,
 ) -> Judgement:
     """Judge a run directory (`chaos.record`). Never raises for what it finds in it.
 
-    `only` names the ids of checks to run; the verdict then speaks of these alone. `plain` takes the
-    passes without NumPy. `recoveries` is how many images are booted twice (S14).
+    `only` names the ids of checks to run; the verdict then speaks of these alone.
+    `recoveries` is how many images are booted twice (S14).
     """
     place = Path(directory)
     try:
@@ -175,7 +181,7 @@ def judge_run(
     try:
         trace = _load_trace(place / TRACE_FILE)
         acks = _load_trace(place / ACKS_FILE)
-        evidence = gather(record, history, str(place), choose(plain=plain), trace=trace, acks=acks)
+        evidence = gather(record, history, str(place), trace=trace, acks=acks)
     except Exception as error:
         results.append(not_run("E1 evidence", "files", f"it cannot be read: {error!r}"))
         return Judgement(record=record, results=results)

@@ -9,6 +9,7 @@ promoted one, to be without them. Under synchronous flush a power cut takes noth
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.ends import ENDLESS, node_ends
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
@@ -103,7 +104,7 @@ class Losses:
         if era.master != image.name:
             return 0
         best = 0
-        for number in self._evidence.passes.above(self.sent.ends, 0):
+        for number in passes.above(self.sent.ends, 0):
             message = self.sent[number]
             inside = era.start_ns <= message.invoked_ns and message.returned_ns < time_ns
             if message.acknowledged and inside and message.end and message.end <= limit:
@@ -114,11 +115,11 @@ class Losses:
     def gone_keys(self) -> set[int]:
         """Places where values that are gone were acknowledged or read; others may stand there."""
         evidence = self._evidence
-        gone = evidence.passes.column(sorted(self.gone))
+        gone = passes.column(sorted(self.gone))
         keys: set[int] = set()
         for rows in (evidence.acknowledged, evidence.reads):
             places = evidence.keys(rows)
-            numbers = evidence.passes.found(rows.column("value"), gone)
+            numbers = passes.found(rows.column("value"), gone)
             keys.update(int(places[number]) for number in numbers)
         return keys
 
@@ -131,7 +132,7 @@ class Losses:
         return ""
 
     def _judge(self) -> None:
-        passes, evidence = self._evidence.passes, self._evidence
+        evidence = self._evidence
         logs = [passes.column(node.messages.values) for node in evidence.finals()]
         absent = passes.missing(self.sent.values, passes.join(logs))
         for number in absent:
@@ -231,7 +232,7 @@ class Losses:
         """How much this turn might have taken."""
         if loss.turn.threshold is None:
             return
-        for number in self._evidence.passes.above(self.sent.ends, loss.turn.threshold):
+        for number in passes.above(self.sent.ends, loss.turn.threshold):
             message = self.sent[number]
             if (
                 message.acknowledged
@@ -255,7 +256,7 @@ class Losses:
         if lowest == ENDLESS:
             return
         witness = 0
-        for number in self._evidence.passes.above(self.sent.ends, lowest):
+        for number in passes.above(self.sent.ends, lowest):
             message = self.sent[number]
             if (
                 message.acknowledged
@@ -275,7 +276,7 @@ class Attempts:
     much as is known at least."""
 
     def __init__(self, evidence: Evidence) -> None:
-        passes, sends = evidence.passes, evidence.sends
+        sends = evidence.sends
         self._evidence = evidence
         logs = [node.messages for node in [*evidence.nodes, *evidence.images]]
         known = passes.join([passes.column(log.values) for log in logs])

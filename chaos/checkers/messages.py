@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.evidence import SENDS, Evidence, Rows
 from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.logs import UNNAMED, NodeLog
@@ -20,7 +21,6 @@ from rocketbed.chaos.history import Outcome
 
 def phantom_writes(evidence: Evidence) -> CheckResult:
     """A3: no message that was refused is in any log, or was given to anybody."""
-    passes = evidence.passes
     refused = evidence.rows(SENDS, (Outcome.FAIL,)).column("value")
     findings: list[Example] = []
     examined = 0
@@ -42,7 +42,6 @@ def phantom_writes(evidence: Evidence) -> CheckResult:
 
 def unknown_values(evidence: Evidence) -> CheckResult:
     """A4: every stored or delivered message was sent, and its body is the one that was sent."""
-    passes = evidence.passes
     sent, crcs = evidence.sends.column("value"), evidence.sends.column("body_crc")
     findings: list[Example] = []
     examined = 0
@@ -65,7 +64,6 @@ def unknown_values(evidence: Evidence) -> CheckResult:
 
 def duplicates(evidence: Evidence) -> CheckResult:
     """A5: no attempt is stored twice."""
-    passes = evidence.passes
     findings: list[Example] = []
     examined = 0
     for node in _logs(evidence):
@@ -115,7 +113,6 @@ def inconsistent_offsets(evidence: Evidence, losses: Losses) -> CheckResult:
     Observations: acknowledgements, messages read, the logs of all nodes, now and in all images. Two
     are allowed where one of them was legally lost and its offset given out again.
     """
-    passes = evidence.passes
     sends, reads = evidence.acknowledged, evidence.reads
     parts: list[tuple[str, Column, Column]] = [
         ("acknowledged", evidence.keys(sends), sends.column("value")),
@@ -153,7 +150,7 @@ def moved_writes(evidence: Evidence) -> CheckResult:
     title, unit = "A8 moved write", "acknowledged places"
     if missing := evidence.no_final():
         return not_run(title, unit, missing)
-    passes, sends = evidence.passes, evidence.acknowledged
+    sends = evidence.acknowledged
     logs = [node.messages for node in evidence.finals()]
     stored = passes.join([passes.column(log.values) for log in logs])
     queues = passes.join([passes.column(log.queues) for log in logs])
@@ -203,7 +200,7 @@ def moved_writes(evidence: Evidence) -> CheckResult:
 
 def nonmonotonic_sends(evidence: Evidence, losses: Losses) -> CheckResult:
     """A9: in one queue a send that returned before another began has the lower offset."""
-    passes, sends = evidence.passes, evidence.acknowledged
+    sends = evidence.acknowledged
     keys = evidence.keys(sends)
     known = passes.known(keys)
     queues = passes.take(evidence.queue_numbers(sends), known)
@@ -279,7 +276,6 @@ def _all_conflicts(
     evidence: Evidence, keys: Column, values: Column, losses: Losses
 ) -> list[tuple[int, int]]:
     """Conflicting pairs; where one value of a place is legally gone, those of the rest too."""
-    passes = evidence.passes
     pairs = passes.conflicts(keys, values)
     if not pairs or not losses.gone:
         return pairs

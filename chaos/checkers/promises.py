@@ -5,6 +5,7 @@ what was written and on disk at every node, so an answer before the flush, or be
 found at once.
 """
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.lineage import Lineage
@@ -38,7 +39,7 @@ def early_acknowledgements(evidence: Evidence, losses: Losses) -> CheckResult:
 
 def _group(evidence: Evidence, losses: Losses, lineage: Lineage) -> tuple[int, list[Example]]:
     """One group: all acknowledgements at their moment by columns, the doubtful one by one."""
-    passes, sends = evidence.passes, evidence.sends
+    sends = evidence.sends
     sync = evidence.record.promise.flush == "sync"
     outcome = sends.column("outcome")
     own = passes.where(outcome, (0,))
@@ -82,7 +83,6 @@ def _master_levels(
     evidence: Evidence, lineage: Lineage, levels: list[Column], moments: Column
 ) -> Column:
     """The level of whoever was master at each moment."""
-    passes = evidence.passes
     numbers = [lineage.nodes.index(era.master) for era in lineage.eras]
     starts = passes.column([era.start_ns for era in lineage.eras])
     masters = passes.step(starts, passes.column(numbers), moments)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checkers.loss_bound import Losses
@@ -40,7 +41,6 @@ def key_queries(evidence: Evidence) -> list[CheckResult]:
             not_applicable(title, unit, reason),
             not_applicable(miss, unit, reason, severity=Severity.WARNING),
         ]
-    passes = evidence.passes
     stored = stored_messages(evidence)
     sends = evidence.acknowledged
     values = queries.column("value")

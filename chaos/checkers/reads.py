@@ -6,6 +6,7 @@ by the bound of 2.3 is allowed to have been read.
 
 from dataclasses import dataclass
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.evidence import READS, Evidence
 from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.loss_bound import Losses
@@ -37,7 +38,6 @@ class Stored:
 
 def stored_messages(evidence: Evidence) -> Stored:
     """The final logs joined."""
-    passes = evidence.passes
     logs = [node.messages for node in evidence.finals()]
     queues = passes.join([passes.column(log.queues) for log in logs])
     offsets = passes.join([passes.column(log.offsets) for log in logs])
@@ -57,7 +57,6 @@ def unseen(evidence: Evidence) -> CheckResult:
     title, unit = "A2 unseen", "acknowledged messages"
     if missing := evidence.no_final():
         return not_run(title, unit, missing)
-    passes = evidence.passes
     reads = evidence.reads
     process = reads.column("process")
     final = passes.where(process, (FINAL_READER,))
@@ -93,7 +92,6 @@ def vanished_reads(evidence: Evidence, losses: Losses) -> CheckResult:
     reads = evidence.rows(READS)
     if not len(reads):
         return not_applicable(title, unit, "nothing was read")
-    passes = evidence.passes
     stored = stored_messages(evidence)
     values = reads.column("value")
     keys = evidence.keys(reads)
@@ -122,7 +120,6 @@ def future_reads(evidence: Evidence) -> CheckResult:
     reads = evidence.reads
     if not len(reads):
         return not_applicable(title, unit, "nothing was read")
-    passes = evidence.passes
     sends = evidence.sends
     begun = passes.lookup(
         reads.column("value"), sends.column("value"), sends.column("invoked_ns"), -1
@@ -141,7 +138,6 @@ def poll_positions(evidence: Evidence) -> CheckResult:
     title, unit = "A12 wrong position", "messages pulled"
     if missing := evidence.no_final():
         return not_run(title, unit, missing)
-    passes = evidence.passes
     got = evidence.rows((Function.GOT,))
     if not len(got):
         return not_applicable(title, unit, _NO_PULLS)
@@ -179,7 +175,6 @@ def poll_positions(evidence: Evidence) -> CheckResult:
 def polls_rise(evidence: Evidence) -> CheckResult:
     """A10 internal: within one pull every message has a higher offset than the one before it."""
     title, unit = "A10 nonmonotonic poll", "messages pulled"
-    passes = evidence.passes
     got = evidence.rows((Function.GOT,))
     if not len(got):
         return not_applicable(title, unit, _NO_PULLS)
@@ -209,7 +204,6 @@ def polls_skip(evidence: Evidence) -> CheckResult:
     title, unit = "A11 poll skip", "messages pulled"
     if missing := evidence.no_final():
         return not_run(title, unit, missing)
-    passes = evidence.passes
     got = evidence.rows((Function.GOT,))
     if not len(got):
         return not_applicable(title, unit, _NO_PULLS)
@@ -232,7 +226,6 @@ def polls_skip(evidence: Evidence) -> CheckResult:
 def lag(evidence: Evidence) -> CheckResult:
     """A16: how long what a pull returned had not been the newest any more; a figure."""
     title, unit = "A16 real-time lag", "pulls"
-    passes = evidence.passes
     pulls = evidence.rows((Function.PULL,))
     others = passes.unequal(pulls.column("process"), passes.column([FINAL_READER] * len(pulls)))
     pulls.positions = passes.take(pulls.positions, passes.column(others))

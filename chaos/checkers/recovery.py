@@ -6,6 +6,7 @@ been written and was on disk; so what the node says of itself is held against bo
 
 from dataclasses import dataclass
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
 from rocketbed.chaos.checkers.lineage import WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
@@ -179,7 +180,7 @@ def _late_acknowledgements(
         if node not in lineage.nodes:
             continue
         sends = evidence.rows(SENDS, (Outcome.OK,))
-        for number in evidence.passes.above(sends.column("invoked_ns"), begin):
+        for number in passes.above(sends.column("invoked_ns"), begin):
             row = sends.row(number)
             if row.returned_ns > end or lineage.era(row.invoked_ns).master != node:
                 continue

@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, Self
 
 import trio
@@ -174,12 +173,7 @@ class LocalCluster:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         with trio.CancelScope(shield=True):
             await self.close()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rocketbed.chaos.cluster.plan import NAMESERVER, Member
 
@@ -29,6 +30,27 @@ class MemberStatus:
         if not self.member.is_node:
             return NAMESERVER
         return "slave" if self.member.broker_id else "master"
+
+    @property
+    def state(self) -> str:
+        """`down`, `serving` or `not serving`."""
+        if self.pid is None:
+            return "down"
+        return "serving" if self.is_serving else "not serving"
+
+    def as_row(self) -> dict[str, Any]:
+        """JSON fields."""
+        return {
+            "name": self.member.name,
+            "role": self.role,
+            "brokerId": self.member.broker_id if self.member.is_node else None,
+            "address": self.member.address,
+            "pid": self.pid,
+            "state": self.state,
+            "minOffset": self.offset("commitLogMinOffset"),
+            "maxOffset": self.offset("commitLogMaxOffset"),
+            "messages": self.offset("putMessageTimesTotal"),
+        }
 
     def offset(self, name: str) -> int | None:
         """A number of the runtime information, such as `commitLogMaxOffset`."""

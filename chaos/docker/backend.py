@@ -48,11 +48,9 @@ class ContainerFabric(Fabric, Protocol):
 
     def network(self, machine: str) -> str:
         """What Docker is told."""
-        ...
 
     def container_address(self, machine: str) -> str | None:
         """The address that Docker gives; None: it is given otherwise."""
-        ...
 
 
 class DockerBackend(ProcessBackend):

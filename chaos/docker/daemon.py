@@ -19,7 +19,6 @@ import sys
 import time
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from rocketbed.chaos.docker.client import LABEL, Daemon, asking
@@ -75,12 +74,7 @@ class PrivateDaemon:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._end()
 
     def wait_ended(self) -> None:

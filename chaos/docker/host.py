@@ -1,6 +1,5 @@
 """Docker as the place where a run's cluster lives."""
 
-from types import TracebackType
 from typing import Self
 
 from rocketbed.chaos.docker.backend import ContainerFabric, DockerBackend
@@ -37,12 +36,7 @@ class DockerHost:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._daemon.close()
 
     def fabric(self, net: Net, plan: Plan, keeper: Run) -> Fabric:

@@ -12,7 +12,7 @@ from rocketbed.chaos.docker.host import DockerHost, plugs_of
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
-from rocketbed.chaos.foreign.target import IMAGE_KIND, installation_of
+from rocketbed.chaos.foreign.target import IMAGE_KIND, foreign_host, installation_of
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.host.program import PRELOAD, without_shim
 from rocketbed.chaos.process.run import SetUp
@@ -84,6 +84,18 @@ def foreign_docker_host(target: str, mode: Mode = "classic") -> ForeignDockerHos
     except BaseException:
         daemon.close()
         raise
+
+
+def prepare_target(target: str, mode: Mode, backend: str, say: Say) -> None:
+    """Have the software that a target names, wherever it is to run. Blocks.
+
+    Raises `InstallationError`, `BackendError`, `ScenarioError` for a text that names nothing.
+    """
+    if backend == "docker":
+        with Daemon.connect() as daemon:
+            ready_target(daemon, target, say)
+    else:
+        foreign_host(target, mode)
 
 
 def ready_target(daemon: Daemon, target: str, say: Say = lambda line: None) -> ImageInstallation:

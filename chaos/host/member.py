@@ -37,31 +37,24 @@ class Launched(Protocol):
     @property
     def log_path(self) -> Path:
         """What it printed, and what earlier ones with this name did."""
-        ...
 
     async def launch(self) -> int:
         """Start it; its pid in this system's numbers. Raises `RocketbedError`."""
-        ...
 
     def pid(self) -> int | None:
         """While it runs."""
-        ...
 
     async def send(self, number: signal.Signals) -> bool:
         """Send a signal; False when it does not run."""
-        ...
 
     async def wait_ended(self) -> int | None:
         """Wait for its end; its exit code (negative: the signal)."""
-        ...
 
     def exit_code(self) -> int | None:
         """The same, once it has ended."""
-        ...
 
     def log_tail(self) -> str:
         """The end of the log."""
-        ...
 
 
 class MemberProcess(Protocol):
@@ -70,27 +63,21 @@ class MemberProcess(Protocol):
     @property
     def log_path(self) -> Path:
         """What it printed, all its starts one after the other."""
-        ...
 
     def start(self) -> int:
         """Start it; its pid. Raises `RocketbedError`."""
-        ...
 
     def pid(self) -> int | None:
         """While it runs."""
-        ...
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False when it does not run."""
-        ...
 
     async def wait_ended(self) -> int | None:
         """Wait for its end; its exit code, if that is known."""
-        ...
 
     def log_tail(self) -> str:
         """The end of the log."""
-        ...
 
 
 class ManagedProcess:

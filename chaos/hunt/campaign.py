@@ -13,14 +13,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import CheckResult
+from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
 from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, held, is_full, run_many
+from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from rocketbed.chaos.report.page import write_report
@@ -97,6 +98,32 @@ class Campaign:
     def add_exit(self, code: int) -> None:
         """The worse of this and what was."""
         self.exit_code = min(self.exit_code, code, key=SEVERITY.index)
+
+    def as_row(self) -> dict[str, Any]:
+        """For programs: of one run its verdict, of many a table."""
+        rows = []
+        for outcome in self.outcomes:
+            row: dict[str, Any] = {"seed": outcome.plan.seed, "verdict": outcome.verdict}
+            if outcome.judgement is not None:
+                row = {**outcome.judgement.as_row(), **row}
+            if outcome.error:
+                row["error"] = outcome.error
+            if outcome.directory is not None:
+                row["directory"] = str(outcome.directory)
+            if (replay := self.replays.get(run_key(outcome.plan))) is not None:
+                row["replay"] = str(replay)
+            rows.append(row)
+        if len(rows) == 1:
+            return {**rows[0], "exit_code": self.exit_code}
+        return {
+            "scenario": self.family.name,
+            "exit_code": self.exit_code,
+            "simulated_s": round(self.simulated_s, 3),
+            "counts": dict(self.counts),
+            "not_repeatable": self.not_repeatable,
+            "new_points": self.new_points,
+            "runs": rows,
+        }
 
 
 def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaign:

@@ -2,7 +2,9 @@
 
 A file holds one plan and what came of it: findings, digest, and checkpoints of the digest, so that
 a replay that goes another way can say after which event it did. Where a plan was shrunk, the plan
-is the small one, and the own plan of the seed stands beside it (`original`). Source: chaos.md 4.7.
+is the small one, and the own plan of the seed stands beside it (`original`). The file of a pytest
+test has no steps to be taken, since those are the body's, but says which are left out (`test`).
+Source: chaos.md 4.7.
 """
 
 import json
@@ -26,7 +28,7 @@ from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import unknown
 from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 KIND: Final = "rocketbed replay"
 Repro = Literal["exact", "schedule", "none"]
 """`exact`: the same run to the last event; `schedule`: the same plan, on machines that have their
@@ -62,6 +64,20 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TestPart:
+    """What the file of a pytest test says besides: the steps are not the plan's, but the body's."""
+
+    __test__ = False
+
+    node: str
+    """pytest's id of the test, with backend and seed."""
+    left_out: tuple[int, ...]
+    """Numbers of the body's steps that are not taken."""
+    storms: dict[int, tuple[str, ...]]
+    """Number of a storm -> its steps, in place of what the seed would draw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """A failure that can be had again."""
 
@@ -74,7 +90,8 @@ class Replay:
     mode: Literal["classic", "controller"] = "classic"
     repro: Repro = "exact"
     finding: str = ""
-    """What the plan was shrunk for; empty if it was not."""
+    """What the plan was shrunk for; empty if it was not. Of a test: its failure's signature."""
+    test: TestPart | None = None
     original: Plan | None = None
     """The seed's own plan, where the other one was shrunk."""
     original_taken: Taken | None = None
@@ -158,6 +175,7 @@ def save_replay(replay: Replay, path: Path) -> None:
         "taken": asdict(replay.taken),
         "original": None if replay.original is None else plan_to_row(replay.original),
         "original_taken": None if replay.original_taken is None else asdict(replay.original_taken),
+        "test": None if replay.test is None else asdict(replay.test),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
@@ -170,7 +188,19 @@ def save_replay(replay: Replay, path: Path) -> None:
 
 
 def load_replay(path: Path) -> Replay:
-    """Read a replay file. Raises `ScenarioError` for what is none, another version's or damaged."""
+    """Read the replay file of a scenario.
+
+    Raises `ScenarioError` for what is none, a test's, another version's or damaged.
+    """
+    replay = read_replay(path)
+    if replay.test is not None:
+        test = replay.test.node.partition("[")[0]
+        raise ScenarioError(f"{path}: this is the file of a test: pytest {test} --rb-replay {path}")
+    return replay
+
+
+def read_replay(path: Path) -> Replay:
+    """Read a replay file, a scenario's or a test's. Raises `ScenarioError` as `load_replay`."""
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -188,20 +218,22 @@ def load_replay(path: Path) -> Replay:
         return Replay(
             plan=plan_from_row(row["plan"]),
             taken=_taken(row["taken"]),
-            backend=_backend(row["backend"]),
+            backend=read_backend(row["backend"]),
             target=row.get("target", ""),
             mode=row.get("mode", "classic"),
             repro=row["repro"],
             finding=row["finding"],
             original=None if row["original"] is None else plan_from_row(row["original"]),
             original_taken=None if row["original"] is None else _taken(row["original_taken"]),
+            test=None if row["test"] is None else _test(row["test"]),
             versions=row["versions"],
         )
-    except (ScenarioError, KeyError, TypeError, AttributeError) as error:
+    except (ScenarioError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ScenarioError(f"{path}: the replay file is damaged: {error}") from None
 
 
-def _backend(name: Any) -> BackendName:
+def read_backend(name: object) -> BackendName:
+    """A backend by its name. Raises `ScenarioError`."""
     for known in get_args(BackendName):
         if name == known:
             return cast(BackendName, known)
@@ -230,13 +262,19 @@ def where_parted(replay: Replay, outcome: Outcome) -> str:
     seen = window(replay.plan, begin, end)
     first = f"; event {begin} of this run is {seen[0]}" if seen else ""
     last = f", event {end - 1} is {seen[-1]}" if len(seen) > 1 else ""
-    other = [
-        f"{name} was {value} and is {versions().get(name, 'unknown')}"
-        for name, value in replay.versions.items()
-        if versions().get(name) != value
-    ]
-    why = f" ({'; '.join(other)})" if other else ""
+    why = changed_versions(replay)
     return f"it parted from the first run after event {begin} and by event {end}{first}{last}{why}"
+
+
+def changed_versions(replay: Replay) -> str:
+    """What is another version by now, in brackets; empty if nothing is."""
+    now = versions()
+    changed = [
+        f"{name} was {value} and is {now.get(name, 'unknown')}"
+        for name, value in replay.versions.items()
+        if now.get(name) != value
+    ]
+    return f" ({'; '.join(changed)})" if changed else ""
 
 
 @cache
@@ -268,6 +306,11 @@ def _taken(row: dict[str, Any]) -> Taken:
     for name, value in row.items():
         values[name] = tuple(value) if isinstance(value, list) else value
     return Taken(**values)
+
+
+def _test(row: dict[str, Any]) -> TestPart:
+    storms = {int(number): tuple(texts) for number, texts in row["storms"].items()}
+    return TestPart(node=row["node"], left_out=tuple(row["left_out"]), storms=storms)
 
 
 def _list(ids: Iterable[str]) -> str:

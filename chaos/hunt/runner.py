@@ -7,24 +7,19 @@ What comes back is an `Outcome`; the run's directory is kept if it is wanted.
 
 import gc
 import json
-import math
-import os
-import pickle
 import resource
-import select
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.host.child import Child, NothingSent, held, readable
 from rocketbed.chaos.host.scratch import Scratch
-from rocketbed.chaos.host.tied import tie_to
 from rocketbed.chaos.hunt.failures import explain as explain
 from rocketbed.chaos.hunt.failures import is_full as is_full
 from rocketbed.chaos.record import RunRecord
@@ -37,11 +32,8 @@ if TYPE_CHECKING:
 VERDICT_FILE: Final = "verdict.json"
 END_S: Final = 20.0
 """What an interrupted run may take to clean up before it is killed."""
-LOOK_S: Final = 0.005
 TIMEOUT_S: Final = 900.0
 """Real seconds that one run may take."""
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-EXIT_INTERRUPTED: Final = 130
 
 Say = Callable[[str], None]
 BackendName = Literal["sim", "process", "docker"]
@@ -175,100 +167,57 @@ def run_many(
     with held():  # finalizers of what is collected here would swallow an interrupt
         _prepare_to_fork()
     waiting = iter(plans)
-    children: dict[int, _Child] = {}
+    runs: dict[int, _Run] = {}
     try:
         while True:
-            while len(children) < jobs and (plan := next(waiting, None)) is not None:
+            while len(runs) < jobs and (plan := next(waiting, None)) is not None:
                 kept = keep(plan)
                 with held() as mask:
-                    child = _Child(plan, options, kept, mask)
-                    children[child.pipe] = child
-            if not children:
+                    run = _Run(plan, options, kept, mask)
+                    runs[run.child.pipe] = run
+            if not runs:
                 return
-            due = min(child.deadline for child in children.values()) - time.monotonic()
-            ready = _readable(children, max(due, 0.0))
-            for pipe in ready:
-                if children[pipe].read():
+            due = min(run.deadline for run in runs.values()) - time.monotonic()
+            for pipe in readable(runs, due):
+                if runs[pipe].child.read():
                     with held():
-                        outcome = children.pop(pipe).outcome()
+                        outcome = runs.pop(pipe).outcome()
                     yield outcome
             now = time.monotonic()
-            for pipe, child in list(children.items()):
-                if child.deadline <= now:
+            for pipe, run in list(runs.items()):
+                if run.deadline <= now:
                     with held():
-                        outcome = children.pop(pipe).time_out()
+                        outcome = runs.pop(pipe).time_out()
                     yield outcome
     finally:
         with held():
-            _end_all(children.values())
+            _end_all(runs.values())
 
 
-@contextmanager
-def held() -> Iterator[set[signal.Signals]]:
-    """Signals that interrupt a command wait until this is over; gives the mask from before."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # may raise for one that came just now
-        yield {signal.Signals(number) for number in mask}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def reap(pid: int, until: float) -> None:
-    """Wait for a child of this process, and kill it when `time.monotonic` reaches `until`. Blocks.
-
-    Afterwards its pid may be somebody else's.
-    """
-    ended = 0
-    while not ended and time.monotonic() < until:
-        ended, _ = os.waitpid(pid, os.WNOHANG)
-        time.sleep(0 if ended else LOOK_S)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
-class _Child:
+class _Run:
     """One forked run. Made, asked and ended while signals are held."""
 
     def __init__(
         self, plan: Plan, options: Options, kept: Path | None, mask: set[signal.Signals]
     ) -> None:
-        self.plan = plan
         self.deadline = time.monotonic() + options.timeout_s
+        self._plan = plan
         self._options = options
         self._kept = kept
-        self._data = bytearray()
         self._scratch = None if kept is not None else Scratch()
         if kept is not None:
             kept.mkdir(parents=True, exist_ok=True)
         directory = self._scratch.path if kept is None and self._scratch is not None else kept
         assert directory is not None
-        self.pipe, theirs = os.pipe()
-        parent = os.getpid()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self.pipe)
-            _child_main(parent, theirs, plan, options, directory, mask)
-        os.close(theirs)
-
-    def read(self) -> bool:
-        """Take what came; whether that was all."""
-        data = os.read(self.pipe, 1 << 20)
-        self._data += data
-        return not data
+        self.child = Child(lambda _send: _run_whole(plan, options, directory), mask)
 
     def outcome(self) -> Outcome:
         """What the child sent before it ended."""
-        _, status = os.waitpid(self.pid, 0)
-        self._close()
         try:
-            outcome: Outcome = pickle.loads(self._data)
-        except Exception:
-            code = os.waitstatus_to_exitcode(status)
-            outcome = self._failed(f"the run's process ended with code {code}")
+            outcome = self.child.value()
+        except NothingSent as nothing:
+            outcome = self._failed(f"the run's process ended with code {nothing.code}")
+        self._clear()
         outcome.directory = self._place()
         return outcome
 
@@ -281,79 +230,52 @@ class _Child:
     def interrupt(self) -> None:
         """Ask it to end what it started; a simulation has nothing of that."""
         in_simulation = self._options.backend == "sim"
-        os.kill(self.pid, signal.SIGKILL if in_simulation else signal.SIGINT)
+        self.child.kill(signal.SIGKILL if in_simulation else signal.SIGINT)
 
     def reap(self, until: float) -> None:
         """Wait for it; SIGKILL when it takes too long."""
-        reap(self.pid, until)
-        self._close()
+        self.child.reap(until)
+        self._clear()
 
     def _failed(self, error: str) -> Outcome:
         backend = self._options.backend
-        return Outcome(plan=self.plan, backend=backend, error=error, directory=self._place())
+        return Outcome(plan=self._plan, backend=backend, error=error, directory=self._place())
 
     def _place(self) -> Path | None:
         return self._kept if self._kept is not None and self._kept.exists() else None
 
-    def _close(self) -> None:
-        os.close(self.pipe)
+    def _clear(self) -> None:
         if self._scratch is not None:
             self._scratch.remove()
 
 
-def _end_all(children: Iterable[_Child]) -> None:
+def _end_all(runs: Iterable[_Run]) -> None:
     """End runs that nobody waits for any more, all at the same time."""
-    ending = list(children)
-    for child in ending:
-        child.interrupt()
+    ending = list(runs)
+    for run in ending:
+        run.interrupt()
     until = time.monotonic() + END_S
-    for child in ending:
-        child.reap(until)
+    for run in ending:
+        run.reap(until)
 
 
-def _child_main(
-    parent: int,
-    pipe: int,
-    plan: Plan,
-    options: Options,
-    directory: Path,
-    mask: set[signal.Signals],
-) -> NoReturn:
-    """All of a child's life; nothing leaves it, so that nothing of its parent runs twice."""
-    code = EXIT_INTERRUPTED
+def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
+    """All that a run's process does."""
+    outcome = Outcome(plan=plan, backend=options.backend)
     try:
-        outcome = Outcome(plan=plan, backend=options.backend)
-        if not tie_to(parent):
-            os._exit(1)
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            if options.backend == "sim":
-                gc.disable()
-            if options.before is not None:
-                options.before()
-            outcome = run_here(plan, directory, options)
-        except KeyboardInterrupt:
-            os._exit(EXIT_INTERRUPTED)
-        except BaseException as error:
-            outcome.error = explain(error)
-            if is_full(error):
-                shutil.rmtree(directory, ignore_errors=True)
-        outcome.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        with os.fdopen(pipe, "wb") as file:
-            pickle.dump(outcome, file)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _readable(pipes: Iterable[int], seconds: float) -> list[int]:
-    """Pipes that have something or were closed; `poll`, since descriptors may be above 1,023."""
-    poll = select.poll()
-    for pipe in pipes:
-        poll.register(pipe, select.POLLIN)
-    return [pipe for pipe, _ in poll.poll(math.ceil(1000 * seconds))]
+        if options.backend == "sim":
+            gc.disable()
+        if options.before is not None:
+            options.before()
+        outcome = run_here(plan, directory, options)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        outcome.error = explain(error)
+        if is_full(error):
+            shutil.rmtree(directory, ignore_errors=True)
+    outcome.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return outcome
 
 
 def _docker_host(options: Options) -> "DockerHost":

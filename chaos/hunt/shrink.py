@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.hunt.replay import Replay, Taken
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_many, run_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
@@ -106,12 +105,10 @@ def gravest(outcome: Outcome) -> str:
 
     Raises `ScenarioError` for an outcome without findings.
     """
-    results = outcome.judgement.findings if outcome.judgement is not None else []
-    counted = [result for result in results if not result.harmless]
-    if not counted:
+    found = outcome.judgement.by_weight if outcome.judgement is not None else []
+    if not found:
         raise ScenarioError("there is no finding to shrink by")
-    order = [Severity.SAFETY, Severity.CRASH, Severity.LIVENESS]
-    return min(counted, key=lambda result: (result.id != "A1", order.index(result.severity))).id
+    return found[0].id
 
 
 def _replay_of(shrunk: Shrunk, outcome: Outcome, options: Options, tries: int) -> Replay:

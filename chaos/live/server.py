@@ -54,7 +54,6 @@ class Desk(Protocol):
 
     async def press(self, action: str, name: str) -> str:
         """Do something to a machine; what was done. Raises `Refused`."""
-        ...
 
 
 class LiveServer:

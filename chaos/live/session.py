@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.hunt.campaign import run_key
 from rocketbed.chaos.hunt.replay import Replay, save_replay
 from rocketbed.chaos.hunt.runner import VERDICT_FILE, BackendName, Outcome, Say, explain
 from rocketbed.chaos.live.attendant import RunAttendant
@@ -45,6 +46,16 @@ class Place:
     """What was done, as a scenario (TOML)."""
     replay: Path
     """The same as a replay file."""
+
+    @classmethod
+    def of(cls, report: Path, plan: Plan, backend: BackendName) -> "Place":
+        """Beside the directory of the run, since a later run of that name clears it."""
+        key = run_key(plan)
+        return cls(
+            directory=report / f"{key}-{backend}",
+            scenario=report / f"LIVE-{key}.toml",
+            replay=report / f"LIVE-{key}.rbx",
+        )
 
 
 @dataclass(slots=True)

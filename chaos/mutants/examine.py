@@ -1,9 +1,11 @@
 """Taking the score: every mutant hunted so many times, the controls and the node listened to."""
 
+import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from rocketbed.chaos.hunt.replay import versions
 from rocketbed.chaos.hunt.runner import Options
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.mutants.catalogue import controls, mutants
@@ -38,6 +40,16 @@ class Examination:
     repetitions: int = REPETITIONS
     jobs: int = 2
     shrink: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """What the history of scores keeps of it."""
+        return {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "git": versions().get("git", "unknown"),
+            "seed": self.seed,
+            "budget_s": self.budget_s,
+            "repetitions": self.repetitions,
+        }
 
 
 def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score:

@@ -77,6 +77,11 @@ class Score:
         return sum(row.points for row in self.rows)
 
     @property
+    def is_full(self) -> bool:
+        """Whether every mutant was found, and nothing where nothing should be."""
+        return not self.noise and self.points >= len(self.rows)
+
+    @property
     def noise(self) -> list[str]:
         """What was found where nothing should be."""
         return [

@@ -1,7 +1,7 @@
 """What this machine can do to processes, disks, clocks and networks, as data.
 
 A step of a scenario names the capability it needs; the planner skips the step, with the reason,
-where `chaos.process.doctor.report` found it missing. Names: chaos.md 3.5.
+where `chaos.cluster.doctor.report` found it missing. Names: chaos.md 3.5.
 """
 
 from dataclasses import asdict, dataclass

@@ -40,11 +40,9 @@ class Guest(Protocol):
 
     def settle(self, store: Path) -> None:
         """Put it where that master's store directory is to be."""
-        ...
 
     async def visit(self, when: str, backend: Backend) -> None:
         """Look whether it is served, before and after the faults."""
-        ...
 
 
 class Host(Protocol):
@@ -52,11 +50,9 @@ class Host(Protocol):
 
     def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
         """The network between its machines."""
-        ...
 
     def backend(self, setup: "SetUp") -> ProcessBackend:
         """A cluster, to be entered."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,6 @@ class Software(Protocol):
 
     def lacks(self, capability: str) -> str | None:
         """Why it cannot take a fault; None when it can, or when that is not its affair."""
-        ...
 
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
@@ -55,35 +54,27 @@ class Software(Protocol):
 
         `lines` are the fabric's settings: `listenPort`, `bindAddress`.
         """
-        ...
 
     def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
         """The same for a node; `lines` are those of its `broker.conf`."""
-        ...
 
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
         """What the node said of its recovery; None: nothing yet."""
-        ...
 
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
         """Each time the node cut its own log to its master's."""
-        ...
 
     def reason(self, log: str, code: int | None) -> str:
         """Why it ended by itself, in one line."""
-        ...
 
     def is_clean(self, code: int | None) -> bool:
         """Whether a node that was sent SIGTERM ended with the exit code of a clean stop."""
-        ...
 
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
         """Where a node stands; None when it does not say."""
-        ...
 
     async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
         """Address, epoch and begin (offset) of the master that a controller names."""
-        ...
 
 
 class OwnSoftware:

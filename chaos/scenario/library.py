@@ -16,13 +16,12 @@ from rocketbed.chaos.scenario.scenario import Scenario, family
 from rocketbed.chaos.scenario.toml import read_file
 
 DIRECTORY: Final = Path(__file__).parent / "library"
-FILES: Final = (".toml", ".yaml", ".yml")
 
 
 def load_scenario(name_or_path: str) -> Family:
     """A shipped scenario by name, or one of a file.
 
-    A file is TOML, YAML, or Python: `FILE.py` with one function of a `Scenario`, or
+    A file is TOML or Python: `FILE.py` with one function of a `Scenario`, or
     `FILE.py::FUNCTION`. Raises `ScenarioError`.
     """
     shipped = DIRECTORY / f"{name_or_path}.toml"
@@ -30,16 +29,14 @@ def load_scenario(name_or_path: str) -> Family:
         return _shipped(name_or_path)
     place, _, function = name_or_path.partition("::")
     path = Path(place)
-    if path.suffix in FILES and not function:
+    if path.suffix == ".toml" and not function:
         return read_file(path)
     if path.suffix == ".py":
         return _of_python(path, function)
     names = scenario_names()
     near = difflib.get_close_matches(name_or_path, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(names)}"
-    raise ScenarioError(
-        f"no scenario {name_or_path!r}: {hint} A file has to end in .toml, .yaml or .py"
-    )
+    raise ScenarioError(f"no scenario {name_or_path!r}: {hint} A file has to end in .toml or .py")
 
 
 def scenario_names() -> list[str]:

@@ -1,7 +1,7 @@
 """Reading nested tables key by key, so that every mistake is told with its place.
 
 A key that nobody asked for is an error with the nearest known one; a value of the wrong type says
-what it should look like. Used for TOML and YAML alike, which give the same tables.
+what it should look like.
 """
 
 import difflib
@@ -62,12 +62,6 @@ class Table:
             self.values = {**self.values, key: value[0]}
         return self.table(key)
 
-    def rest(self) -> dict[str, Any]:
-        """What was not asked for; counts as asked for now."""
-        left = {key: value for key, value in self.values.items() if key not in self._asked}
-        self._asked.update(dict.fromkeys(left))
-        return left
-
     def done(self) -> None:
         """Raises `ScenarioError` for a key that nobody asked for."""
         for key in self.values:
@@ -107,17 +101,12 @@ def flag(value: object) -> bool:
 
 def duration(value: object) -> float:
     """Seconds, of a text with a unit, not below 0."""
-    seconds = any_duration(value)
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is no duration; write it as "{value}s" or "{value}ms"')
+    seconds = parse_duration(value)
     if seconds < 0:
         raise ValueError(f"{value!r} is below 0")
     return seconds
-
-
-def any_duration(value: object) -> float:
-    """Seconds, of a text with a unit."""
-    if not isinstance(value, str):
-        raise ValueError(f'{value!r} is no duration; write it as "{value}s" or "{value}ms"')
-    return parse_duration(value)
 
 
 def size(value: object) -> int:

@@ -1,4 +1,4 @@
-"""Scenarios as files: TOML by the standard library, YAML where PyYAML is installed.
+"""Scenarios as files of TOML.
 
 A file is a family: a seed makes a plan of it, so what is left to chance (`[weather] swarm`,
 `[generate]`) is drawn from the seed. Keys: chaos.md 4.3. `[quick]`, `[sim]` and `[process]` hold
@@ -7,7 +7,6 @@ keys that replace others in short runs and on those backends.
 
 import tomllib
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import BACKENDS, Family, shorten
 from rocketbed.chaos.scenario.generator import GENERATED, Generate, generate
 from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
-from rocketbed.chaos.scenario.steptable import read_step
+from rocketbed.chaos.scenario.step import Step, parse_step
 from rocketbed.chaos.scenario.swarm import swarm_weather
 from rocketbed.chaos.scenario.table import Table
 
@@ -25,13 +24,11 @@ VARIANTS: Final = ("quick", *BACKENDS)
 
 
 def read_file(path: Path) -> Family:
-    """The scenario in a `.toml`, `.yaml` or `.yml` file. Raises `ScenarioError`."""
+    """The scenario in a file. Raises `ScenarioError`."""
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from None
-    if path.suffix in (".yaml", ".yml"):
-        return read_yaml(content, str(path), name=path.stem)
     return read_toml(content, str(path), name=path.stem)
 
 
@@ -41,21 +38,6 @@ def read_toml(content: str, source: str, *, name: str = "") -> Family:
         values = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{source}: this is no TOML: {error}") from None
-    return family_of(values, source, name=name)
-
-
-def read_yaml(content: str, source: str, *, name: str = "") -> Family:
-    """The scenario in a text of YAML. Raises `ScenarioError`."""
-    try:
-        yaml = import_module("yaml")
-    except ImportError:
-        raise ScenarioError(
-            f"{source}: YAML needs PyYAML, which is not installed: pip install pyyaml, or use TOML"
-        ) from None
-    try:
-        values = yaml.safe_load(content)
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{source}: this is no YAML: {error}") from None
     return family_of(values, source, name=name)
 
 
@@ -239,12 +221,16 @@ def _progress(value: object) -> tuple[int, float] | None:
     return read.whole(value[0]), read.duration(value[1])
 
 
-def _steps(top: Table) -> tuple[Any, ...]:
+def _steps(top: Table) -> tuple[Step, ...]:
     texts = top.take("steps", read.list_of(read.text), [])
-    tables = top.take("step", read.list_of(lambda value: value), [])
-    steps = [read_step(text, f"{top.place}steps[{at}]") for at, text in enumerate(texts)]
-    steps += [read_step(value, f"{top.place}step[{at}]") for at, value in enumerate(tables)]
-    return tuple(steps)
+    return tuple(_step(text, f"{top.place}steps[{at}]") for at, text in enumerate(texts))
+
+
+def _step(text: str, place: str) -> Step:
+    try:
+        return parse_step(text)
+    except ScenarioError as error:
+        raise ScenarioError(f"{place}: {error}") from None
 
 
 def _generated(table: Table, plan: Plan) -> Plan:

@@ -2,27 +2,31 @@
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import trio
 
 from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.sim.parking import Owner
 from rocketbed.chaos.sim.stream import SimListener, SimStream
 from rocketbed.world.api import Address, File, Listener, Stream
-
-if TYPE_CHECKING:
-    from rocketbed.chaos.sim.process import Process
 
 RETRY_NS = 200_000_000
 """Pause of a dialling host between two attempts (TCP's SYN retransmission, shortened)."""
 
 
 class HostNetwork:
-    """`World.network` of one process."""
+    """`World.network` of one process.
 
-    def __init__(self, network: Network, process: "Process") -> None:
+    `reachable` says whether packets pass between two addresses both ways.
+    """
+
+    def __init__(
+        self, network: Network, process: Owner, reachable: Callable[[str, str], bool]
+    ) -> None:
         self._network = network
         self._process = process
+        self._reachable = reachable
 
     async def listen(self, host: str, port: int) -> Listener:
         """Listen on the host's one address, whatever `host` says."""
@@ -39,7 +43,7 @@ class HostNetwork:
         target = (await self.resolve(host))[0]
         own = self._process.host.address
         network = self._network
-        while not self._process.host.simulation.reachable(own, target):
+        while not self._reachable(own, target):
             await trio.sleep(RETRY_NS / 1e9)
             self._process.fate.check()
         await trio.sleep((network.delay(own, target) + network.delay(target, own)) / 1e9)

@@ -13,7 +13,6 @@ no sync completes: what stood between two of them may come back (ext4 does it; s
 tests/property/test_disk_against_ext4.py).
 """
 
-from collections.abc import Iterator
 from random import Random
 
 SECTOR = 512
@@ -226,12 +225,6 @@ class Inode:
         if len(self.data) <= offset:
             self.data.extend(bytes(offset + 1 - len(self.data)))
         self.data[offset] ^= 1 << shift
-
-    def dirty_ranges(self) -> Iterator[tuple[int, int]]:
-        """Offset and size of each dirty sector, in the order they became dirty."""
-        for generation in self.generations:
-            for sector in generation.sectors:
-                yield sector * SECTOR, SECTOR
 
     def _own(self) -> None:
         if self.shared:

@@ -9,14 +9,11 @@ A paused process still accepts: the kernel shakes hands, not the process.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, Timeline
-from rocketbed.chaos.sim.stream import SimListener, SimStream
+from rocketbed.chaos.sim.parking import Owner
 from rocketbed.world.api import Address
-
-if TYPE_CHECKING:
-    from rocketbed.chaos.sim.process import Process
 
 SPLIT_SHARE = 0.2
 """Share of sends that arrive in two pieces."""
@@ -41,6 +38,35 @@ class Link:
     """When the last byte that was put on it has left, under a rate."""
 
 
+class End(Protocol):
+    """One end of a connection, as the network knows it."""
+
+    process: Owner
+    local: Address
+    remote: Address
+
+    def pump(self) -> None:
+        """Put on the wire what waits, unless the link is cut."""
+
+    def break_off(self) -> None:
+        """A reset arrives that the peer never sent."""
+
+    def abandon(self, cause: str) -> None:
+        """Its process died."""
+
+
+class Ear(Protocol):
+    """A listening socket, as the network knows it."""
+
+    process: Owner
+
+    def offer(self, stream: Any) -> None:
+        """A connection was made."""
+
+    def drop(self) -> None:
+        """Take it off the network."""
+
+
 class Network:
     """All links, listeners and connections of a simulation."""
 
@@ -48,11 +74,11 @@ class Network:
         self.timeline = timeline
         self.addresses: dict[str, str] = {}
         """Host name -> IP address."""
-        self.listeners: dict[Address, SimListener] = {}
+        self.listeners: dict[Address, Ear] = {}
         self.weather = Link()
         """What links begin as."""
         self._links: dict[tuple[str, str], Link] = {}
-        self._ends: dict[SimStream, None] = {}
+        self._ends: dict[End, None] = {}
         self._random = timeline.stream("network")
         self._next_port = FIRST_EPHEMERAL_PORT
 
@@ -135,15 +161,15 @@ class Network:
             self._next_port += 1
         return self._next_port
 
-    def add(self, end: "SimStream") -> None:
+    def add(self, end: End) -> None:
         """Know an end of a connection."""
         self._ends[end] = None
 
-    def forget(self, end: "SimStream") -> None:
+    def forget(self, end: End) -> None:
         """Forget an end whose process is done with it."""
         self._ends.pop(end, None)
 
-    def drop_process(self, process: "Process", cause: str) -> None:
+    def drop_process(self, process: Owner, cause: str) -> None:
         """The process is gone: its listeners close; a killed one resets its peers, one that ended
         closes its streams, one without power says nothing."""
         for listener in list(self.listeners.values()):

@@ -4,13 +4,31 @@ from typing import Protocol
 
 import trio
 
+from rocketbed.chaos.sim.incarnation import Fate
+
 
 class Waker(Protocol):
     """A process whose tasks can be woken."""
 
     def wake(self, task: trio.lowlevel.Task) -> None:
         """Wake a parked task; does nothing once the process is dead."""
-        ...
+
+
+class Machine(Protocol):
+    """A host, as its connections know it."""
+
+    address: str
+    has_power: bool
+
+
+class Owner(Waker, Protocol):
+    """A process, as its listeners and connections know it."""
+
+    fate: Fate
+
+    @property
+    def host(self) -> Machine:
+        """Where it runs."""
 
 
 class Parking:

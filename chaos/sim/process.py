@@ -1,23 +1,22 @@
 """A host of the simulation, and one incarnation of the process that runs on it."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 from outcome import Error
 
-from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, HostClock
+from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, HostClock, Timeline
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.engine import NodeLoop
 from rocketbed.chaos.sim.host_network import HostNetwork
 from rocketbed.chaos.sim.incarnation import Fate, SimKilled, SimulationError
-from rocketbed.chaos.sim.world import SimProcess, build_world
+from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.sim.world import InlineOffloader, ProcessSeam, SimLog
 from rocketbed.world.api import World
-
-if TYPE_CHECKING:
-    from rocketbed.chaos.sim.simulation import Simulation
 
 STEP_COST_NS = (2 * MICROSECOND, 40 * MICROSECOND)
 """Processor time of one step of a loop, drawn evenly, before `Host.slowness`."""
@@ -30,10 +29,31 @@ Main = Callable[..., Awaitable[object]]
 T = TypeVar("T")
 
 
+class Scene(Protocol):
+    """The simulation, as its hosts and processes know it."""
+
+    seed: int | str
+    timeline: Timeline
+    network: Network
+    on_disk: Callable[[str, str, str, int, int], None] | None
+
+    def reachable(self, source: str, target: str) -> bool:
+        """Whether packets pass between two addresses both ways, and the target has power."""
+
+    def process_ended(self, process: "Process") -> None:
+        """A process died or ended."""
+
+    def reached(self, process: "Process", mark: str) -> None:
+        """A node reached a mark; dies there if it was told to."""
+
+    def logged(self, process: "Process", level: str, event: str, fields: dict[str, object]) -> None:
+        """A node logged something."""
+
+
 class Host:
     """A machine: its name, address, clock and, while nothing runs on it, its disk at rest."""
 
-    def __init__(self, simulation: "Simulation", name: str, address: str) -> None:
+    def __init__(self, simulation: Scene, name: str, address: str) -> None:
         self.simulation = simulation
         self.name = name
         self.address = address
@@ -97,8 +117,18 @@ class Process:
         self.disk.crash_mode = host.cut_mode
         self.disk.observer = self._saw_disk
         self.disk.burn = self.burn
-        self.system = SimProcess(self.fate, host.boot_id, 1000 + host.incarnations)
-        self.world: World = build_world(self, HostNetwork(simulation.network, self))
+        self.system = ProcessSeam(self.fate, host.boot_id, 1000 + host.incarnations, self.exit)
+        self.world = World(
+            name=host.name,
+            clock=host.clock,
+            disk=self.disk,
+            network=HostNetwork(simulation.network, self, simulation.reachable),
+            random=Random(f"{simulation.seed}/node/{self.name}"),
+            log=SimLog(self.fate, partial(simulation.logged, self)),
+            process=self.system,
+            mark=partial(simulation.reached, self),
+            offloader=InlineOffloader(self.fate),
+        )
         self._loop = NodeLoop(host.clock, main, (self.world, *arguments))
         self._kick(0)
 

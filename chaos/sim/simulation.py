@@ -14,7 +14,6 @@ gives the same run, to the last event, which `digest` proves.
 from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 from rocketbed.chaos.sim.clock import SECOND, Timeline
@@ -66,12 +65,7 @@ class Simulation:
     def __enter__(self) -> "Simulation":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def host(self, name: str) -> Host:

@@ -1,16 +1,12 @@
 """One end of a simulated connection, and the listener that makes them: TCP as programs see it."""
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 import trio
 
-from rocketbed.chaos.sim.parking import Parking
+from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.sim.parking import Owner, Parking
 from rocketbed.world.api import Address, Stream
-
-if TYPE_CHECKING:
-    from rocketbed.chaos.sim.network import Network
-    from rocketbed.chaos.sim.process import Process
 
 WINDOW = 256 * 1024
 """Bytes sent and not yet read by the peer's process."""
@@ -20,9 +16,7 @@ RECEIVE_SIZE = 65_536
 class SimStream(trio.abc.HalfCloseableStream):
     """One end of a connection."""
 
-    def __init__(
-        self, network: "Network", process: "Process", local: Address, peer: Address
-    ) -> None:
+    def __init__(self, network: Network, process: Owner, local: Address, peer: Address) -> None:
         self.process = process
         self.local = local
         self.remote = peer
@@ -213,7 +207,7 @@ class SimStream(trio.abc.HalfCloseableStream):
 class SimListener:
     """A listening socket."""
 
-    def __init__(self, network: "Network", process: "Process", address: Address) -> None:
+    def __init__(self, network: Network, process: Owner, address: Address) -> None:
         self.process = process
         self.address = address
         self._network = network

@@ -1,16 +1,11 @@
-"""The World of a simulated process."""
+"""Seams of a simulated process's World, all bound to its fate."""
 
 from collections.abc import Callable
-from random import Random
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import trio
 
-from rocketbed.chaos.sim.incarnation import Fate
-from rocketbed.world.api import Network, World
-
-if TYPE_CHECKING:
-    from rocketbed.chaos.sim.process import Process
+from rocketbed.chaos.sim.incarnation import Fate, SimKilled
 
 T = TypeVar("T")
 
@@ -18,46 +13,20 @@ OFFLOAD_SECONDS = 0.00002
 """What a hop to a thread and back takes."""
 
 
-def build_world(process: "Process", network: Network) -> World:
-    """The seams of one process, all bound to its fate."""
-    host = process.host
-    simulation = host.simulation
-    return World(
-        name=host.name,
-        clock=host.clock,
-        disk=process.disk,
-        network=network,
-        random=Random(f"{simulation.seed}/node/{process.name}"),
-        log=SimLog(process),
-        process=ProcessSeam(process),
-        mark=lambda name: simulation.reached(process, name),
-        offloader=InlineOffloader(process.fate),
-    )
+class ProcessSeam:
+    """`World.process`; `end` seals the fate and says what to raise."""
 
-
-class SimProcess:
-    """Facts about a process that outlive no incarnation."""
-
-    def __init__(self, fate: Fate, boot_id: str, pid: int) -> None:
-        self.fate = fate
+    def __init__(self, fate: Fate, boot_id: str, pid: int, end: Callable[[int], SimKilled]) -> None:
         self.pid = pid
         self.boot_id = boot_id
         self.stop_requested = trio.Event()
-
-
-class ProcessSeam:
-    """`World.process`."""
-
-    def __init__(self, process: "Process") -> None:
-        self._process = process
-        self.pid = process.system.pid
-        self.boot_id = process.system.boot_id
-        self.stop_requested = process.system.stop_requested
+        self._fate = fate
+        self._end = end
 
     def exit(self, code: int) -> NoReturn:
         """End at once; nothing this process does afterwards has any effect."""
-        self._process.fate.check()
-        raise self._process.exit(code)
+        self._fate.check()
+        raise self._end(code)
 
 
 class InlineOffloader:
@@ -79,8 +48,10 @@ class InlineOffloader:
 class SimLog:
     """Events go into the simulation's record."""
 
-    def __init__(self, process: "Process") -> None:
-        self._process = process
+    def __init__(self, fate: Fate, record: Callable[[str, str, dict[str, object]], None]) -> None:
+        """`record` is given level, event and fields."""
+        self._fate = fate
+        self._keep = record
 
     def debug(self, event: str, **fields: object) -> None:
         """For someone who follows one message."""
@@ -99,5 +70,5 @@ class SimLog:
         self._record("error", event, fields)
 
     def _record(self, level: str, event: str, fields: dict[str, object]) -> None:
-        self._process.fate.check()
-        self._process.host.simulation.logged(self._process, level, event, fields)
+        self._fate.check()
+        self._keep(level, event, fields)

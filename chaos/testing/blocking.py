@@ -15,14 +15,12 @@ from typing import Any, Final, ParamSpec, TypeVar
 import trio
 
 from rocketbed.chaos.scenario.step import Step
-from rocketbed.chaos.testing.clients import TIMEOUT_S, TopicConsumer, TopicProducer
+from rocketbed.chaos.testing.clients import TIMEOUT_S, TopicConsumer, TopicProducer, Value
 from rocketbed.chaos.testing.cluster import SETTLE_S, Cluster
-from rocketbed.chaos.testing.envelope import Value
 from rocketbed.chaos.testing.errors import ClusterFailed, NotReady
 from rocketbed.chaos.testing.faults import Chaos, Fault, place_of
-from rocketbed.chaos.testing.order import Order, Told
 from rocketbed.chaos.testing.perform import perform
-from rocketbed.chaos.testing.script import Script
+from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
 from rocketbed.client.messages import Received
 from rocketbed.client.outcome import Outcome
@@ -35,22 +33,22 @@ START_S: Final = 90.0
 class StageThread:
     """A thread with a cluster in it; it has gone through everything when `finish` returns."""
 
-    def __init__(self, order: Order, directory: Path, *, keep_record: bool = False) -> None:
+    def __init__(self, spec: RunSpec, directory: Path, *, keep_record: bool = False) -> None:
         self.script = Script(
             body=self._wait_for_end,
-            choice=order.choice,
-            failover_s=order.wishes.failover_s,
+            choice=spec.choice,
+            failover_s=spec.wishes.failover_s,
             is_open=True,
             keep_record=keep_record,
         )
         self.cluster = Cluster()
-        self._order = order
+        self._spec = spec
         self._directory = directory
         self._ready = threading.Event()
         self._is_over = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._over: trio.Event | None = None
-        self._ended: tuple[Told, BaseException | None] | None = None
+        self._ended: tuple[RunResult, BaseException | None] | None = None
         self._broken: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="rocketbed cluster", daemon=True)
 
@@ -72,7 +70,9 @@ class StageThread:
                 f"the cluster has ended: {self._broken or 'it was over'}"
             ) from error
 
-    def finish(self, failure: BaseException | None = None) -> tuple[Told, BaseException | None]:
+    def finish(
+        self, failure: BaseException | None = None
+    ) -> tuple[RunResult, BaseException | None]:
         """End it, with the judgement if one was asked for; `failure` is what the test raised."""
         if failure is not None:
             self.script.failure = failure
@@ -97,7 +97,7 @@ class StageThread:
 
     def _run(self) -> None:
         try:
-            self._ended = perform(self._order, self.script, self._directory)
+            self._ended = perform(self._spec, self.script, self._directory)
         except BaseException as error:
             self._broken = error
         finally:

@@ -7,14 +7,14 @@ as what it is; `retry=True` attempts again with a body of its own until it is ac
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgpack
 import trio
 
 from rocketbed.chaos.history import UNKNOWN, Function
 from rocketbed.chaos.history import Outcome as Said
-from rocketbed.chaos.testing.envelope import Value, unwrap, wrap
-from rocketbed.chaos.testing.errors import NotRead, NotSent
+from rocketbed.chaos.testing.errors import NotRead, NotSent, TestingError
 from rocketbed.chaos.trial.load import ClientFailure, finish_sends
-from rocketbed.chaos.workload import Writer, body_crc
+from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, decode_body, sign_body
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome
@@ -30,6 +30,8 @@ IN_FLIGHT: Final = 8
 POLL_S: Final = 0.2
 HOLD_S: Final = 1.0
 SHOWN: Final = 5
+Value = Any
+"""An int, text, bytes, float, bool, None, or a tuple of those."""
 
 
 class TopicProducer:
@@ -262,3 +264,27 @@ def _show(outcome: Outcome | None) -> str:
         return "no attempt came to its end"
     reason = getattr(outcome, "reason", "") or getattr(outcome, "status", "")
     return f"{type(outcome).__name__} ({reason})"
+
+
+def wrap(writer: Writer, value: Value) -> bytes:
+    """The body of one attempt: the head by which checkers tell copies apart, then the value.
+
+    Raises `TestingError` for what no body can hold.
+    """
+    try:
+        return sign_body(writer, msgpack.packb(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TestingError(
+            f"{value!r} cannot be sent: a value is a number, a text, bytes, or a tuple of those"
+            f" ({error})"
+        ) from None
+
+
+def unwrap(body: bytes) -> Value:
+    """The value again; the bytes themselves where somebody else wrote the body."""
+    if decode_body(body) is None:
+        return body
+    try:
+        return msgpack.unpackb(body[BODY_SIZE_MIN:], use_list=False, strict_map_key=False)
+    except ValueError:
+        return body

@@ -39,10 +39,11 @@ def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]
     replay = replay_of(config)
     if replay is not None:
-        chosen = [item for item in items if item.nodeid == replay.node]
+        node = replay[1].node
+        chosen = [item for item in items if item.nodeid == node]
         if not chosen:
             raise pytest.UsageError(
-                f"--rb-replay {config.getoption('rb_replay')}: it is of {replay.node}, which is"
+                f"--rb-replay {config.getoption('rb_replay')}: it is of {node}, which is"
                 " not among the tests that were collected"
             )
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
@@ -83,7 +84,7 @@ def _pairs(item: pytest.Item, config: pytest.Config) -> list[tuple[str, int]]:
     needs_of(item)
     replay = replay_of(config)
     if replay is not None:
-        return [(replay.backend, replay.seed)]
+        return [(replay[0].backend, replay[0].plan.seed)]
     backends = _backends(item, config)
     counts = {backend: wishes.seed_count(backend) for backend in backends}
     for mark in item.iter_markers("rb_seeds"):

@@ -5,13 +5,14 @@ from typing import Final
 
 import pytest
 
+from rocketbed.chaos.hunt.replay import Replay, TestPart
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.units import parse_duration
-from rocketbed.chaos.testing.replay import TestReplay, load_test_replay
+from rocketbed.chaos.testing.failure import load_test_replay
 from rocketbed.chaos.testing.wishes import check_count, read_backends
 
 KEEPS: Final = ("failed", "all", "none")
-REPLAY: Final = pytest.StashKey[TestReplay]()
+REPLAY: Final = pytest.StashKey[tuple[Replay, TestPart]]()
 
 
 def check_options(config: pytest.Config) -> None:
@@ -57,7 +58,7 @@ def number_of(config: pytest.Config, name: str) -> int | None:
     return number
 
 
-def replay_of(config: pytest.Config) -> TestReplay | None:
+def replay_of(config: pytest.Config) -> tuple[Replay, TestPart] | None:
     """The file of `--rb-replay`. Raises `ScenarioError`."""
     text = config.getoption("rb_replay")
     if text is None:

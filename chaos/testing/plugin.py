@@ -21,11 +21,12 @@ from rocketbed.chaos.testing.collection import (
     needs_of,
     wishes_of,
 )
+from rocketbed.chaos.testing.failure import repeated
 from rocketbed.chaos.testing.fixtures import Deferred, is_deferred
 from rocketbed.chaos.testing.options import budget_s, check_options, replay_of, report_directory
-from rocketbed.chaos.testing.order import Order
-from rocketbed.chaos.testing.places import missing_for
+from rocketbed.chaos.testing.perform import missing_for
 from rocketbed.chaos.testing.running import call, summarize, tell
+from rocketbed.chaos.testing.spec import RunSpec
 from rocketbed.chaos.testing.trial import Trial
 
 __all__ = [
@@ -65,7 +66,7 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
     if (reason := known[backend]) is not None:
         pytest.skip(f"no cluster on {backend}: {reason}")
     wishes = wishes_of(item)
-    order = Order(
+    spec = RunSpec(
         test=item.nodeid.partition("[")[0],
         backend=backend,
         seed=seed,
@@ -75,9 +76,9 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
     )
     replay = replay_of(request.config)
     if replay is not None:
-        order = replay.order(order)
+        spec = repeated(spec, *replay)
     return Trial(
-        order,
+        spec,
         item.obj,
         str(item.path),
         report_directory(request.config) / file_name(item),
@@ -119,11 +120,11 @@ def module_cluster(request: pytest.FixtureRequest) -> Iterator[BlockingCluster]:
     item: Any = request.node
     wishes = wishes_of(item)
     plan = wishes.plan(Path(item.name).stem, 1, needs_of(item))
-    order = Order(
+    spec = RunSpec(
         test=item.nodeid, backend="process", seed=1, wishes=wishes, plan=plan, budget_s=0.0
     )
     with tempfile.TemporaryDirectory(prefix="rocketbed-") as place:
-        thread = StageThread(order, Path(place))
+        thread = StageThread(spec, Path(place))
         cluster = BlockingCluster()
         try:
             if thread.start():
@@ -131,8 +132,8 @@ def module_cluster(request: pytest.FixtureRequest) -> Iterator[BlockingCluster]:
                 yield cluster
         finally:
             cluster.bind(None)
-            told, error = thread.finish()
-        if told.kind == "skipped":
-            pytest.skip(told.reason)
+            result, error = thread.finish()
+        if result.kind == "skipped":
+            pytest.skip(result.reason)
         if error is not None:
             raise error

@@ -10,20 +10,31 @@ from io import StringIO
 from typing import Any, Final
 
 import pytest
+from _pytest._code.code import (
+    ReprEntryNative,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
 
+from rocketbed.chaos.hunt.replay import save_replay
+from rocketbed.chaos.hunt.shrink import Shrunk
+from rocketbed.chaos.testing.body import BUDGET
 from rocketbed.chaos.testing.collection import TRIAL, file_name
 from rocketbed.chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
+from rocketbed.chaos.testing.failure import (
+    compared,
+    ignore_all,
+    replay_of_run,
+    shrink_test,
+    tell_story,
+)
 from rocketbed.chaos.testing.fixtures import Deferred
-from rocketbed.chaos.testing.longrepr import plain_longrepr
 from rocketbed.chaos.testing.options import replay_of, report_directory
-from rocketbed.chaos.testing.order import Order, Told
-from rocketbed.chaos.testing.performance import BUDGET
-from rocketbed.chaos.testing.replay import make_replay, save_test_replay
-from rocketbed.chaos.testing.shrinking import Shrunk, shrink_order
-from rocketbed.chaos.testing.story import ignore_all, tell_story
+from rocketbed.chaos.testing.spec import RunResult, RunSpec
 from rocketbed.chaos.testing.trial import Trial
 
-TOLD: Final = pytest.StashKey[Told]()
+RESULT: Final = pytest.StashKey[RunResult]()
 STORY: Final = pytest.StashKey[list[str]]()
 NOTES: Final = pytest.StashKey[list[str]]()
 SHRUNK: Final = pytest.StashKey[set[str]]()
@@ -45,62 +56,63 @@ def call(item: Any) -> None:
     arguments = _arguments(item)
     config = item.config
     if config.getoption("usepdb") or config.getoption("trace"):
-        told, error = trial.run_here(arguments)
+        result, error = trial.run_here(arguments)
         if error is not None and not isinstance(error, OUTCOMES):
-            item.stash[TOLD] = told
+            item.stash[RESULT] = result
         if error is not None:
             raise error
-        _raise(item, told, None)
+        _raise(item, result, None)
         return
     keep, logged = config.getoption("rb_keep"), _log_stream(config)
     logged_before = len(logged.getvalue())
 
-    def kept(told: Told) -> bool:
-        return keep == "all" or (keep == "failed" and told.kind in ("failed", "broken"))
+    def kept(result: RunResult) -> bool:
+        return keep == "all" or (keep == "failed" and result.kind in ("failed", "broken"))
 
-    def finish(told: Told, error: BaseException | None) -> None:
-        told.logged = logged.getvalue()[logged_before:]
-        told.printed = _printed(config)
+    def finish(result: RunResult, error: BaseException | None) -> None:
+        result.logged = logged.getvalue()[logged_before:]
+        result.printed = _printed(config)
         if error is not None:
-            render(item, told, error)
+            render(item, result, error)
 
-    told = trial.run_forked(arguments, finish, keep=kept)
-    logged.write(told.logged)
-    for stream, text in zip(("stdout", "stderr"), told.printed, strict=True):
+    result = trial.run_forked(arguments, finish, keep=kept)
+    logged.write(result.logged)
+    for stream, text in zip(("stdout", "stderr"), result.printed, strict=True):
         item.add_report_section("call", stream, text)
-    if told.kind == "failed":
-        item.stash[STORY] = _look_into(item, trial, arguments, told)
-    elif (replay := replay_of(config)) is not None:
-        config.stash.setdefault(NOTES, []).append(f"{replay.node}: {replay.compared(told)}")
-    _raise(item, told, told.error)
+    if result.kind == "failed":
+        item.stash[STORY] = _look_into(item, trial, arguments, result)
+    elif (given := replay_of(config)) is not None:
+        replay, test = given
+        config.stash.setdefault(NOTES, []).append(f"{test.node}: {compared(replay, result)}")
+    _raise(item, result, result.error)
 
 
-def render(item: pytest.Item, told: Told, error: BaseException) -> None:
+def render(item: pytest.Item, result: RunResult, error: BaseException) -> None:
     """Fill in how pytest shows an error; called where it was raised."""
     if isinstance(error, OUTCOMES):
         kinds = dict(zip(OUTCOMES, ("skipped", "xfailed", "exit"), strict=True))
-        told.kind, told.reason = kinds[type(error)], str(error.msg)
+        result.kind, result.reason = kinds[type(error)], str(error.msg)
     elif isinstance(error, PLAIN):
-        told.longrepr = plain_longrepr(item, f"{type(error).__name__}: {error}")
+        result.longrepr = _plain_longrepr(item, f"{type(error).__name__}: {error}")
     else:
         excinfo = pytest.ExceptionInfo.from_exception(error)
-        told.longrepr = item.repr_failure(excinfo)
-    told.error = error
+        result.longrepr = item.repr_failure(excinfo)
+    result.error = error
 
 
 def tell(item: pytest.Item, call_: "pytest.CallInfo[None]", report: Any) -> None:
     """Put what was rendered where it was raised into the report, and what repeats it."""
-    told = item.stash.get(TOLD, None)
-    if told is None or call_.excinfo is None:
+    result = item.stash.get(RESULT, None)
+    if result is None or call_.excinfo is None:
         return
-    del item.stash[TOLD]
-    if told.longrepr is None and told.kind == "broken":
-        told.longrepr = plain_longrepr(item, told.reason)
-    if told.longrepr is not None:
-        report.longrepr = told.longrepr
+    del item.stash[RESULT]
+    if result.longrepr is None and result.kind == "broken":
+        result.longrepr = _plain_longrepr(item, result.reason)
+    if result.longrepr is not None:
+        report.longrepr = result.longrepr
     lines = item.stash.get(STORY, None)
     if lines is None:
-        lines = tell_story(item.funcargs[TRIAL].order, told, [])  # type: ignore[attr-defined]
+        lines = tell_story(item.funcargs[TRIAL].spec, result, [])  # type: ignore[attr-defined]
     if hasattr(report.longrepr, "addsection"):
         report.longrepr.addsection("rocketbed", "\n".join(lines))
 
@@ -125,22 +137,23 @@ def _arguments(item: Any) -> dict[str, Any]:
     }
 
 
-def _look_into(item: pytest.Item, trial: Trial, arguments: dict[str, Any], told: Told) -> list[str]:
+def _look_into(
+    item: pytest.Item, trial: Trial, arguments: dict[str, Any], result: RunResult
+) -> list[str]:
     """Shrink a failure and write its replay file; what is to be said about it."""
-    config, order = item.config, trial.order
+    config, spec = item.config, trial.spec
     replay = replay_of(config)
     if replay is not None:
-        return tell_story(order, told, [replay.compared(told)])
+        return tell_story(spec, result, [compared(replay[0], result)])
     wanted = config.getoption("rb_shrink")
     done = config.stash.setdefault(SHRUNK, set())
-    is_first = order.test not in done
-    may = wanted if wanted is not None else order.backend == "sim" and is_first
+    is_first = spec.test not in done
+    may = wanted if wanted is not None else spec.backend == "sim" and is_first
     notes: list[str] = []
-    if may and told.signature != BUDGET:
-        done.add(order.test)
-        shrunk = _shrink(item, trial, arguments, told)
+    if may and result.signature != BUDGET:
+        done.add(spec.test)
+        spec, result, shrunk = _shrink(item, trial, arguments, result)
         if shrunk.reproduced:
-            order, told = shrunk.order, shrunk.told
             notes.append(
                 f"shrunk from {shrunk.steps_before} to {shrunk.steps_after} steps in"
                 f" {shrunk.runs} runs"
@@ -149,29 +162,31 @@ def _look_into(item: pytest.Item, trial: Trial, arguments: dict[str, Any], told:
             notes.append("it did not come again when it was tried once more")
     path = report_directory(config) / f"FAIL-{file_name(item)}.rbx"
     try:
-        save_test_replay(make_replay(item.nodeid, order, told), path)
+        save_replay(replay_of_run(item.nodeid, spec, result), path)
         ignore_all(path.parent)
     except OSError as error:
-        return tell_story(order, told, [*notes, f"no replay file could be written: {error}"])
+        return tell_story(spec, result, [*notes, f"no replay file could be written: {error}"])
     test = shlex.quote(item.nodeid.partition("[")[0])
     shown = shlex.quote(os.path.relpath(path))
-    return tell_story(order, told, [*notes, f"replay: pytest {test} --rb-replay {shown}"])
+    return tell_story(spec, result, [*notes, f"replay: pytest {test} --rb-replay {shown}"])
 
 
-def _shrink(item: pytest.Item, trial: Trial, arguments: dict[str, Any], told: Told) -> Shrunk:
-    """Look for a smaller order; what its runs print is not shown, since none was asked for."""
+def _shrink(
+    item: pytest.Item, trial: Trial, arguments: dict[str, Any], result: RunResult
+) -> tuple[RunSpec, RunResult, Shrunk]:
+    """Look for a smaller run; what its runs print is not shown, since none was asked for."""
     capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
     is_captured = capture is not None and capture.is_globally_capturing()
 
-    def run(tried: Order) -> Told:
-        return trial.run_forked(arguments, lambda told, error: None, order=tried, quiet=True)
+    def run(tried: RunSpec) -> RunResult:
+        return trial.run_forked(arguments, lambda result, error: None, spec=tried, quiet=True)
 
     if is_captured:
         output, errors = capture.read_global_capture()
         item.add_report_section("call", "stdout", output)
         item.add_report_section("call", "stderr", errors)
     try:
-        return shrink_order(trial.order, told, run)
+        return shrink_test(trial.spec, result, run)
     finally:
         if is_captured:
             capture.read_global_capture()
@@ -196,17 +211,27 @@ def _log_stream(config: pytest.Config) -> StringIO:
     return stream if isinstance(stream, StringIO) else StringIO()
 
 
-def _raise(item: pytest.Item, told: Told, error: BaseException | None) -> None:
+def _raise(item: pytest.Item, result: RunResult, error: BaseException | None) -> None:
     __tracebackhide__ = True
-    if told.kind == "passed":
+    if result.kind == "passed":
         return
-    if told.kind == "skipped":
-        raise pytest.skip.Exception(told.reason, _use_item_location=True)
-    if told.kind == "xfailed":
-        pytest.xfail(told.reason)
-    if told.kind == "exit":
-        raise error or pytest.exit.Exception(told.reason)
-    item.stash[TOLD] = told
+    if result.kind == "skipped":
+        raise pytest.skip.Exception(result.reason, _use_item_location=True)
+    if result.kind == "xfailed":
+        pytest.xfail(result.reason)
+    if result.kind == "exit":
+        raise error or pytest.exit.Exception(result.reason)
+    item.stash[RESULT] = result
     if error is None:
-        raise RunFailed(told.reason or told.signature)
+        raise RunFailed(result.reason or result.signature)
     raise error if isinstance(error, Exception) else RunFailed(str(error))
+
+
+def _plain_longrepr(item: pytest.Item, text: str) -> ReprExceptionInfo:
+    """A failure whose text tells all: pytest's own form, of plain lines, at the test's place."""
+    lines = [f"E   {line}\n" for line in text.splitlines()]
+    path, line, _ = item.location
+    return ReprExceptionInfo(
+        reprtraceback=ReprTraceback([ReprEntryNative(lines)], None, style="native"),
+        reprcrash=ReprFileLocation(path, (line or 0) + 1, text.splitlines()[0]),
+    )

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -20,11 +20,11 @@ from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.generator import GENERATED, Generate, draw_steps
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.step import At, Step
+from rocketbed.chaos.scenario.step import At, Step, parse_step
 from rocketbed.chaos.scenario.targets import check_target
 from rocketbed.chaos.testing.errors import ClusterFailed, FaultMissing
 from rocketbed.chaos.testing.operator import Operator
-from rocketbed.chaos.testing.script import Script
+from rocketbed.chaos.testing.spec import Script
 from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.attendant import Company
 from rocketbed.chaos.trial.conductor import Conductor
@@ -68,16 +68,6 @@ class BodySchedule(Schedule):
     def struck(self, held: Held, what: str) -> None:
         """A fault that was armed has struck, or never will."""
         self._event(held.step, held.done, what, held.concrete, by_hand=True)
-
-
-@dataclass(slots=True)
-class Choice:
-    """What a replay leaves out or gives in place of what the seed would draw."""
-
-    left_out: frozenset[int] = frozenset()
-    """Numbers of the body's steps, counted from 1 in their order."""
-    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Number of a storm, counted from 1 -> its steps."""
 
 
 class Stage(Conductor):
@@ -193,7 +183,7 @@ class Stage(Conductor):
             steps = draw_steps(f"{self.plan.name}/{number}", self.plan, wishes)
             texts = tuple(re.sub(r"\be(\d+)\b", rf"w{number}e\1", text) for text in steps)
         self.script.note_storm(number, texts)
-        plan = replace(self.plan, steps=tuple(map(self.script.parse, texts)), storm_s=seconds)
+        plan = replace(self.plan, steps=tuple(map(parse_step, texts)), storm_s=seconds)
         base_s = self.body_schedule.now_s()
         storm = self._schedule(plan)
         with self.operator.paused(), trio.move_on_after(seconds):

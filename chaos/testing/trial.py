@@ -4,23 +4,32 @@ The fixtures' values are made in pytest's process and bound to a cluster in the 
 what a plain fixture of the user's keeps is the same object there.
 """
 
+import faulthandler
 import gc
 import os
+import pickle
 import shutil
+import signal
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
+from rocketbed.chaos.host.child import EXIT_INTERRUPTED, Child, NothingSent, held, readable
 from rocketbed.chaos.host.scratch import Scratch
+from rocketbed.chaos.hunt.failures import explain
 from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
-from rocketbed.chaos.testing.child import run_forked
+from rocketbed.chaos.testing.body import BUDGET, AsyncPerformance, BlockingPerformance, Body
 from rocketbed.chaos.testing.cluster import Cluster
 from rocketbed.chaos.testing.errors import BudgetSpent
 from rocketbed.chaos.testing.faults import Chaos
-from rocketbed.chaos.testing.order import Order, Told
-from rocketbed.chaos.testing.performance import BUDGET, AsyncPerformance, BlockingPerformance, Body
+from rocketbed.chaos.testing.spec import RunResult, RunSpec
 
-Finish = Callable[[Told, BaseException | None], None]
+GRACE_S: Final = 20.0
+"""What a run that is over its budget, or interrupted, may take to clean up before it is killed."""
+
+Finish = Callable[[RunResult, BaseException | None], None]
 """Called when the run is over, where it was: to render its error, and to keep what was logged."""
 
 
@@ -29,7 +38,7 @@ class Trial:
 
     def __init__(
         self,
-        order: Order,
+        spec: RunSpec,
         function: Callable[..., Any],
         home: str,
         directory: Path,
@@ -41,7 +50,7 @@ class Trial:
         are the function's arguments."""
         self.function = function
         self.names = tuple(names)
-        self.order = order
+        self.spec = spec
         self.home = home
         self.is_async = is_async
         self.was_asked_for_directory = False
@@ -69,19 +78,19 @@ class Trial:
         arguments: Mapping[str, Any],
         finish: Finish,
         *,
-        order: Order | None = None,
+        spec: RunSpec | None = None,
         quiet: bool = False,
-        keep: Callable[[Told], bool] = lambda told: False,
-    ) -> Told:
+        keep: Callable[[RunResult], bool] = lambda result: False,
+    ) -> RunResult:
         """Run the body in a process of its own; its directory is kept if `keep` says so.
 
         `quiet`: what it prints past pytest is not shown.
         """
-        wanted = order or self.order
+        wanted = spec or self.spec
         place = Scratch()
         try:
 
-            def work(leave: Callable[[Told], NoReturn]) -> Told:
+            def work(send: Callable[[RunResult], NoReturn]) -> RunResult:
                 if quiet:
                     _silence()
                 if wanted.backend == "sim":
@@ -89,35 +98,96 @@ class Trial:
                     gc.disable()
 
                 def overdue(error: BudgetSpent) -> NoReturn:
-                    told = Told(kind="failed", signature=BUDGET, wall_s=wanted.budget_s)
-                    finish(told, error)
-                    leave(told)
+                    result = RunResult(kind="failed", signature=BUDGET, wall_s=wanted.budget_s)
+                    finish(result, error)
+                    send(_sendable(result))
 
-                told, error = self._performance(wanted, place.path).run(arguments, overdue)
-                finish(told, error)
-                return told
+                try:
+                    result, error = self._performance(wanted, place.path).run(arguments, overdue)
+                    finish(result, error)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    return RunResult(kind="broken", reason=explain(error))
+                return _sendable(result)
 
-            simulated = wanted.backend == "sim"
-            told = run_forked(work, budget_s=wanted.budget_s, simulated=simulated)
-            if keep(told):
+            result = _in_child(work, wanted)
+            if keep(result):
                 shutil.copytree(place.path, self.directory, dirs_exist_ok=True)
-            return told
+            return result
         finally:
             place.remove()
 
-    def run_here(self, arguments: Mapping[str, Any]) -> tuple[Told, BaseException | None]:
+    def run_here(self, arguments: Mapping[str, Any]) -> tuple[RunResult, BaseException | None]:
         """Run the body in this very process, without a budget: for a debugger."""
         place = Scratch()
         try:
-            return self._performance(self.order, place.path).run(arguments, None)
+            return self._performance(self.spec, place.path).run(arguments, None)
         finally:
             place.remove()
 
-    def _performance(self, order: Order, directory: Path) -> AsyncPerformance | BlockingPerformance:
+    def _performance(
+        self, spec: RunSpec, directory: Path
+    ) -> AsyncPerformance | BlockingPerformance:
         body = Body(function=self.function, names=self.names, home=self.home)
         if isinstance(self.cluster, Cluster):
-            return AsyncPerformance(order, body, directory, self.cluster)
-        return BlockingPerformance(order, body, directory, self.cluster)
+            return AsyncPerformance(spec, body, directory, self.cluster)
+        return BlockingPerformance(spec, body, directory, self.cluster)
+
+
+def _in_child(
+    work: Callable[[Callable[[RunResult], NoReturn]], RunResult], spec: RunSpec
+) -> RunResult:
+    """What a fork of this process tells, or why it told nothing. Interrupted, it ends it first.
+
+    `work` minds the budget itself; this only makes sure: the child says where it hung, and is
+    killed if it does not end.
+    """
+    over_s = spec.budget_s + GRACE_S
+    with tempfile.TemporaryFile() as stacks:
+
+        def watched(send: Callable[[RunResult], NoReturn]) -> RunResult:
+            faulthandler.dump_traceback_later(over_s - GRACE_S / 2, file=stacks)
+            return work(send)
+
+        deadline = time.monotonic() + over_s
+        with held() as mask:
+            child = Child(watched, mask)
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if readable([child.pipe], left) and child.read():
+                    return child.value()
+        except NothingSent as nothing:
+            if nothing.code == EXIT_INTERRUPTED:
+                raise KeyboardInterrupt from None
+            if nothing.code >= 0 or time.monotonic() <= deadline - GRACE_S:
+                return RunResult(kind="broken", reason=f"the process of the test {nothing}")
+        except BaseException:
+            with held():
+                child.kill(signal.SIGKILL if spec.backend == "sim" else signal.SIGINT)
+                child.reap(time.monotonic() + GRACE_S)
+            raise
+        else:
+            with held():
+                child.reap(0.0)
+        stacks.seek(0)
+        places = stacks.read().decode("utf-8", "replace").strip()
+    return RunResult(
+        kind="broken",
+        reason=(
+            f"the test took longer than its budget of {spec.budget_s:g} s (--rb-budget), did"
+            f" not end when it was told to, and was killed; it was at:\n{places}"
+        ),
+    )
+
+
+def _sendable(result: RunResult) -> RunResult:
+    """Without an error that cannot be sent from process to process."""
+    try:
+        pickle.loads(pickle.dumps(result.error))
+    except Exception:
+        result.error = None
+    return result
 
 
 def _silence() -> None:

@@ -115,70 +115,54 @@ class Backend(Protocol):
     @property
     def elects(self) -> bool:
         """Whether a controller decides who is master; else the conductor does."""
-        ...
 
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
-        ...
 
     def lacks(self, capability: str) -> str | None:
         """Why a capability (`chaos.scenario.verbs`) is missing here; None when it is not."""
-        ...
 
     def nameservers(self) -> str:
         """What nodes and clients are given, `host:port;host:port`."""
-        ...
 
     def address(self, node: str) -> Address:
         """Where clients find a node or nameserver."""
-        ...
 
     def state(self, name: str) -> State:
         """Of a node or nameserver."""
-        ...
 
     async def settled(self, name: str) -> None:
         """Returns once the end of a node that is down stands in the history."""
-        ...
 
     def ends(self, name: str) -> int:
         """How often a node has ended, for whatever reason."""
-        ...
 
     def end_reason(self, name: str) -> str:
         """Why a node that is down ended by itself (`Error: text`); empty if a signal ended it."""
-        ...
 
     async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
         """Start a node with these lines of `broker.conf` (a nameserver: none); does not wait.
 
         With `stale` a nameserver comes back with the table it had when it ended.
         """
-        ...
 
     async def kill(self, name: str) -> None:
         """SIGKILL; returns when it is dead. What is down stays so."""
-        ...
 
     async def stop(self, name: str, timeout_s: float = 20.0) -> bool:
         """SIGTERM; whether it ended by itself in time (else it is killed)."""
-        ...
 
     async def pause(self, name: str) -> None:
         """SIGSTOP."""
-        ...
 
     async def resume(self, name: str) -> None:
         """SIGCONT."""
-        ...
 
     async def power_cut(self, name: str, mode: str) -> None:
         """Lose what is not on disk; peers hear nothing."""
-        ...
 
     async def crash(self, name: str, point: CrashPoint) -> None:
         """Let it die there, after its next start if it is down; returns at once."""
-        ...
 
     async def twin(self, name: str) -> bool:
         """Start a second process on a running node's store, and wait until it has given up.
@@ -186,60 +170,45 @@ class Backend(Protocol):
         Writes a NODE event `twin`: `changes` it made to the directory, `reason` of its end. False
         when the node does not serve.
         """
-        ...
 
     async def wipe(self, name: str) -> None:
         """Kill it and give it an empty disk."""
-        ...
 
     async def bit_flip(self, name: str) -> str:
         """Flip one bit of the commit log of a node that is down; what was hit."""
-        ...
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """Set one direction between two machines (nodes, nameservers, clients, `harness`)."""
-        ...
 
     async def reset(self, one: str, other: str) -> None:
         """Reset all connections between two machines."""
-        ...
 
     async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
         """These faults and no others from now on."""
-        ...
 
     async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
         """Move a machine's wall clock, and let it drift by this share from now on."""
-        ...
 
     async def set_cpu(self, name: str, slowness: float) -> None:
         """Factor on the processor time that a machine's work takes."""
-        ...
 
     async def observe(self, name: str) -> Sample | None:
         """Where a node stands; None when it does not say."""
-        ...
 
     async def elected(self, group: str) -> Elected | None:
         """The master of a group by its controller; None when there is none, or nobody says."""
-        ...
 
     def start_client(self, name: str, program: Program) -> None:
         """Start a program on a machine of its own (`name`), or start it again."""
-        ...
 
     async def kill_client(self, name: str) -> None:
         """SIGKILL, as far as it shows outside: connections reset, no clean-up."""
-        ...
 
     async def pause_client(self, name: str, *, resume: bool = False) -> None:
         """Stop a client's machine, or let it go on."""
-        ...
 
     def client_state(self, name: str) -> State:
         """Of a client; one that has ended is down."""
-        ...
 
     async def collect(self, directory: Path) -> Collected:
         """Hand over stores, images and trace. All nodes have ended."""
-        ...

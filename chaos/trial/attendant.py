@@ -24,7 +24,6 @@ class Attendant(Protocol):
 
     async def attend(self, conductor: "Conductor") -> None:
         """Called when the run begins, cancelled when it is over."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,10 +44,6 @@ class Effects:
         parts, self._parts = self._parts, []
         await self._apply(parts)
 
-    def disk_is_sick(self, node: str) -> bool:
-        """Whether any fault lies on a node's disk."""
-        return any(node in effect.disks for effect in self._parts)
-
     @property
     def in_force(self) -> bool:
         """Whether any fault lies on a link or disk."""

@@ -52,6 +52,24 @@ class LazyGroup(click.Group):
         return command
 
 
+class ExtraGroup(LazyGroup):
+    """Commands that need an extra; a missing library is wrong usage, not a traceback."""
+
+    extra: str
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now."""
+        try:
+            return super().get_command(ctx, cmd_name)
+        except ModuleNotFoundError as exc:
+            if str(exc.name).partition(".")[0] == "rocketbed":
+                raise
+            raise click.UsageError(
+                f"{self.name} {cmd_name} needs {exc.name}: install rocketbed with its extra,"
+                f" rocketbed[{self.extra}]"
+            ) from exc
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """A message store and broker that keeps RocketMQ's files and speaks its protocol."""

@@ -68,8 +68,8 @@ def test_a_replay_leaves_out_what_the_shrinker_left_out_and_says_when_it_passes(
     run_suite(tmp_path, "-q", test_down=FAILS)
     file = ".rocketbed/FAIL-test_down-test_down-sim-1.rbx"
     row = json.loads((tmp_path / file).read_text())
-    assert row["left_out"] == [1]
-    assert row["signature"].startswith("AssertionError:")
+    assert row["test"]["left_out"] == [1]
+    assert row["finding"].startswith("AssertionError:")
     mended = FAILS.replace('== "running"', '== "down"')
     ran = run_suite(tmp_path, "-q", "--rb-replay", file, test_down=mended)
     assert ran.counts()["passed"] == 1, ran.text

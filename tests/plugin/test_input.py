@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.hunt.replay import Replay, Taken, save_replay
+from rocketbed.chaos.scenario.library import load_scenario
 from tests.support.suites import command, environment, run_pytest, run_suite
 
 pytestmark = pytest.mark.slow
@@ -58,8 +60,9 @@ def test_a_fault_that_is_missing_fails_and_says_which_mark_to_set(tmp_path: Path
 
 
 def test_a_replay_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "scenario.rbx").write_text(json.dumps({"kind": "rocketbed replay", "format": 1}))
-    (tmp_path / "other.rbx").write_text(json.dumps({"kind": "rocketbed test replay", "format": 9}))
+    plan = load_scenario("sync-failover").plan(1)
+    save_replay(Replay(plan=plan, taken=Taken()), tmp_path / "scenario.rbx")
+    (tmp_path / "other.rbx").write_text(json.dumps({"kind": "rocketbed replay", "format": 9}))
     ran = run_suite(tmp_path, "--rb-replay", "scenario.rbx", test_one=PLAIN)
     assert ran.code == pytest.ExitCode.USAGE_ERROR
     assert "rocketbed chaos replay scenario.rbx" in ran.text

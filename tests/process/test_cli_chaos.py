@@ -239,7 +239,7 @@ def test_wrong_usage(arguments: list[str], said: str, tmp_path: Path) -> None:
     ("content", "said"),
     [
         ('{"kind": "rocketbed replay", "format": 99}', "in format 99, and this rocketbed"),
-        ('{"kind": "rocketbed replay", "format": 1}', "the replay file is damaged"),
+        ('{"kind": "rocketbed replay", "format": 2}', "the replay file is damaged"),
         ('{"kind": "something"}', "no replay file of rocketbed"),
         ('{"kind": "rocketbed rep', "no replay file can be read there"),
     ],

@@ -5,7 +5,7 @@ import os
 import pytest
 import trio
 
-from rocketbed.chaos.process.doctor.report import doctor_rows, render_table
+from rocketbed.chaos.cluster.doctor.report import doctor_rows, render_table
 from rocketbed.chaos.process.network import probes as network_probes
 from rocketbed.chaos.process.network.probes import (
     probe_loss,

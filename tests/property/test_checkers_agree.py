@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.checkers import numeric, plain
+from rocketbed.chaos.checkers import passes as numeric
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, Queues
 from rocketbed.chaos.checkers.logs import Messages, NodeLog
-from rocketbed.chaos.checkers.passes import Passes, choose
 from rocketbed.chaos.checkers.reads import FINAL_READER
 from rocketbed.chaos.checkers.registry import Context, checks
 from rocketbed.chaos.checkers.result import CheckResult, Verdict
 from rocketbed.chaos.history import Function, History, Outcome, Row
 from rocketbed.chaos.record import Promise, RunRecord
 from rocketbed.inspect import StoreDirectory
+from tests.support import plain_passes as plain
 
 MS = 1_000_000
 SIZE = 300
@@ -41,8 +41,8 @@ columns = st.lists(small, max_size=12)
 def both(name: str, *arguments: Any) -> tuple[Any, Any]:
     """What both forms give, as lists."""
     outcomes = []
-    for form in (plain, numeric):
-        passes = cast("Passes", form)
+    passes: Any
+    for passes in (plain, numeric):
         taken = [
             passes.column(array("q", value)) if isinstance(value, list) else value
             for value in arguments
@@ -88,7 +88,8 @@ def test_pairs_agree(rows: list[tuple[int, ...]], asked: list[int]) -> None:
 @given(st.lists(st.tuples(small, small, st.integers(0, 1)), min_size=1, max_size=12))
 def test_levels_agree(rows: list[tuple[int, ...]]) -> None:
     one, two, which = ([row[part] for row in rows] for part in range(3))
-    for passes in (cast("Passes", plain), cast("Passes", numeric)):
+    passes: Any
+    for passes in (plain, numeric):
         levels = [passes.column(one), passes.column(two)]
         reached = passes.reached(levels, passes.column(one))
         assert list(reached) == [
@@ -227,7 +228,7 @@ class Made:
             body_crc=value + 1000,
         )
 
-    def evidence(self, passes: Passes) -> Evidence:
+    def evidence(self) -> Evidence:
         history = History(topics={1: "T"}, nodes={2: "b"})
         history.columns.extend(self.rows)
         record = RunRecord(
@@ -253,15 +254,16 @@ class Made:
             messages.store_ms.append(position)
         directory = cast("StoreDirectory", _NoDirectory())
         node = NodeLog("b1", 0, directory, messages, array("q"), 0, len(self.stored) * SIZE)
-        return Evidence(record, history, passes, queues, [node])
+        return Evidence(record, history, queues, [node])
 
-    def check(self, passes: Passes) -> list[CheckResult]:
-        context = Context(self.evidence(passes))
-        found: list[CheckResult] = []
-        for check in checks():
-            if check.ids & IN_MEMORY:
-                found += check.run(context)
-        return found
+    def check(self, *, in_plain: bool = False) -> list[CheckResult]:
+        with plain.form(plain=in_plain):
+            context = Context(self.evidence())
+            found: list[CheckResult] = []
+            for check in checks():
+                if check.ids & IN_MEMORY:
+                    found += check.run(context)
+            return found
 
 
 def violated(results: list[CheckResult]) -> set[str]:
@@ -316,11 +318,9 @@ def damage(made: Made) -> None:
 
 def agree(seed: int) -> None:
     made = Made(seed)
-    assert violated(made.check(choose())) == set(), seed
+    assert violated(made.check()) == set(), seed
     damage(made)
-    rows = [
-        [result.as_row() for result in made.check(choose(plain=form))] for form in (False, True)
-    ]
+    rows = [[result.as_row() for result in made.check(in_plain=form)] for form in (False, True)]
     assert rows[0] == rows[1], seed
 
 
@@ -445,4 +445,4 @@ def test_a_planted_anomaly_is_found(
     if number is None:
         return
     wanted = plant(made, number)
-    assert wanted in violated(made.check(choose(plain=form)))
+    assert wanted in violated(made.check(in_plain=form))

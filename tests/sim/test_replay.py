@@ -8,7 +8,7 @@ import pytest
 
 from rocketbed.chaos.hunt.corpus import Corpus, coverage, vary
 from rocketbed.chaos.hunt.crashpoints import crash_points, disk_events
-from rocketbed.chaos.hunt.replay import Replay, load_replay, run_replay, save_replay
+from rocketbed.chaos.hunt.replay import Replay, load_replay, read_replay, run_replay, save_replay
 from rocketbed.chaos.hunt.runner import Outcome, run_plan
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.scenario.errors import ScenarioError
@@ -83,10 +83,16 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
 
     assert "this is no replay file of rocketbed" in refused({**row, "kind": "x"})
     assert "this is no replay file of rocketbed" in refused([])
-    later = refused({**row, "format": 2, "versions": {"rocketbed": "9.1"}})
-    assert "written by rocketbed 9.1 in format 2, and this rocketbed" in later
+    later = refused({**row, "format": 3, "versions": {"rocketbed": "9.1"}})
+    assert "written by rocketbed 9.1 in format 3, and this rocketbed" in later
     assert "the replay file is damaged" in refused({**row, "plan": {}})
     assert "the replay file is damaged" in refused({**row, "taken": {"x": 1}})
+    test = {"node": "test_a.py::test_b[sim-1]", "left_out": [2], "storms": {"1": ["at 1s heal"]}}
+    of_a_test = refused({**row, "test": test})
+    assert "this is the file of a test: pytest test_a.py::test_b --rb-replay" in of_a_test
+    read = read_replay(path)
+    assert read.test is not None
+    assert (read.test.left_out, read.test.storms) == ((2,), {1: ("at 1s heal",)})
     assert "unknown backend 'dokcer'; did you mean 'docker'?" in refused(
         {**row, "backend": "dokcer"}
     )

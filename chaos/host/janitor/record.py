@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from rocketbed.chaos.host.janitor.cleaners import REMOVERS, faketime_files, victims, wake
@@ -146,12 +145,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _write(self, row: dict[str, object]) -> None:

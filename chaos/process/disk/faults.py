@@ -62,27 +62,21 @@ class DiskFaultProvider(Protocol):
 
     def environment(self) -> dict[str, str]:
         """For the next start of the process. Called once for each start."""
-        ...
 
     def attach(self, pid: int) -> None:
         """Told of the process once it runs."""
-        ...
 
     def set_rules(self, rules: Iterable[DiskRule]) -> None:
         """Replace the rules, at once. Raises `DiskFaultError`."""
-        ...
 
     def clear(self) -> None:
         """No rules any more; what hangs goes on."""
-        ...
 
     def flush_trace(self) -> list[FlushRecord]:
         """Every sync so far, over all starts."""
-        ...
 
     def close(self) -> None:
         """Give up what it holds."""
-        ...
 
 
 class DiskFaults:
@@ -148,13 +142,6 @@ class DiskFaults:
             raise DiskFaultError(f"at most {RULES_MAX} rules, not {len(fresh)}")
         self._rules = fresh
         self._write_rules()
-
-    def add_rule(self, rule: DiskRule) -> int:
-        """One more rule, after those there are; its number, as `fired` shows it."""
-        self._count += 1
-        self._rules.append((self._count, rule))
-        self._write_rules()
-        return self._count
 
     def clear(self) -> None:
         """No rules any more."""

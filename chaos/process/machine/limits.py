@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from rocketbed.chaos.host.janitor.cleaners import FREEZER, members, remove_cgroup, remove_throttle
@@ -67,12 +66,7 @@ class Group:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.remove()
 
     def _set(self, name: str, value: str) -> None:
@@ -177,12 +171,7 @@ class DiskLimit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.remove()
 
     def _write(self, name: str, value: int) -> None:

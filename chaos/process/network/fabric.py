@@ -29,39 +29,30 @@ class Fabric(Protocol):
 
     def lacks(self, capability: str) -> str | None:
         """Why `net.cut`, `net.delay`, `net.reset`, `net.loss` is missing; None when it is not."""
-        ...
 
     def address(self, machine: str) -> Address:
         """Where others find the machine's server; its replication port is one above."""
-        ...
 
     def settings(self, machine: str) -> Mapping[str, str]:
         """`listenPort`, `bindAddress` and, of a node, `brokerIP1`, `brokerIP2` of its server."""
-        ...
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
         """The command line that runs a program on the machine."""
-        ...
 
     def world(self, machine: str) -> World:
         """The world of a program of ours that is to run on the machine (clients, `harness`)."""
-        ...
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """Set one direction between two machines."""
-        ...
 
     async def reset(self, one: str, other: str) -> None:
         """Reset all connections between two machines."""
-        ...
 
     async def silence(self, machine: str) -> None:
         """Nothing leaves the machine or reaches it until `set_link` says otherwise: power cut."""
-        ...
 
     async def restore(self, machine: str) -> None:
         """Undo `silence`: the machine has power again, its old connections are unknown to it."""
-        ...
 
 
 def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, int]:

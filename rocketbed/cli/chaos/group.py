@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import click
 
-from rocketbed.cli.main import LazyGroup
+from rocketbed.cli.main import ExtraGroup
 
-COMMANDS = {
+COMMANDS: Mapping[str, str] = {
     "demo": "rocketbed.cli.chaos.demo:demo",
     "doctor": "rocketbed.cli.chaos.doctor:doctor",
     "list": "rocketbed.cli.chaos.list:list_",
@@ -23,22 +23,11 @@ COMMANDS = {
 """Command name to `module:object`."""
 
 
-class ChaosGroup(LazyGroup):
-    """The commands of the testbed; they need the extra `chaos`."""
+class ChaosGroup(ExtraGroup):
+    """The commands of the testbed."""
 
-    commands_by_name: Mapping[str, str] = COMMANDS
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command; a missing library is wrong usage, not a traceback."""
-        try:
-            return super().get_command(ctx, cmd_name)
-        except ModuleNotFoundError as exc:
-            if str(exc.name).partition(".")[0] == "rocketbed":
-                raise
-            raise click.UsageError(
-                f"chaos {cmd_name} needs {exc.name}: install rocketbed with its extra,"
-                " rocketbed[chaos]"
-            ) from exc
+    commands_by_name = COMMANDS
+    extra = "chaos"
 
 
 @click.group(cls=ChaosGroup)

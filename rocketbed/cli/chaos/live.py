@@ -10,7 +10,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from rocketbed.chaos.hunt.campaign import clear_place, run_key
+from rocketbed.chaos.hunt.campaign import clear_place
 from rocketbed.chaos.hunt.runner import Options, Outcome, host_of
 from rocketbed.chaos.live.server import LiveError
 from rocketbed.chaos.live.session import Place, run_live
@@ -50,7 +50,7 @@ def live(scenario: str, asked: LiveOptions, say: Callable[[str], None]) -> int:
     try:
         family = load_scenario(scenario)
         plan = family.plan(seed, options.backend, quick=asked.quick)
-        place = _place(asked.report.absolute(), plan, options.backend)
+        place = Place.of(asked.report.absolute(), plan, options.backend)
         clear_place(place.directory)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
@@ -112,13 +112,3 @@ def _in_real_time(options: Options) -> Options:
     if source is not ParameterSource.DEFAULT:
         raise click.UsageError(NOT_IN_SIMULATION)
     return replace(options, backend="process")
-
-
-def _place(report: Path, plan: Plan, backend: str) -> Place:
-    """Beside the directory of the run, since a later run of that name clears it."""
-    name = f"LIVE-{run_key(plan)}"
-    return Place(
-        directory=report / f"{run_key(plan)}-{backend}",
-        scenario=report / f"{name}.toml",
-        replay=report / f"{name}.rbx",
-    )

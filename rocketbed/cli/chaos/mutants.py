@@ -1,12 +1,10 @@
 """`rocketbed chaos mutants`: does the testbed find bugs that were planted?"""
 
-import datetime
 import json
 from random import SystemRandom
 
 import click
 
-from rocketbed.chaos.hunt.replay import versions
 from rocketbed.chaos.mutants.catalogue import WAITING, controls
 from rocketbed.chaos.mutants.catalogue import mutants as planted
 from rocketbed.chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
@@ -105,7 +103,7 @@ def mutants(
 def _judge(score: Score, wanted: Examination, *, record: bool) -> int:
     """The exit code; a score of all mutants is held against the last one, and kept if asked."""
     if wanted.only:
-        return 1 if score.noise or score.points < len(score.rows) else 0
+        return 0 if score.is_full else 1
     history = load_history()
     dropped = has_dropped(score, history)
     if dropped:
@@ -115,14 +113,7 @@ def _judge(score: Score, wanted: Examination, *, record: bool) -> int:
             err=True,
         )
     if record:
-        facts = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "git": versions().get("git", "unknown"),
-            "seed": wanted.seed,
-            "budget_s": wanted.budget_s,
-            "repetitions": wanted.repetitions,
-        }
-        save_history([*history, entry(score, **facts)])
+        save_history([*history, entry(score, **wanted.facts())])
     return 1 if dropped or score.noise else 0
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -14,7 +14,6 @@ from rocketbed.chaos.hunt.campaign import (
     CampaignOptions,
     CrashPoints,
     run_campaign,
-    run_key,
 )
 from rocketbed.chaos.hunt.runner import Options, explain, is_full
 from rocketbed.chaos.report.text import summary_text
@@ -166,7 +165,7 @@ def run(
         raise click.Abort from None
     tell(result, say)
     if as_json:
-        click.echo(json.dumps(as_row(result), indent=1))
+        click.echo(json.dumps(result.as_row(), indent=1))
     return result.exit_code
 
 
@@ -194,18 +193,11 @@ def check_target(
         raise click.UsageError(
             "--target needs real processes: add --backend process (or docker: containers)"
         )
+    from rocketbed.chaos.foreign.contained import prepare_target
     from rocketbed.chaos.foreign.installation import InstallationError
-    from rocketbed.chaos.foreign.target import foreign_host
 
     try:
-        if backend == "docker":
-            from rocketbed.chaos.docker.client import Daemon
-            from rocketbed.chaos.foreign.contained import ready_target
-
-            with Daemon.connect() as daemon:
-                ready_target(daemon, target, say)
-        else:
-            foreign_host(target, mode)
+        prepare_target(target, mode, backend, say)
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
     except (InstallationError, BackendError) as exc:
@@ -249,30 +241,3 @@ def tell_failure(
             json.dumps({"verdict": "harness-error", "exit_code": EXIT_HARNESS, "error": text})
         )
     return EXIT_HARNESS
-
-
-def as_row(result: Campaign) -> dict[str, Any]:
-    """What came of it, for programs: of one run its verdict, of many a table."""
-    rows = []
-    for outcome in result.outcomes:
-        row: dict[str, Any] = {"seed": outcome.plan.seed, "verdict": outcome.verdict}
-        if outcome.judgement is not None:
-            row = {**outcome.judgement.as_row(), **row}
-        if outcome.error:
-            row["error"] = outcome.error
-        if outcome.directory is not None:
-            row["directory"] = str(outcome.directory)
-        if (replay := result.replays.get(run_key(outcome.plan))) is not None:
-            row["replay"] = str(replay)
-        rows.append(row)
-    if len(rows) == 1:
-        return {**rows[0], "exit_code": result.exit_code}
-    return {
-        "scenario": result.family.name,
-        "exit_code": result.exit_code,
-        "simulated_s": round(result.simulated_s, 3),
-        "counts": dict(result.counts),
-        "not_repeatable": result.not_repeatable,
-        "new_points": result.new_points,
-        "runs": rows,
-    }

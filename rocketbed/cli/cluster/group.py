@@ -6,19 +6,15 @@ It lives below one directory: `cluster.json`, and for each member its settings, 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
-import trio
 
 from rocketbed.cli.client import json_option, run, show, show_json, table
 from rocketbed.cli.cluster.watch import watch
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.cluster.cluster import LocalCluster
     from rocketbed.chaos.cluster.status import MemberStatus
 
 DEFAULT_DIRECTORY: Final = "rocketbed-cluster"
@@ -83,55 +79,30 @@ def up(
     them, and --port leads to the nameserver.
     """
     from rocketbed.chaos.cluster.claim import claimed
-    from rocketbed.chaos.cluster.cluster import LocalCluster
+    from rocketbed.chaos.cluster.upkeep import create, known, missing, start_missing
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
 
     with claimed(directory, make=True):
-        found = _known(directory, docker)
+        found = known(directory, docker=docker, say=say)
         if found is None:
-            create: Callable[..., LocalCluster] = LocalCluster.create
-            if docker:
-                from rocketbed.chaos.cluster.docker.cluster import DockerCluster
-
-                create = DockerCluster.create_in_docker
             settings = dict(_setting(item) for item in overrides)
             found = create(
-                directory, slaves=slaves, sync=sync, flush=flush, port=port, settings=settings
+                directory,
+                docker=docker,
+                slaves=slaves,
+                sync=sync,
+                flush=flush,
+                port=port,
+                settings=settings,
             )
-        if all(found.pid(name) is not None for name in found.names):
-            click.echo("every member runs already", err=True)
+        if not missing(found):
+            say("every member runs already")
         found.prepare()
-        show(_status_lines(run(lambda: _start(found))))
+        show(_status_lines(run(lambda: start_missing(found))))
         click.echo(f"clients: -n {found.nameserver_address}")
     return 0
-
-
-def _known(directory: Path, docker: bool) -> LocalCluster | None:
-    """The cluster that a directory has."""
-    from rocketbed.chaos.cluster.cluster import LocalCluster
-    from rocketbed.chaos.cluster.plan import FILE, ClusterError
-
-    if not (directory / FILE).exists():
-        return None
-    click.echo(f"{directory} has a cluster already: it goes on with its own options", err=True)
-    found = LocalCluster.load(directory)
-    if docker and not found.plan.subnet:
-        raise ClusterError(
-            f"the cluster of {directory} is one of processes: take another --dir for one in "
-            "containers, or delete it (cluster down --remove)"
-        )
-    return found
-
-
-async def _start(found: LocalCluster) -> list[MemberStatus]:
-    missing = [name for name in found.names if found.pid(name) is None]
-    if missing:
-        try:
-            await found.start(*missing)
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await found.give_up(missing)
-            raise
-    return await found.status()
 
 
 @cluster.command("down")
@@ -141,29 +112,21 @@ def down(directory: Path, remove: bool) -> int:
     """Stop a cluster; its data stays."""
     from rocketbed.chaos.cluster.claim import claimed
     from rocketbed.chaos.cluster.cluster import LocalCluster
+    from rocketbed.chaos.cluster.upkeep import remove_files
 
     with claimed(directory):
-        _down(LocalCluster.load(directory), remove)
+        found = LocalCluster.load(directory)
+        running = [name for name in found.names if found.pid(name) is not None]
+        killed = run(found.close)
+        for name in running:
+            click.echo(f"{name} {'had to be killed' if name in killed else 'stopped'}")
+        if not running:
+            click.echo("no member was running")
+        if remove:
+            remove_files(found)
     if remove:
         click.echo(f"{directory} is removed")
     return 0
-
-
-def _down(found: LocalCluster, remove: bool) -> None:
-    from rocketbed.chaos.cluster.plan import FILE
-
-    running = [name for name in found.names if found.pid(name) is not None]
-    killed = run(found.close)
-    for name in running:
-        click.echo(f"{name} {'had to be killed' if name in killed else 'stopped'}")
-    if not running:
-        click.echo("no member was running")
-    if remove:
-        for name in found.names:
-            shutil.rmtree(found.member_directory(name), ignore_errors=True)
-        (found.directory / FILE).unlink(missing_ok=True)
-        if not any(found.directory.iterdir()):
-            found.directory.rmdir()
 
 
 @cluster.command("status")
@@ -176,7 +139,7 @@ def status(directory: Path, as_json: bool) -> int:
     found = LocalCluster.load(directory)
     rows = run(found.status)
     if as_json:
-        show_json([_status_row(row) for row in rows])
+        show_json([row.as_row() for row in rows])
     else:
         show(_status_lines(rows))
     return 0 if all(row.is_serving for row in rows) else EXIT_NOT_SERVING
@@ -217,26 +180,6 @@ def _setting(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _state(row: MemberStatus) -> str:
-    if row.pid is None:
-        return "down"
-    return "serving" if row.is_serving else "not serving"
-
-
-def _status_row(row: MemberStatus) -> dict[str, Any]:
-    return {
-        "name": row.member.name,
-        "role": row.role,
-        "brokerId": row.member.broker_id if row.member.is_node else None,
-        "address": row.member.address,
-        "pid": row.pid,
-        "state": _state(row),
-        "minOffset": row.offset("commitLogMinOffset"),
-        "maxOffset": row.offset("commitLogMaxOffset"),
-        "messages": row.offset("putMessageTimesTotal"),
-    }
-
-
 def _status_lines(rows: list[MemberStatus]) -> list[str]:
     shown: list[tuple[str, ...]] = [
         ("member", "role", "id", "address", "pid", "state", "log from", "to")
@@ -250,7 +193,7 @@ def _status_lines(rows: list[MemberStatus]) -> list[str]:
                 str(row.member.broker_id) if row.member.is_node else "-",
                 row.member.address,
                 str(row.pid or "-"),
-                _state(row),
+                row.state,
                 *("-" if offset is None else str(offset) for offset in offsets),
             )
         )

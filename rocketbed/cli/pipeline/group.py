@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import click
 
-from rocketbed.cli.main import LazyGroup
+from rocketbed.cli.main import ExtraGroup
 
-COMMANDS = {
+COMMANDS: Mapping[str, str] = {
     "audit": "rocketbed.cli.pipeline.audit:audit",
     "campaign": "rocketbed.cli.pipeline.campaign:campaign",
     "export": "rocketbed.cli.pipeline.export:export",
@@ -23,22 +23,11 @@ COMMANDS = {
 """Command name to `module:object`."""
 
 
-class PipelineGroup(LazyGroup):
-    """The jobs; they need the extra `spark`."""
+class PipelineGroup(ExtraGroup):
+    """The jobs."""
 
-    commands_by_name: Mapping[str, str] = COMMANDS
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command; a missing library is wrong usage, not a traceback."""
-        try:
-            return super().get_command(ctx, cmd_name)
-        except ModuleNotFoundError as exc:
-            if str(exc.name).partition(".")[0] == "rocketbed":
-                raise
-            raise click.UsageError(
-                f"pipeline {cmd_name} needs {exc.name}: install rocketbed with its extra,"
-                " rocketbed[spark]"
-            ) from exc
+    commands_by_name = COMMANDS
+    extra = "spark"
 
 
 @click.group(cls=PipelineGroup)

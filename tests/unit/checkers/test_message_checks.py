@@ -8,6 +8,7 @@ import pytest
 
 from rocketbed.chaos.checkers import RunVerdict
 from rocketbed.chaos.history import Outcome, Row
+from tests.support.plain_passes import form
 from tests.support.run_maker import (
     COUNT,
     MS,
@@ -232,7 +233,8 @@ CASES: list[tuple[Change, set[str]]] = [
 @pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str], plain: bool) -> None:
     change(run)
-    judgement = run.judge(plain=plain)
+    with form(plain=plain):
+        judgement = run.judge()
     assert found(judgement) == wanted, [
         (result.id, result.findings) for result in judgement.findings
     ]

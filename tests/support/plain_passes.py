@@ -1,9 +1,12 @@
-"""The passes in plain Python, for machines without NumPy. What each does: `passes.Passes`."""
+"""The passes of `chaos.checkers.passes` in plain Python: what theirs are held to."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import isfunction
 
+from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.keys import OFFSET_BITS
 from rocketbed.chaos.checkers.keys import pack as pack_key
 from rocketbed.inspect.record import RECORD_SIZE_MIN
@@ -11,70 +14,68 @@ from rocketbed.inspect.record import RECORD_SIZE_MIN
 Plain = Sequence[int]
 
 
-def column(values: Sequence[int]) -> Plain:  # noqa: D103
+def column(values: Sequence[int]) -> Plain:
     return values
 
 
-def where(column: Plain, allowed: Iterable[int]) -> list[int]:  # noqa: D103
+def where(column: Plain, allowed: Iterable[int]) -> list[int]:
     wanted = {int(value) for value in allowed}
     return [position for position, value in enumerate(column) if value in wanted]
 
 
-def known(column: Plain) -> list[int]:  # noqa: D103
+def known(column: Plain) -> list[int]:
     return [position for position, value in enumerate(column) if value >= 0]
 
 
-def take(column: Plain, positions: Plain) -> list[int]:  # noqa: D103
+def take(column: Plain, positions: Plain) -> list[int]:
     return [column[position] for position in positions]
 
 
-def join(columns: Sequence[Plain]) -> list[int]:  # noqa: D103
+def join(columns: Sequence[Plain]) -> list[int]:
     return [value for column in columns for value in column]
 
 
-def pack(queues: Plain, offsets: Plain) -> list[int]:  # noqa: D103
+def pack(queues: Plain, offsets: Plain) -> list[int]:
     return [pack_key(queue, offset) for queue, offset in zip(queues, offsets, strict=True)]
 
 
-def combine(high: Plain, middle: Plain, low: Plain) -> list[int]:  # noqa: D103
+def combine(high: Plain, middle: Plain, low: Plain) -> list[int]:
     return [
         -1 if one < 0 or two < 0 or three < 0 else one << 40 | two << 20 | three
         for one, two, three in zip(high, middle, low, strict=True)
     ]
 
 
-def missing(values: Plain, present: Plain) -> list[int]:  # noqa: D103
+def missing(values: Plain, present: Plain) -> list[int]:
     known = set(present)
     return [position for position, value in enumerate(values) if value not in known]
 
 
-def found(values: Plain, wanted: Plain) -> list[int]:  # noqa: D103
+def found(values: Plain, wanted: Plain) -> list[int]:
     known = set(wanted)
     return [position for position, value in enumerate(values) if value in known]
 
 
-def lookup(keys: Plain, known: Plain, values: Plain, default: int) -> list[int]:  # noqa: D103
+def lookup(keys: Plain, known: Plain, values: Plain, default: int) -> list[int]:
     table = dict(zip(reversed(known), reversed(values), strict=True))
     return [table.get(key, default) for key in keys]
 
 
-def unequal(one: Plain, other: Plain) -> list[int]:  # noqa: D103
+def unequal(one: Plain, other: Plain) -> list[int]:
     pairs = enumerate(zip(one, other, strict=True))
     return [position for position, (left, right) in pairs if left != right]
 
 
-def below(one: Plain, other: Plain) -> list[int]:  # noqa: D103
+def below(one: Plain, other: Plain) -> list[int]:
     pairs = enumerate(zip(one, other, strict=True))
     return [position for position, (left, right) in pairs if left < right]
 
 
-def above(column: Plain, limit: int) -> list[int]:  # noqa: D103
+def above(column: Plain, limit: int) -> list[int]:
     return [position for position, value in enumerate(column) if value > limit]
 
 
-def record_ends(  # noqa: D103
-    said: Plain, places: Plain, sizes: Plain, lengths: Plain
-) -> list[int]:
+def record_ends(said: Plain, places: Plain, sizes: Plain, lengths: Plain) -> list[int]:
     ends: list[int] = []
     for told, place, size, length in zip(said, places, sizes, lengths, strict=True):
         start = told if told >= 0 else place
@@ -83,11 +84,11 @@ def record_ends(  # noqa: D103
     return ends
 
 
-def step(times: Plain, values: Plain, moments: Plain) -> list[int]:  # noqa: D103
+def step(times: Plain, values: Plain, moments: Plain) -> list[int]:
     return [values[at - 1] if (at := bisect_right(times, moment)) else 0 for moment in moments]
 
 
-def reached(levels: Sequence[Plain], goals: Plain) -> list[int]:  # noqa: D103
+def reached(levels: Sequence[Plain], goals: Plain) -> list[int]:
     counts = [0] * len(goals)
     for level in levels:
         for position, (value, goal) in enumerate(zip(level, goals, strict=True)):
@@ -95,11 +96,11 @@ def reached(levels: Sequence[Plain], goals: Plain) -> list[int]:  # noqa: D103
     return counts
 
 
-def choose(numbers: Plain, columns: Sequence[Plain]) -> list[int]:  # noqa: D103
+def choose(numbers: Plain, columns: Sequence[Plain]) -> list[int]:
     return [columns[number][position] for position, number in enumerate(numbers)]
 
 
-def repeated(values: Plain) -> list[list[int]]:  # noqa: D103
+def repeated(values: Plain) -> list[list[int]]:
     if len(set(values)) == len(values):
         return []
     places: dict[int, list[int]] = defaultdict(list)
@@ -108,7 +109,7 @@ def repeated(values: Plain) -> list[list[int]]:  # noqa: D103
     return [found for found in places.values() if len(found) > 1]
 
 
-def conflicts(keys: Plain, values: Plain) -> list[tuple[int, int]]:  # noqa: D103
+def conflicts(keys: Plain, values: Plain) -> list[tuple[int, int]]:
     first: dict[int, int] = {}
     other: dict[int, tuple[int, int]] = {}
     for position, (key, value) in enumerate(zip(keys, values, strict=True)):
@@ -120,9 +121,7 @@ def conflicts(keys: Plain, values: Plain) -> list[tuple[int, int]]:  # noqa: D10
     return sorted(other.values())
 
 
-def overtaken(  # noqa: D103
-    queues: Plain, begins: Plain, ends: Plain, offsets: Plain
-) -> list[tuple[int, int]]:
+def overtaken(queues: Plain, begins: Plain, ends: Plain, offsets: Plain) -> list[tuple[int, int]]:
     members: dict[int, list[int]] = defaultdict(list)
     for position, queue in enumerate(queues):
         members[queue].append(position)
@@ -141,7 +140,7 @@ def overtaken(  # noqa: D103
     return sorted(pairs, key=lambda pair: pair[1])
 
 
-def between(lows: Plain, highs: Plain, keys: Plain) -> list[int]:  # noqa: D103
+def between(lows: Plain, highs: Plain, keys: Plain) -> list[int]:
     ranked = sorted(keys)
     return [
         max(0, bisect_left(ranked, high) - bisect_right(ranked, low))
@@ -149,7 +148,7 @@ def between(lows: Plain, highs: Plain, keys: Plain) -> list[int]:  # noqa: D103
     ]
 
 
-def edges(groups: Plain) -> tuple[list[int], list[int]]:  # noqa: D103
+def edges(groups: Plain) -> tuple[list[int], list[int]]:
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, group in enumerate(groups):
@@ -159,9 +158,7 @@ def edges(groups: Plain) -> tuple[list[int], list[int]]:  # noqa: D103
     return list(first.values()), [last[group] for group in first]
 
 
-def staleness(  # noqa: D103
-    keys: Plain, times: Plain, asked: Plain, moments: Plain
-) -> list[int]:
+def staleness(keys: Plain, times: Plain, asked: Plain, moments: Plain) -> list[int]:
     ranked = sorted(zip(keys, times, strict=True))
     earliest = [0] * len(ranked)
     for position in range(len(ranked) - 1, -1, -1):
@@ -178,10 +175,32 @@ def staleness(  # noqa: D103
     return found
 
 
-def neighbours(groups: Plain) -> list[int]:  # noqa: D103
+def neighbours(groups: Plain) -> list[int]:
     last: dict[int, int] = {}
     before: list[int] = []
     for position, group in enumerate(groups):
         before.append(-1 if group == -1 else last.get(group, -1))
         last[group] = position
     return before
+
+
+def form(*, plain: bool) -> AbstractContextManager[None]:
+    """All checks use these passes meanwhile, if `plain` says so."""
+    return _swapped() if plain else nullcontext()
+
+
+@contextmanager
+def _swapped() -> Iterator[None]:
+    before = {name: getattr(passes, name) for name in NAMES}
+    vars(passes).update({name: globals()[name] for name in NAMES})
+    try:
+        yield
+    finally:
+        vars(passes).update(before)
+
+
+NAMES = tuple(
+    name
+    for name, value in vars(passes).items()
+    if isfunction(value) and value.__module__ == passes.__name__ and not name.startswith("_")
+)

@@ -1,15 +1,77 @@
-"""The test as its stage sees it: a body to perform, what it asked for, and what came of it."""
+"""What one run of a test is to be, how it goes, and what it came to.
 
-from collections.abc import Awaitable, Callable
+`RunSpec` and `RunResult` are all that passes between two processes; a `Script` is the test as its
+stage sees it: a body to perform, what it asked for, and what came of it.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from rocketbed.chaos.scenario.step import Step, parse_step
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.step import Step
+from rocketbed.chaos.testing.wishes import Wishes
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.testing.stage import Choice, Stage
+    from rocketbed.chaos.testing.stage import Stage
+
+
+@dataclass(slots=True)
+class Choice:
+    """What a replay leaves out or gives in place of what the seed would draw."""
+
+    left_out: frozenset[int] = frozenset()
+    """Numbers of the body's steps, counted from 1 in their order."""
+    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Number of a storm, counted from 1 -> its steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One run of one test: backend, seed, cluster."""
+
+    test: str
+    """The test's node id without the part in brackets: `tests/test_orders.py::test_failover`."""
+    backend: str
+    seed: int
+    wishes: Wishes
+    plan: Plan
+    budget_s: float
+    choice: Choice = field(default_factory=Choice)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunResult:
+    """How one run ended."""
+
+    kind: str = "passed"
+    """`passed`, `failed`, `skipped`, `xfailed`, `exit`; `broken`: the harness itself failed."""
+    reason: str = ""
+    """Why it was skipped or is broken."""
+    error: BaseException | None = None
+    """What the body raised, where that can be sent from process to process."""
+    longrepr: Any = None
+    """pytest's own rendering of it, made where it was raised."""
+    logged: str = ""
+    """What the body logged, as pytest formats it."""
+    printed: tuple[str, str] = ("", "")
+    """What it wrote to output and errors, where pytest keeps that in memory (`--capture=sys`)."""
+    signature: str = ""
+    """What makes two failures the same: kind and place of the error, or ids of findings."""
+    steps: Sequence[tuple[int, str]] = ()
+    """Number and text of each step of the body; 0 where nobody of the body's took it."""
+    storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    done: Sequence[str] = ()
+    """All that was done, in time, with times and names."""
+    digest: str = ""
+    finding_ids: tuple[str, ...] = ()
+    simulated_s: float = 0.0
+    body_s: float = 0.0
+    wall_s: float = 0.0
+    directory: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,7 +79,7 @@ class Script:
     """One run of one test's body."""
 
     body: "Callable[[Stage], Awaitable[None]]"
-    choice: "Choice"
+    choice: Choice
     failover_s: float | None = None
     """How long a master is down before a slave is promoted; None: never."""
     is_open: bool = False
@@ -89,8 +151,3 @@ class Script:
     def note_storm(self, number: int, texts: tuple[str, ...]) -> None:
         """The body raised a storm."""
         self.storms[number] = texts
-
-    @staticmethod
-    def parse(text: str) -> Step:
-        """A step of a storm."""
-        return parse_step(text)

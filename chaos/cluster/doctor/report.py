@@ -6,7 +6,6 @@ A probe is a function of the doctor's run (for mounts, groups, files) that retur
 a new one is one line in `PROBES`. Probes run side by side, each with things of its own.
 """
 
-import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
+from rocketbed.chaos.cluster.doctor import probes
+from rocketbed.chaos.docker.probe import probe_docker
 from rocketbed.chaos.host.janitor.record import Run
 from rocketbed.chaos.process.capability import Capability, ProbeResult, absent, broken
-from rocketbed.chaos.process.doctor import probes
+from rocketbed.chaos.process.network import probes as network
 
 ProbeFunction = Callable[[Run], ProbeResult]
 SIDE_BY_SIDE: Final = 6
@@ -27,17 +28,6 @@ class Probe(NamedTuple):
 
     name: str
     function: ProbeFunction
-
-
-def elsewhere(module: str, function: str, _run: Run) -> ProbeResult:
-    """A probe that a module brings along: `def probe_x() -> ProbeResult`."""
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as exc:
-        return absent(f"{module} cannot be used: {exc}")
-    result = found()
-    assert isinstance(result, ProbeResult)
-    return result
 
 
 PROBES: Final = (
@@ -53,16 +43,11 @@ PROBES: Final = (
     Probe("proc.freeze", probes.probe_freezer),
     Probe("proc.memory", probes.probe_memory),
     Probe("proc.cpu", probes.probe_cpu),
-    Probe(
-        "net.switch", partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_switch")
-    ),
-    Probe(
-        "net.loss.packet",
-        partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_loss"),
-    ),
-    Probe("net.reset", partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_reset")),
-    Probe("net.proxy", partial(elsewhere, "rocketbed.chaos.process.network.probes", "probe_proxy")),
-    Probe("docker", partial(elsewhere, "rocketbed.chaos.docker.probe", "probe_docker")),
+    Probe("net.switch", lambda _run: network.probe_switch()),
+    Probe("net.loss.packet", lambda _run: network.probe_loss()),
+    Probe("net.reset", lambda _run: network.probe_reset()),
+    Probe("net.proxy", lambda _run: network.probe_proxy()),
+    Probe("docker", lambda _run: probe_docker()),
 )
 
 

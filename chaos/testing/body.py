@@ -1,0 +1,218 @@
+"""One run of a test's body, in the process that was made for it: with fixtures, and a budget.
+
+Over its budget the run is ended, and says where the test hung; the alarm rings in the main thread.
+A simulation is left at once, since it has nothing outside its process. Real processes are ended in
+order: the body is cancelled, and the cluster with it. A body that is a plain function gets the
+error itself.
+"""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import trio
+
+from rocketbed.chaos.testing.blocking import BlockingCluster, StageThread
+from rocketbed.chaos.testing.cluster import Cluster
+from rocketbed.chaos.testing.errors import BudgetSpent, TestingError
+from rocketbed.chaos.testing.fixtures import Deferred, Fixtures
+from rocketbed.chaos.testing.perform import perform, signature
+from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
+from rocketbed.chaos.testing.stage import Stage
+
+PLACES_MAX: Final = 5
+BUDGET: Final = "budget"
+"""Signature of a run that was over its budget."""
+Overdue = Callable[[BudgetSpent], NoReturn]
+"""Leaves the process at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The function of a test."""
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    """Of its arguments; fixtures that it uses without naming them are not among these."""
+    home: str
+    """The file it stands in."""
+
+    def call(self, values: Mapping[str, Any]) -> Any:
+        """Call it with those values that are its arguments."""
+        return self.function(**{name: values[name] for name in self.names})
+
+
+class AsyncPerformance:
+    """A body that is an async function."""
+
+    def __init__(self, spec: RunSpec, body: Body, directory: Path, cluster: Cluster) -> None:
+        self._spec = spec
+        self._test = body
+        self._home = body.home
+        self._directory = directory
+        self._cluster = cluster
+        self._arguments: Mapping[str, Any] = {}
+        self._script = Script(
+            body=self._body, choice=spec.choice, failover_s=spec.wishes.failover_s
+        )
+
+    def run(
+        self, arguments: Mapping[str, Any], overdue: Overdue | None
+    ) -> tuple[RunResult, BaseException | None]:
+        """Run it. Without `overdue` it has all the time there is."""
+        self._arguments = arguments
+        spec, script = self._spec, self._script
+        if overdue is None:
+            return perform(spec, script, self._directory, home=self._home)
+
+        def ring(frame: FrameType | None) -> None:
+            error = spent(spec.budget_s, where_is(script, frame, self._home))
+            if spec.backend == "sim" or script.token is None or script.scope is None:
+                overdue(error)  # nothing of it outlives this process
+            script.failure = error
+            if is_running(frame, self._home):
+                raise error
+            script.token.run_sync_soon(script.scope.cancel)
+
+        with alarm(spec.budget_s, ring):
+            result, failure = perform(spec, script, self._directory, home=self._home)
+        if isinstance(failure, BudgetSpent):
+            result.signature = BUDGET
+        return result, failure
+
+    async def _body(self, stage: Stage) -> None:
+        self._cluster.bind(stage)
+        fixtures = Fixtures()
+        try:
+            await self._test.call(await fixtures.open(self._arguments))
+        finally:
+            with trio.CancelScope(shield=True):
+                await fixtures.close()
+            self._cluster.bind(None)
+
+
+class BlockingPerformance:
+    """A body that is a plain function: the cluster is in a thread beside it."""
+
+    def __init__(
+        self, spec: RunSpec, body: Body, directory: Path, cluster: BlockingCluster
+    ) -> None:
+        self._spec = spec
+        self._test = body
+        self._home = body.home
+        self._cluster = cluster
+        self._thread = StageThread(spec, directory)
+
+    def run(
+        self, arguments: Mapping[str, Any], overdue: Overdue | None
+    ) -> tuple[RunResult, BaseException | None]:
+        """Run it. Without `overdue` it has all the time there is."""
+        for name, value in arguments.items():
+            if isinstance(value, Deferred):
+                raise TestingError(
+                    f"fixture {name!r} is an async function: a test that uses it has to be one too"
+                )
+        thread, spec = self._thread, self._spec
+
+        def ring(frame: FrameType | None) -> None:
+            raise spent(spec.budget_s, where_is(thread.script, frame, self._home))
+
+        failure: BaseException | None = None
+        try:
+            with alarm(0.0 if overdue is None else spec.budget_s, ring):
+                if thread.start():
+                    self._cluster.bind(thread)
+                    self._test.call(arguments)
+        except BaseException as error:
+            failure = error
+        self._cluster.bind(None)
+        result, found = thread.finish(failure)
+        if isinstance(failure, KeyboardInterrupt):
+            raise failure
+        if failure is not None:
+            result.kind = "failed"
+            is_late = isinstance(failure, BudgetSpent)
+            result.signature = BUDGET if is_late else signature(failure, self._home)
+        return result, failure or found
+
+
+# --- the budget
+
+
+@contextmanager
+def alarm(seconds: float, ring: Callable[[FrameType | None], None]) -> Iterator[None]:
+    """Call `ring` with the frame under way once so much real time has passed."""
+
+    def handle(_number: int, frame: FrameType | None) -> None:
+        ring(frame)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def spent(budget_s: float, where: str) -> BudgetSpent:
+    """The error of a run over its budget."""
+    return BudgetSpent(
+        f"the test took longer than its budget of {budget_s:g} s (--rb-budget) and was ended; it"
+        f" was at {where}"
+    )
+
+
+def is_running(frame: FrameType | None, home: str) -> bool:
+    """Whether a function of the test's own file is on the stack: it does not await anything."""
+    return frame is not None and any(
+        _same(entry.filename, home) for entry in traceback.extract_stack(frame)
+    )
+
+
+def where_is(script: Script, frame: FrameType | None, home: str) -> str:
+    """Where the body is: in which line of its own file, and what it waits for there."""
+    if frame is not None:
+        stack = traceback.extract_stack(frame)
+        own = [entry for entry in stack if _same(entry.filename, home)]
+        if own:
+            return f"{_line(own[-1].filename, own[-1].lineno or 0, own[-1].name)}, not awaiting"
+    task = script.body_task
+    if task is None:
+        return "the set-up of the cluster, before its body began"
+    if script.is_over:
+        return "the end of the cluster, after its body had ended"
+    places: list[str] = []
+    for one in _with_children(task):
+        frames = [(frame.f_code, line) for frame, line in one.iter_await_frames()]
+        own_frames = [(code, line) for code, line in frames if _same(code.co_filename, home)]
+        if not own_frames:
+            continue
+        code, line = own_frames[-1]
+        text = _line(code.co_filename, line, code.co_name)
+        behind = frames[len(frames) - frames[::-1].index(own_frames[-1]) :]
+        if behind:
+            text += f", waiting in {behind[0][0].co_name}"
+        places.append(text)
+    return "; and ".join(places[-PLACES_MAX:]) or "no line of the test's own file"
+
+
+def _with_children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    yield task
+    for nursery in task.child_nurseries:
+        for child in sorted(nursery.child_tasks, key=lambda one: one.name):
+            yield from _with_children(child)
+
+
+def _line(path: str, line: int, function: str) -> str:
+    return f"{os.path.relpath(path)}:{line} in {function}"
+
+
+def _same(path: str, home: str) -> bool:
+    return os.path.realpath(path) == os.path.realpath(home)
