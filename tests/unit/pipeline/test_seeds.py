@@ -23,20 +23,7 @@ from rocketbed.pipeline.jobs.campaign import (
 )
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory
-
-SCENARIO = """
-name = "tiny"
-[cluster]
-brokers = 1
-nameservers = 1
-repl = "async"
-[load.producer]
-count = 1
-rate = 20
-[calm]
-at = "STORM"
-drain = "2s"
-"""
+from tests.support.campaigns import SCENARIO
 
 
 def options(tmp_path: Path, text: str = "", storm: str = "1s") -> SeedOptions:
