@@ -3,30 +3,27 @@
     pytest -p tests.support.slices -m slow --slice-seconds 900 --slice-minimum 8 \
         --slice-turn "$(git rev-list --count HEAD)"
 
-The test files stand on a circle, in the order of a hash of their names: the long ones, which are in
-few folders, come to stand apart. A run begins where its turn says and begins a further file while
-its seconds last, the first `minimum` of them in any case; what it has begun it runs to its end. The
-others are named at the end. Green is a run whose tests passed and that began its minimum.
+The test files stand on a circle, neighbours in the tree far apart, since the long ones are in few
+folders. A run begins where its turn says and begins a further file while its seconds last, the
+first `minimum` of them in any case; what it has begun it runs to its end. The others are named at
+the end. Green is a run whose tests passed and that began its minimum.
 
 Turn t begins `minimum` places after turn t - 1. So turns that follow each other leave nothing
 between them, and `turns_of_all` of them cover the circle however slow the machine is. But not every
-commit has a run of its own. The circle has a prime number of places (the last ones are empty), so
-that with any distance between the turns every place is come by, unless the distance is a multiple
-of that number. On a circle of 48, runs after every sixth commit would see one file for ever.
+commit has a run of its own. The number of places is prime (some are empty), so that with any other
+distance between the turns, too, every place is come by, unless it is a multiple of that number. On
+a circle of 48, runs after every sixth commit would see the same files for ever.
 
 A slice is one process: where xdist deals out the files, none of them knows what the others began.
 """
 
-import hashlib
 import time
 from collections.abc import Iterable
+from typing import Final
 
 import pytest
 
-
-def on_circle(names: Iterable[str]) -> list[str]:
-    """Names in an order of their own; one that is added moves no other past another."""
-    return sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
+GOLDEN: Final = 0.618
 
 
 def places(count: int) -> int:
@@ -38,10 +35,16 @@ def places(count: int) -> int:
 
 
 def order_of(names: Iterable[str], turn: int, minimum: int) -> list[str]:
-    """All files, from the place on at which a turn begins."""
-    circle = on_circle(names)
-    first = turn * minimum % places(len(circle))
-    return circle[first:] + circle[:first]
+    """All files, from the place on at which a turn begins.
+
+    From each file to the next in the tree it is the golden section of the circle.
+    """
+    known = sorted(set(names))
+    size = places(len(known))
+    step = round(size * GOLDEN)
+    first = turn * minimum
+    by_distance = {(number * step - first) % size: name for number, name in enumerate(known)}
+    return [by_distance[distance] for distance in sorted(by_distance)]
 
 
 def turns_of_all(count: int, minimum: int) -> int:
