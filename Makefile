@@ -3,8 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 PEER ?=
+SLICE ?=
 
-.PHONY: demo test test-all test-peer check bench bench-spark clean
+.PHONY: demo test test-all test-slow test-peer check bench bench-spark clean
 
 demo: $(VENV)/.demo  ## set up; a cluster under kills, checked and reported
 	$(BIN)/rocketbed demo $(DEMO)
@@ -13,10 +14,13 @@ test: $(VENV)/.test  ## set up; everything that needs only Python
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not peer"
 
 test-all: test  ## the same and what takes long
-	$(BIN)/python -m pytest -q -m "slow and not peer"
+	$(MAKE) test-slow
+
+test-slow: $(VENV)/.test  ## what takes long, alone; SLICE=OPTIONS runs a part (docs/testing.md)
+	$(BIN)/python -m pytest -q -m "slow and not peer" $(SLICE)
 
 test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, Docker)
-	$(BIN)/python -m pytest -q -m peer
+	$(BIN)/python -m pytest -q -m peer $(SLICE)
 
 check: $(VENV)/.lint  ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

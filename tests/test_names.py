@@ -1,6 +1,7 @@
 """The wheel's top-level names are ours alone, and no folder is imported by its bare name."""
 
 import ast
+import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -14,6 +15,8 @@ NAMES: list[str] = [name.removesuffix(".py") for name in WHEEL["wheel"]["only-in
 """The package, and the module by which Spark finds the data source."""
 LINKED = ("chaos", "node", "pipeline", "replication", "routing")
 """Folders of the repository that are imported as `rocketbed.<folder>`."""
+IN_TEXT = re.compile(r"^from (\w+(?:\.\w+)*) import ", re.MULTILINE)
+"""An import of a program that a test writes."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,6 +45,8 @@ def bare_imports(source: str) -> list[str]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [str(node.module)]
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = IN_TEXT.findall(node.value)
         found += [name for name in names if name.partition(".")[0] in LINKED]
     return found
 
@@ -57,4 +62,5 @@ def test_nothing_imports_a_folder_by_its_bare_name() -> None:
 def test_a_bare_import_is_seen_wherever_it_stands() -> None:
     assert bare_imports("def f():\n    from node.config import x\n") == ["node.config"]
     assert bare_imports("import chaos.sim\n") == ["chaos.sim"]
+    assert bare_imports("x = 'from chaos.sim import y'\n") == ["chaos.sim"]
     assert bare_imports("from rocketbed.node import config\nfrom . import node\n") == []

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.docker.client import Daemon
-from tests.process.test_live_run import rocketbed
 from tests.support.docker_daemon import nothing_left
-from tests.support.live_page import live, run_live
+from tests.support.live_page import live, rocketbed, run_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.test_bodies import EXAMPLE
-from tests.support.suites import run_suite
+from tests.support.suites import EXAMPLE, run_suite
 
 PLAIN = """
 def test_plain(cluster, chaos):

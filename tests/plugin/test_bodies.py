@@ -5,22 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.suites import run_pytest, run_suite
+from tests.support.suites import EXAMPLE, run_pytest, run_suite
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = """
-pytestmark = pytest.mark.rocketbed(brokers=3, flush="sync", repl="sync", seeds=20)
-
-async def test_orders_survive_failover(cluster, chaos):
-    p, c = await cluster.producer("orders"), await cluster.consumer("orders", group="billing")
-    await p.send_all(range(100))
-    async with chaos.during(chaos.kill("leader")):         # heals on exit
-        await p.send_all(range(100, 200), retry=True)
-    await cluster.settled()                                # predicate wait, not sleep
-    assert await c.read_all() >= set(range(200))
-    chaos.check()                                          # all default checkers
-"""
 FAILS = """
 pytestmark = pytest.mark.rocketbed(seeds=2)
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from rocketbed.inspect import Fault, Record, Scanned, open_directory
 pytestmark = pytest.mark.process
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "rocketmq-store-killed.tar.gz"
 DEADLINE_S = 120
+SECONDS = (SECONDS_MIN, 3 * SECONDS_MIN, 10 * SECONDS_MIN)
+"""How long a demo is to be, until its kills come when they are to; each is due at a share of it."""
 
 
 def run(
@@ -33,9 +35,18 @@ def run(
     store: Path | None = None,
     before_checks: Callable[[Path], None] | None = None,
 ) -> DemoResult:
-    """A short demo, with its page."""
-    options = DemoOptions(seed=seed, report=report, seconds=SECONDS_MIN, store=store)
-    return run_demo(options, lambda line: None, before_checks=before_checks)
+    """A demo, with its page; as short as this machine lets it be."""
+    for seconds in SECONDS:
+        options = DemoOptions(seed=seed, report=report, seconds=seconds, store=store)
+        result = run_demo(options, lambda line: None, before_checks=before_checks)
+        if not missed(verdicts(result)):
+            break
+    return result
+
+
+def missed(found: Mapping[str, str]) -> bool:
+    """Whether it was too short: on a busy machine a node is not back when the next one is due."""
+    return any(found[aim] == Verdict.DID_NOT_RUN for aim in ("D1", "D2", "D3"))
 
 
 def verdicts(result: DemoResult) -> dict[str, Verdict]:
@@ -58,17 +69,19 @@ def command(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_the_command_is_green_and_writes_its_page(tmp_path: Path) -> None:
-    with command(
-        "--seed", "4", "--seconds", "6", "--json", "--keep", "--report", str(tmp_path)
-    ) as process:
-        output, progress = process.communicate(timeout=DEADLINE_S)
-    row: dict[str, Any] = json.loads(output)
+    for seconds in SECONDS:
+        words = ["--seed", "4", "--seconds", f"{seconds:g}", "--report", str(tmp_path)]
+        with command(*words, "--json", "--keep") as process:
+            output, progress = process.communicate(timeout=DEADLINE_S + seconds)
+        row: dict[str, Any] = json.loads(output)
+        checks = {check["id"]: check["verdict"] for check in row["checks"]}
+        if not missed(checks):
+            break
     assert process.returncode == 0, progress
     assert row["verdict"] == "pass"
     verbs = [step.split()[2] for step in row["steps"]]
     assert verbs.count("kill") == 3
     assert verbs.count("crash") == 1
-    checks = {check["id"]: check["verdict"] for check in row["checks"]}
     assert {checks[name] for name in ("A1", "2.3", "A2", "R1", "S1", "D1", "D2", "D3", "D4")} == {
         "ok"
     }
@@ -112,6 +125,7 @@ def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(tmp_path: Pa
     without_slave = tmp_path / "without-slave"
 
     def harm(directory: Path) -> None:
+        shutil.rmtree(without_slave, ignore_errors=True)
         shutil.copytree(directory, without_slave)
         erase_last_message(directory)
 

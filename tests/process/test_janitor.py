@@ -225,7 +225,7 @@ def test_the_guardian_knows_of_a_directory_that_is_being_made(tmp_path: Path) ->
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from chaos.process.janitor import Run\n"
+        "from rocketbed.chaos.host.janitor.record import Run\n"
         "def rename(self, other):\n"
         "    print(self, flush=True)\n"
         "    sys.stdin.read()\n"

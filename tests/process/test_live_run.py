@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +9,11 @@ import pytest
 
 from rocketbed.chaos.record import RunRecord, read_record
 from rocketbed.chaos.scenario.step import At, Step, parse_step
-from tests.support.live_page import Live, live, run_live
+from tests.support.live_page import Live, live, rocketbed, run_live
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 LATE_S = 0.5
 """By how much a step may come later than it did by hand: the machine may be busy."""
-
-
-def rocketbed(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "rocketbed", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
 def ours(directory: Path) -> list[int]:

@@ -30,6 +30,8 @@ from rocketbed.pipeline.wire.plan import WirePlan
 
 pytestmark = pytest.mark.process
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}
+GONE_MS = 2000
+"""How long a topic has to be away to be gone. What is there has to answer within it."""
 Start = Callable[..., LocalCluster]
 
 
@@ -273,7 +275,7 @@ def test_a_broker_that_restarts_under_a_stream(start: Start, stream: Stream) -> 
 def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) -> None:
     cluster = start()
     send(sink(cluster), 0, 50)
-    log = stream(cluster, retryTimeoutMs=300)
+    log = stream(cluster, retryTimeoutMs=GONE_MS)
     begin = log.initial()
     middle = end(log, begin, rows_max=40)
 
@@ -286,7 +288,7 @@ def test_a_topic_that_is_deleted_and_made_again(start: Start, stream: Stream) ->
         bodies(log, begin, middle)
     with pytest.raises(TopicGone, match="route of topic T"):
         end(log, middle)
-    loose = stream(cluster, retryTimeoutMs=300, failOnDataLoss="false")
+    loose = stream(cluster, retryTimeoutMs=GONE_MS, failOnDataLoss="false")
     assert end(loose, middle) == middle
     assert bodies(loose, begin, middle) == []
     send(sink(cluster), 1000, 1100)

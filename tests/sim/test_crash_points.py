@@ -8,39 +8,14 @@ from functools import partial
 
 import pytest
 
-from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.chaos.sim.solo import run_solo
+from tests.support.sim.crashes import MODES, crashed_run, whole_run
 from tests.support.sim.store_oracle import check_all, crash_kind, reboot
-from tests.support.sim.store_script import Ledger, config, recover, script
+from tests.support.sim.store_script import config, recover
 
 KINDS = ["kill", "power-random", "power-strict", "power-prefix", "power-reorder"]
 QUICK = ("kill", "power-random")
 """Kinds of crash that `make test` visits; `make test-all` visits all."""
-MODES: dict[str, dict[str, object]] = {"async": {}, "sync": {"sync_flush": True}}
-
-
-def whole_run(mode: str) -> int:
-    """Events of the script when nothing crashes."""
-    ledger = Ledger()
-    run = run_solo(script, ledger, config(**MODES[mode]))
-    assert run.outcome == "ended"
-    assert ledger.closed
-    return run.events
-
-
-def crashed_run(mode: str, event: int, kind: str, seed: int = 0) -> tuple[SoloRun, Ledger]:
-    """The script, dead at an event."""
-    ledger = Ledger()
-    cause, power_mode = crash_kind(kind)
-    run = run_solo(
-        script,
-        ledger,
-        config(**MODES[mode]),
-        crash_at=event,
-        kind=cause,
-        mode=power_mode,
-        seed=seed,
-    )
-    return run, ledger
 
 
 def on_all_cores(visit: Callable[[Sequence[int]], None], events: Sequence[int]) -> None:

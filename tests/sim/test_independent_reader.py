@@ -9,7 +9,7 @@ from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.inspect.check.store import check_store
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.findings import Severity
-from tests.sim.test_crash_points import crashed_run, whole_run
+from tests.support.sim.crashes import crashed_run, whole_run
 from tests.support.sim.store_oracle import reboot
 from tests.support.sim.store_script import ROOT, Ledger, config, script
 

@@ -11,7 +11,7 @@ from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.world import InlineOffloader
 from rocketbed.node.node import Node, run_node
 from rocketbed.world.api import World
-from tests.sim.test_replicated_nodes import Cluster, settings
+from tests.support.sim.replicated import Cluster, settings
 
 NAMES = ("master", "slave-1", "slave-2")
 

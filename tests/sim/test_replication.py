@@ -16,7 +16,7 @@ from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.ha import TransferReader, encode_report, encode_transfer
 from rocketbed.world.api import World
 from tests.support.segmented_log import SegmentedLog
-from tests.unit.test_wire_ha import recorded, recorded_log
+from tests.support.wire_sessions import recorded, recorded_log
 
 SEGMENT = 100_000
 PORT = 10912

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from rocketbed.pipeline.jobs.campaign import CampaignOptions, campaign, results
 from rocketbed.pipeline.jobs.common import Job, JobSettings
 from rocketbed.pipeline.jobs.seeds import SeedOptions
-from tests.unit.pipeline.test_seeds import SCENARIO
+from tests.support.campaigns import SCENARIO
 
 pytestmark = pytest.mark.spark
 MISSED = '[expect]\nprogress = [100000, "1s"]\n'

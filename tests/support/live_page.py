@@ -39,6 +39,12 @@ drain = "6s"
 """
 
 
+def rocketbed(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A command of ours, to its end."""
+    command = [sys.executable, "-m", "rocketbed", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+
 class Live:
     """A command that runs."""
 

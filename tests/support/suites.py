@@ -12,6 +12,19 @@ LIMIT_S: Final = 180
 HEAD: Final = "import pytest\nimport trio\n"
 SERVERS: Final = ("CI", "BUILD_NUMBER")
 """Where one is set, pytest's summary repeats whole messages."""
+EXAMPLE = """
+pytestmark = pytest.mark.rocketbed(brokers=3, flush="sync", repl="sync", seeds=20)
+
+async def test_orders_survive_failover(cluster, chaos):
+    p, c = await cluster.producer("orders"), await cluster.consumer("orders", group="billing")
+    await p.send_all(range(100))
+    async with chaos.during(chaos.kill("leader")):         # heals on exit
+        await p.send_all(range(100, 200), retry=True)
+    await cluster.settled()                                # predicate wait, not sleep
+    assert await c.read_all() >= set(range(200))
+    chaos.check()                                          # all default checkers
+"""
+"""The first test of docs/plugin.md, as a user writes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The recorded sessions of a real broker and client, frame by frame (tests/fixtures/README.md)."""
 
 import json
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,3 +44,21 @@ def recorded_frames(session: str) -> list[RecordedFrame]:
         data = files[name][about["offset"] : about["offset"] + about["length"]]
         frames.append(RecordedFrame(about, data))
     return frames
+
+
+def recorded(name: str) -> bytes:
+    """The bytes of one recorded file."""
+    return (WIRE / name).read_bytes()
+
+
+def recorded_log(name: str) -> dict[int, bytes]:
+    """Files of a recorded commit log by their first offset."""
+    files = {}
+    with tarfile.open(WIRE / name) as archive:
+        for member in archive:
+            base = member.name.rpartition("/")[2]
+            if member.isfile() and base.isdigit():
+                content = archive.extractfile(member)
+                assert content is not None
+                files[int(base)] = content.read()
+    return files

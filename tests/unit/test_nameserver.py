@@ -18,8 +18,8 @@ from rocketbed.wire.command import Command, Encoding, request
 from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.wire.frame import FrameReader
 from rocketbed.world.api import Stream, World
+from tests.support.routing import topics
 from tests.support.wire_sessions import SESSIONS, RecordedFrame, recorded_frames
-from tests.unit.test_routing_table import topics
 
 HOST, PORT = "127.0.0.1", 9876
 Ask = Callable[..., Awaitable[Command]]

@@ -8,9 +8,10 @@ from rocketbed.routing.config import BadSetting, read_settings
 from rocketbed.routing.errors import RegistrationRefused
 from rocketbed.routing.registration import read_registration
 from rocketbed.routing.table import Registrant, RoutingTable
-from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from rocketbed.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfigTable
 from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.wire.headers_admin import RegisterBrokerRequest
+from tests.support.routing import topics
 
 
 def who(
@@ -28,13 +29,6 @@ def who(
         address=f"10.0.0.1:{port}",
         ha_address=f"10.0.0.1:{port + 1}",
         acting_master=acting_master,
-    )
-
-
-def topics(*names: str, counter: int = 0, state: int = 0, perm: int = 6) -> TopicConfigTable:
-    return TopicConfigTable(
-        data_version=DataVersion(counter=counter, state_version=state),
-        topic_config_table={name: TopicConfig(topic_name=name, perm=perm) for name in names},
     )
 
 

@@ -1,9 +1,6 @@
 """Frames of the replication stream: vectors, recorded bytes, any cut."""
 
-import io
 import json
-import tarfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,25 +18,7 @@ from rocketbed.wire.ha import (
     encode_transfer_head,
     sniff,
 )
-
-WIRE = Path(__file__).parents[1] / "fixtures" / "wire"
-
-
-def recorded(name: str) -> bytes:
-    return (WIRE / name).read_bytes()
-
-
-def recorded_log(name: str) -> dict[int, bytes]:
-    """Files of a recorded commit log by their first offset."""
-    files = {}
-    with tarfile.open(WIRE / name) as archive:
-        for member in archive:
-            base = member.name.rpartition("/")[2]
-            if member.isfile() and base.isdigit():
-                content = archive.extractfile(member)
-                assert content is not None
-                files[int(base)] = io.BytesIO(content.read()).getvalue()
-    return files
+from tests.support.wire_sessions import WIRE, recorded, recorded_log
 
 
 def test_frames_as_bytes() -> None:

@@ -12,7 +12,7 @@ from rocketbed.inspect import Filter, LogEnd, Scanned, StoreDirectory, messages,
 from rocketbed.pipeline.files.corrupt import RocketbedCorrupt
 from rocketbed.pipeline.files.splits import Replica, data_end, durable_offset
 from tests.support.logs import reasons, rows
-from tests.unit.test_inspect_own_store import write
+from tests.support.own_store import write
 
 
 @pytest.fixture

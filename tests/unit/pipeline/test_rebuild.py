@@ -35,6 +35,7 @@ from rocketbed.pipeline.jobs.rebuild.dispatch import SplitDispatch
 from rocketbed.pipeline.jobs.rebuild.files import Written
 from rocketbed.pipeline.jobs.rebuild.job import Shape, write_runs
 from rocketbed.pipeline.jobs.rebuild.plan import index_names, index_pieces, uneven_queues
+from tests.support.own_store import write as write_own
 from tests.support.stores import (
     SEGMENT,
     SETTINGS,
@@ -46,7 +47,6 @@ from tests.support.stores import (
     unpack,
     write_log,
 )
-from tests.unit.test_inspect_own_store import write as write_own
 
 PARTS = ("consumequeue", "batchconsumequeue", "index")
 

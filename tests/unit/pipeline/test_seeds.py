@@ -23,20 +23,7 @@ from rocketbed.pipeline.jobs.campaign import (
 )
 from rocketbed.pipeline.jobs.common import Job, JobSettings, WrongUsage
 from rocketbed.pipeline.jobs.seeds import SeedOptions, run_seed, tree_memory
-
-SCENARIO = """
-name = "tiny"
-[cluster]
-brokers = 1
-nameservers = 1
-repl = "async"
-[load.producer]
-count = 1
-rate = 20
-[calm]
-at = "STORM"
-drain = "2s"
-"""
+from tests.support.campaigns import SCENARIO
 
 
 def options(tmp_path: Path, text: str = "", storm: str = "1s") -> SeedOptions:
@@ -80,7 +67,7 @@ def test_a_seed_that_cannot_run_says_why(tmp_path: Path) -> None:
 def test_a_seed_ends_with_its_worker(tmp_path: Path) -> None:
     long = replace(options(tmp_path, storm="3000s"), timeout_s=600)
     code = (
-        "from pipeline.jobs.seeds import *\n"
+        "from rocketbed.pipeline.jobs.seeds import *\n"
         f"run_seed(1, SeedOptions(scenario={long.scenario!r}, out={long.out!r}))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as worker:

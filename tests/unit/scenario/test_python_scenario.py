@@ -123,7 +123,7 @@ def test_mistakes(call: object, said: str) -> None:
 def test_python_files(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
-        "from chaos.scenario import Scenario, s\n"
+        "from rocketbed.chaos.scenario import Scenario, s\n"
         "def helper(x, y): ...\n"
         "def _hidden(sc: Scenario) -> None: ...\n"
         "def first(sc: Scenario) -> None:\n    sc.at(1 * s).kill('leader')\n",
