@@ -135,7 +135,6 @@ class Columns:
         return self._columns[name]
 
     def append(self, row: Row) -> None:
-        """Add one row."""
         for column, value in zip(self._columns.values(), row, strict=True):
             column.append(value)
 
@@ -169,7 +168,6 @@ class History:
         return self.columns.rows()
 
     def topic(self, row: Row) -> str:
-        """Name of a row's topic."""
         return self.topics.get(row.topic, "")
 
 
@@ -184,7 +182,6 @@ class Attempt:
 
     @property
     def row(self) -> Row:
-        """What is known so far."""
         return self._row
 
     def finish(
@@ -283,7 +280,6 @@ class HistoryWriter:
     def event(
         self, function: Function, node: str, what: str, fields: Mapping[str, Any] | None = None
     ) -> None:
-        """Something happened, now."""
         self._events += 1
         event = Event(self.now_ns(), int(function), node, what, dict(fields or {}))
         self._add(["event", *event])
@@ -291,7 +287,6 @@ class HistoryWriter:
             self.listener(event)
 
     def write(self, row: Row) -> None:
-        """Append a finished row."""
         self._rows += 1
         self._add(row)
 
@@ -300,7 +295,6 @@ class HistoryWriter:
         del self._open[number]
 
     def node_id(self, name: str) -> int:
-        """Id of a node's name."""
         return self._name_id("node", name)
 
     def flush(self) -> None:

@@ -56,7 +56,6 @@ class NodeTrace:
         return Ends(self.written[position], self.durable[position])
 
     def entries(self) -> Iterator[tuple[int, Ends]]:
-        """All entries in order."""
         for time_ns, written, durable in zip(self.times, self.written, self.durable, strict=True):
             yield time_ns, Ends(written, durable)
 
@@ -68,7 +67,6 @@ class Trace:
     nodes: dict[str, NodeTrace] = field(default_factory=dict)
 
     def node(self, name: str) -> NodeTrace:
-        """One node's, made if new."""
         return self.nodes.setdefault(name, NodeTrace())
 
     def save(self, path: str | os.PathLike[str]) -> None:

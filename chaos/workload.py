@@ -20,8 +20,6 @@ _crc32c: Callable[..., int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 class Writer(NamedTuple):
-    """Who wrote a body."""
-
     value: int
     operation: int
     producer: int

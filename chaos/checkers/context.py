@@ -21,8 +21,6 @@ _DOWN_UNTIL_START = ("kill", "stop", "powercut", "crash", "wipe")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A step that was carried out."""
-
     step: str
     begin_ns: int
     end_ns: int
@@ -30,7 +28,6 @@ class Fault:
     verb: str
 
     def as_row(self) -> dict[str, Any]:
-        """As JSON fields."""
         return {
             "step": self.step,
             "verb": self.verb,
@@ -138,7 +135,6 @@ class Surroundings:
 def _end(
     evidence: Evidence, later: list[Event], event: Event, step: str, targets: tuple[str, ...]
 ) -> int:
-    """When a step was over."""
     lasts = event.fields.get("for_s") is not None
     down = event.what in _DOWN_UNTIL_START
     if not lasts and not down and event.what not in ("partition", "isolate", "link", "disk"):
@@ -152,7 +148,6 @@ def _end(
 
 
 def _role_changes(evidence: Evidence) -> dict[str, list[tuple[int, str]]]:
-    """By node when it became what."""
     changes: dict[str, list[tuple[int, str]]] = {
         node: [] for nodes in evidence.record.groups.values() for node in nodes
     }

@@ -16,8 +16,6 @@ ENDLESS = 1 << 62
 
 
 class NodeEnds:
-    """One node's ends over time."""
-
     def __init__(self, name: str, trace: NodeTrace | None) -> None:
         self.name = name
         self.trace = trace or NodeTrace(complete=False)

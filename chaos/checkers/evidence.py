@@ -72,7 +72,6 @@ class Evidence:
 
     @cached_property
     def group_names(self) -> list[str]:
-        """Broker groups by number."""
         return list(self.record.groups)
 
     def finals(self) -> list[NodeLog]:
@@ -111,7 +110,6 @@ class Evidence:
 
     @cached_property
     def sends(self) -> Rows:
-        """All attempts of sends."""
         return self.rows(SENDS)
 
     @cached_property
@@ -141,7 +139,6 @@ class Evidence:
         return self._group_by_node.get(node, 0 if len(self.record.groups) == 1 else -1)
 
     def group_of_name(self, node: str) -> int:
-        """The same for a node's name."""
         for number, (name, nodes) in enumerate(self.record.groups.items()):
             if node == name or node in nodes:
                 return number
@@ -207,7 +204,6 @@ class Evidence:
         return self.record.end_ns
 
     def close(self) -> None:
-        """Close all directories."""
         for node in [*self.nodes, *self.images]:
             node.directory.close()
 

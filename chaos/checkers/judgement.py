@@ -36,8 +36,6 @@ RECOVERIES = 8
 
 
 class RunVerdict(enum.StrEnum):
-    """The one word."""
-
     PASS = "pass"
     ANOMALY = "anomaly"
     CRASHED = "crashed"
@@ -65,8 +63,6 @@ _BY_SEVERITY: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class Judgement:
-    """What a run amounts to."""
-
     record: RunRecord | None
     results: list[CheckResult] = field(default_factory=list)
     bounds: list[dict[str, Any]] = field(default_factory=list)
@@ -80,7 +76,6 @@ class Judgement:
 
     @property
     def verdict(self) -> RunVerdict:
-        """The worst of what was found."""
         if self.error or self.record is None:
             return RunVerdict.HARNESS_ERROR
         if self.record.skipped and not self.record.steps and not self.record.stores:
@@ -89,7 +84,6 @@ class Judgement:
 
     @property
     def exit_code(self) -> int:
-        """For the shell."""
         return EXIT_CODES[self.verdict]
 
     @property
@@ -118,7 +112,6 @@ class Judgement:
         raise KeyError(check)
 
     def as_row(self) -> dict[str, Any]:
-        """`verdict.json`."""
         record = self.record
         return {
             "verdict": str(self.verdict),

@@ -14,8 +14,6 @@ QUEUES_MAX = 1 << 19
 
 
 class QueueName(NamedTuple):
-    """A queue of a run."""
-
     group: int
     """Number of the broker group; -1 for one that is not known."""
     topic: str
@@ -46,7 +44,6 @@ class Queues:
         return known
 
     def place(self, key: int) -> tuple[QueueName, int]:
-        """Queue and offset of a key."""
         return self.names[key >> OFFSET_BITS], key & OFFSET_MASK
 
     def show(self, key: int) -> str:

@@ -37,7 +37,6 @@ class Layout:
             ]
 
     def follow(self, other: "Layout", end: int) -> None:
-        """Become `other` up to `end`."""
         self.end = min(end, other.end)
         self.pieces = [piece for piece in other.pieces if piece[0] < self.end] or [other.pieces[0]]
 
@@ -53,7 +52,6 @@ class Layout:
         return end
 
     def copy(self) -> "Layout":
-        """Another one like it."""
         return Layout(list(self.pieces), self.end)
 
 
@@ -98,8 +96,6 @@ class Turn:
 
 @dataclass(slots=True)
 class Lineage:
-    """One group's masterships."""
-
     group: int
     nodes: list[str]
     ends: dict[str, NodeEnds]
@@ -109,7 +105,6 @@ class Lineage:
     changes: list[Change] = field(default_factory=list)
 
     def era(self, time_ns: int) -> Era:
-        """The era of a moment."""
         position = bisect_right(self.eras, time_ns, lo=1, key=lambda era: era.start_ns)
         return self.eras[position - 1]
 
@@ -264,7 +259,6 @@ class _Walk:
         self._begin_era(-1)
 
     def run(self) -> None:
-        """Fill in eras and turns."""
         for change in self._lineage.changes:
             if change.what in (POWER_CUT, WIPE):
                 self._destroy(change)

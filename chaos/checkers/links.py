@@ -90,8 +90,6 @@ def honest_reports(evidence: Evidence, losses: Losses) -> CheckResult:
 
 @dataclass(slots=True)
 class _Progress:
-    """A follower behind its master."""
-
     written: int
     since_ns: int
 

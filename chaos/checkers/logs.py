@@ -57,7 +57,6 @@ class Messages:
         return len(self.values)
 
     def add(self, body: _Body, queue: int, entry: Scanned) -> None:
-        """Append one."""
         self.values.append(body.value)
         self.operations.append(body.operation)
         self.sequences.append(body.sequence)

@@ -52,7 +52,6 @@ class Loss:
 
     @property
     def text(self) -> str:
-        """What happened."""
         change = self.turn.change
         if change.what == PROMOTE:
             return f"promotion of {change.node}"

@@ -44,7 +44,6 @@ def take(column: Column, positions: Any) -> Column:
 
 
 def join(columns: Sequence[Column]) -> Column:
-    """One column behind the other."""
     return np.concatenate([*columns, np.empty(0, np.int64)])
 
 

@@ -112,7 +112,6 @@ class _Bounds:
         self._last: dict[tuple[int, int], Row] = {}
 
     def take(self, row: Row, queue: int, end: int) -> None:
-        """One answer."""
         maximum, minimum = row.value, row.operation
         if minimum > maximum:
             self._find(row, f"minimum {minimum} is above maximum {maximum}", minimum - maximum)

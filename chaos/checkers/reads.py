@@ -37,7 +37,6 @@ class Stored:
 
 
 def stored_messages(evidence: Evidence) -> Stored:
-    """The final logs joined."""
     logs = [node.messages for node in evidence.finals()]
     queues = passes.join([passes.column(log.queues) for log in logs])
     offsets = passes.join([passes.column(log.offsets) for log in logs])

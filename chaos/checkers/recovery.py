@@ -28,8 +28,6 @@ GRACE_ASYNC_NS = 12 * SECOND_NS
 
 @dataclass(slots=True)
 class _Restart:
-    """A recovery and what it found."""
-
     event: Event
     end: int
     image: NodeLog

@@ -50,7 +50,6 @@ class Context:
 
     @cached_property
     def losses(self) -> Losses:
-        """What may be gone."""
         return Losses(self.evidence)
 
     def bounds(self) -> list[dict[str, Any]]:
@@ -64,7 +63,6 @@ class Context:
 
     @cached_property
     def surroundings(self) -> Surroundings:
-        """Steps, roles, neighbours."""
         return Surroundings(self.evidence)
 
 
@@ -83,7 +81,6 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """All of them."""
     return [*_messages(), *_readers(), *_replicas_and_stores()]
 
 

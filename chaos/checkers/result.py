@@ -14,8 +14,6 @@ EXAMPLES_MAX = 32
 
 
 class Verdict(enum.StrEnum):
-    """What a check can say."""
-
     OK = "ok"
     VIOLATED = "violated"
     DID_NOT_RUN = "did-not-run"
@@ -100,12 +98,10 @@ class CheckResult:
 
     @property
     def name(self) -> str:
-        """`lost write`."""
         return self.title.partition(" ")[2] or self.title
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """The examples' sentences."""
         return tuple(example.text for example in self.examples)
 
     @property
@@ -121,7 +117,6 @@ class CheckResult:
         return self.verdict is not Verdict.DID_NOT_RUN
 
     def as_row(self) -> dict[str, object]:
-        """The result as JSON fields."""
         return {
             "id": self.id,
             "name": self.name,

@@ -152,7 +152,6 @@ def nothing_lost(evidence: Evidence, losses: Losses) -> CheckResult:
 
 
 def _attempts(evidence: Evidence) -> dict[int, list[tuple[int, int, bool]]]:
-    """By producer incarnation."""
     sends = evidence.rows(SENDS)
     producers: dict[int, list[tuple[int, int, bool]]] = {}
     for process, invoked, returned, outcome in zip(

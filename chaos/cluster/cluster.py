@@ -63,7 +63,6 @@ class LocalCluster:
         *,
         tied: bool = False,
     ) -> None:
-        """Use `create` or `load`."""
         self.directory = directory
         self.plan = plan
         self._command_line = tied_command if tied else rocketbed_command
@@ -135,7 +134,6 @@ class LocalCluster:
 
     @property
     def nodes(self) -> list[str]:
-        """Master and slaves."""
         return [member.name for member in self.plan.members if member.is_node]
 
     def address(self, name: str) -> str:
@@ -151,7 +149,6 @@ class LocalCluster:
         return self.member_directory(name) / "store"
 
     def log_path(self, name: str) -> Path:
-        """What a member printed."""
         return self._process(name).log_path
 
     def log_tail(self, name: str) -> str:
@@ -327,7 +324,6 @@ class LocalCluster:
         return serves
 
     async def status(self) -> list[MemberStatus]:
-        """Every member as it is now."""
         async with self.admin() as admin:
             return [await self._status(member, admin) for member in self.plan.members]
 

@@ -39,8 +39,6 @@ class ClusterError(RocketbedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One process to be."""
-
     name: str
     """`nameserver`, `master`, `slave-1`, ..."""
     port: int
@@ -141,7 +139,6 @@ class ClusterPlan:
         }
 
     def save(self, directory: Path) -> None:
-        """Write `cluster.json`."""
         temporary = directory / f"{FILE}.tmp"
         temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
         temporary.replace(directory / FILE)

@@ -9,8 +9,6 @@ from rocketbed.chaos.cluster.plan import NAMESERVER, Member
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member as it is now."""
-
     member: Member
     pid: int | None
     """None: it does not run."""
@@ -21,7 +19,6 @@ class MemberStatus:
 
     @property
     def is_serving(self) -> bool:
-        """Whether clients can use it."""
         return self.is_routed and (self.info is not None or not self.member.is_node)
 
     @property
@@ -39,7 +36,6 @@ class MemberStatus:
         return "serving" if self.is_serving else "not serving"
 
     def as_row(self) -> dict[str, Any]:
-        """JSON fields."""
         return {
             "name": self.member.name,
             "role": self.role,

@@ -57,7 +57,6 @@ class OldStore:
     findings: list[str] = field(default_factory=list)
 
     def as_row(self) -> dict[str, object]:
-        """As JSON fields."""
         return {
             "source": str(self.source),
             "settings": self.settings,
@@ -69,7 +68,6 @@ class OldStore:
 
     @property
     def messages(self) -> int:
-        """How many there are."""
         return sum(map(len, self.queues.values()))
 
 

@@ -35,8 +35,6 @@ SecondJudge = Callable[[Path, Judgement], CheckResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the demo is told."""
-
     seed: int
     report: Path
     flush: Flush = "async"
@@ -50,8 +48,6 @@ class DemoOptions:
 
 @dataclass(slots=True)
 class DemoResult:
-    """What came of it."""
-
     judgement: Judgement
     record: RunRecord
     page: Path
@@ -112,7 +108,6 @@ class Guest:
         copy_store(self.old.source, store)
 
     async def visit(self, when: str, backend: Backend) -> None:
-        """Ask for every old message."""
         await check_served(backend.world, backend.nameservers(), "b", self.old, when)
 
     def check(self) -> CheckResult:

@@ -33,7 +33,6 @@ class Daemon:
     """A connection to a daemon of this machine. Close it, or use it as a context manager."""
 
     def __init__(self, client: docker.APIClient, address: str) -> None:
-        """Use `connect`."""
         self.api = client
         self.address = address
         """`unix:///path`."""
@@ -64,7 +63,6 @@ class Daemon:
         return cls(client, address)
 
     def close(self) -> None:
-        """Close its connections."""
         self.api.close()
 
     def __enter__(self) -> Daemon:

@@ -37,8 +37,6 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a container is made of."""
-
     image: str
     command: Sequence[str]
     network: str
@@ -107,7 +105,6 @@ class Container:
         return pid
 
     def pid(self) -> int | None:
-        """While it runs."""
         return self._pid if self._descriptor >= 0 and not _has_ended(self._descriptor) else None
 
     async def send(self, number: signal.Signals) -> bool:
@@ -179,7 +176,6 @@ class Container:
                 raise
 
     def log_tail(self) -> str:
-        """The end of what it printed."""
         return tail_of(self.log_path)
 
     def _state(self) -> dict[str, Any]:

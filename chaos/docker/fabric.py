@@ -27,8 +27,6 @@ HOLD: Final = ["sleep", "infinity"]
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """The container of a machine."""
-
     container: str
     pid: int
     descriptor: int
@@ -68,7 +66,6 @@ class ContainerSwitchFabric(SwitchFabric):
         return f"container:{self._holders[machine].container}"
 
     def container_address(self, machine: str) -> None:
-        """The switch's, given inside."""
         return None
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
@@ -160,9 +157,7 @@ class BridgeFabric(HealthyLinks):
             self._run.forget(self._record)
 
     def network(self, machine: str) -> str:
-        """The bridge."""
         return self._name
 
     def container_address(self, machine: str) -> str:
-        """Its own on the bridge."""
         return self._addresses[machine]

@@ -60,7 +60,6 @@ class DockerHost:
         )
 
     def backend(self, setup: SetUp) -> DockerBackend:
-        """The containers."""
         return DockerBackend(self._daemon, self._image, plugs_of(setup), setup)
 
 

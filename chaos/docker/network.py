@@ -23,13 +23,10 @@ OVERLAPS: Final = ("overlap", "conflicts with network")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A range of addresses."""
-
     subnet: str
 
     @property
     def hosts(self) -> Sequence[str]:
-        """Addresses for containers."""
         return [str(host) for host in list(IPv4Network(self.subnet).hosts())[FIRST_HOST:]]
 
 

@@ -64,7 +64,6 @@ class ForeignDockerHost(DockerHost):
         self._mode = mode
 
     def backend(self, setup: SetUp) -> DockerBackend:
-        """The containers."""
         names = setup.plan.shape.nameserver_names
         topics, queues = topic_names(setup.plan), setup.plan.producers.queues
         software = ContainedRocketMQ(

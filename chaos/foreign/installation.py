@@ -69,8 +69,6 @@ class InstallationError(RocketbedError):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where the jars are."""
-
     version: str
     """Of the broker's jar."""
     lib: Path
@@ -143,7 +141,6 @@ def version_of(jars: Iterable[str]) -> str:
 
 
 def pom_text(version: str) -> str:
-    """What Maven is given."""
     parts = (_DEPENDENCY.format(part=part, version=version) for part in _PARTS)
     return _POM.format(dependencies="".join(parts))
 

@@ -103,7 +103,6 @@ class RocketMQSoftware:
         return self._java(NAMESERVER_MAIN, directory, "namesrv.conf", settings, NAMESERVER_MIB)
 
     def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
-        """`BrokerStartup`."""
         controllers = self._controllers() if self.elects else []
         settings = elected_lines(lines, controllers) if self.elects else broker_lines(lines)
         config = Path(lines["storePathRootDir"]) / "config"

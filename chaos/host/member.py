@@ -171,7 +171,6 @@ class ManagedProcess:
         return None if child is None else child.poll()
 
     def log_tail(self) -> str:
-        """The end of the log."""
         return tail_of(self.log_path)
 
     def _forget(self) -> int | None:

@@ -41,7 +41,6 @@ class Scratch:
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """A place for the time inside."""
     place = Scratch()
     try:
         yield place.path

@@ -48,8 +48,6 @@ SecondJudge = Callable[[Path, Judgement], CheckResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashPoints:
-    """Where a node is to die."""
-
     node: str
     power: bool = False
     """By a power cut instead of a kill."""
@@ -59,8 +57,6 @@ class CrashPoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
-    """What a campaign is told."""
-
     options: Options = field(default_factory=Options)
     seeds: Sequence[int] = (0,)
     jobs: int = 2
@@ -81,8 +77,6 @@ class CampaignOptions:
 
 @dataclass(slots=True)
 class Campaign:
-    """What came of it."""
-
     family: Family
     counts: "Counter[str]" = field(default_factory=Counter)
     """Runs by verdict."""

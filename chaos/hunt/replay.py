@@ -50,7 +50,6 @@ class Taken:
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Taken":
-        """Of a run that has ended."""
         record = outcome.record
         facts = record.facts if record is not None else {}
         return cls(
@@ -100,7 +99,6 @@ class Replay:
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Replay":
-        """Of one run, as it is."""
         repro: Repro = "exact" if outcome.backend == "sim" else "schedule"
         facts = outcome.record.facts if outcome.record is not None else {}
         return cls(
@@ -115,7 +113,6 @@ class Replay:
 
     @property
     def name(self) -> str:
-        """The usual name of its file."""
         return f"FAIL-{self.plan.name}-{self.plan.seed}.rbx"
 
     def of_original(self) -> "Replay":
@@ -135,8 +132,6 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A replay and how it compares."""
-
     outcome: Outcome
     same_digest: bool | None
     """None where there is nothing to compare: real processes, or another backend than before."""

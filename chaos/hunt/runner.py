@@ -42,8 +42,6 @@ BackendName = Literal["sim", "process", "docker"]
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """How one run ended."""
-
     plan: Plan
     backend: BackendName
     judgement: Judgement | None = None
@@ -72,7 +70,6 @@ class Outcome:
 
     @property
     def digest(self) -> str:
-        """Of the simulation."""
         return "" if self.record is None else self.record.digest
 
     @property
@@ -83,8 +80,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How plans are run."""
-
     backend: BackendName = "sim"
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
     """What lies between the machines of a process cluster."""
@@ -222,7 +217,6 @@ class _Run:
         return outcome
 
     def time_out(self) -> Outcome:
-        """Kill it."""
         _end_all([self])
         limit_s = self._options.timeout_s
         return self._failed(f"the run took longer than {limit_s:g} s and was ended")

@@ -27,8 +27,6 @@ LIVENESS_IDS = ("L", "C")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """What became of a plan."""
-
     plan: Plan
     finding: str
     """Id of the check, for instance `A1`."""
@@ -48,8 +46,6 @@ class Shrunk:
 
 @dataclass(slots=True)
 class Budget:
-    """How much may be tried."""
-
     runs: int = 80
     seconds: float = 120.0
     used: int = 0

@@ -21,8 +21,6 @@ NAMES: Final = ("127.0.0.1", "localhost")
 
 
 class Access:
-    """The rules of one server."""
-
     def __init__(self, port: int, token: str | None = None) -> None:
         """Without `token` a new one is drawn."""
         self.port = port
@@ -33,7 +31,6 @@ class Access:
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
         return f"http://{NAMES[0]}:{self.port}/?token={self.token}"
 
     @property
@@ -77,5 +74,4 @@ class Access:
 
 
 def _is_same(given: str, secret: str) -> bool:
-    """Compared in constant time."""
     return secrets.compare_digest(given.encode(), secret.encode())

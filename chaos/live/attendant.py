@@ -56,7 +56,6 @@ class RunAttendant:
         feed.put("phase", {"name": "set up", "zero": None})
 
     async def attend(self, conductor: Conductor) -> None:
-        """Watch until cancelled."""
         self._conductor = conductor
         self._console = Console(conductor)
         conductor.backend.history.listener = self._take
@@ -104,7 +103,6 @@ class RunAttendant:
         return True
 
     def session(self) -> Plan:
-        """What was done, as a plan."""
         return self._plan if self._conductor is None else session_plan(self._plan, self._conductor)
 
     # --- inside

@@ -37,8 +37,6 @@ ENDED_BY: Final = {
 
 
 class Console:
-    """The buttons of one run."""
-
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self._locks: dict[str, trio.Lock] = defaultdict(trio.Lock)

@@ -81,7 +81,6 @@ class Feed:
 
     @property
     def version(self) -> int:
-        """Number of the last change."""
         return self._version
 
     async def wait_changed(self, version: int) -> None:

@@ -40,8 +40,6 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request."""
-
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
@@ -51,8 +49,6 @@ class Request:
 
 
 class HttpConnection:
-    """The server's end."""
-
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX)

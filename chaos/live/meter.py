@@ -22,7 +22,6 @@ class Meter:
 
     @classmethod
     def of(cls, control: LoadControl) -> "Meter":
-        """Of a run's load."""
         return cls(control.counts, control.latencies)
 
     def point(self, time_s: float) -> dict[str, Any]:

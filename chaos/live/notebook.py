@@ -39,7 +39,6 @@ class Notebook:
         self.steps: list[Step] = []
 
     def begin(self, verb: str, name: str, time_s: float) -> None:
-        """A step was carried out."""
         target = self.names[name]
         self.steps.append(Step(trigger=At(round(time_s, 3)), verb=verb, target=target))
 

@@ -25,8 +25,6 @@ EVERYTHING: Final = "everything"
 
 
 class Picture:
-    """Fills a feed."""
-
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._numbers: dict[str, int] = dict.fromkeys(KEPT, 0)
@@ -48,7 +46,6 @@ class Picture:
         return number
 
     def tell(self, time_s: float, text: str, kind: str = "", *, by_hand: bool = False) -> None:
-        """A line of the list."""
         self.add("event", {"t": round(time_s, 3), "text": text, "kind": kind, "hand": by_hand})
 
     def enter(self, name: str, kind: str, time_s: float) -> None:

@@ -22,8 +22,6 @@ TIMEOUT_S: Final = 3.0
 
 
 class Sender:
-    """Sends until it is cancelled."""
-
     def __init__(self, world: World, nameservers: str, rate: float) -> None:
         """`rate` is messages a second; what finds 64 others under way is left out."""
         self.counts: Counter[str] = Counter()
@@ -33,11 +31,9 @@ class Sender:
         self._rate = rate
 
     def meter(self) -> Meter:
-        """Of what is sent."""
         return Meter(self.counts, self.latencies)
 
     async def run(self) -> None:
-        """Send, whatever becomes of it."""
         limit = trio.CapacityLimiter(IN_FLIGHT)
         async with (
             Producer(

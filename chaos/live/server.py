@@ -50,8 +50,6 @@ class Refused(Exception):
 
 
 class Desk(Protocol):
-    """What is behind the buttons."""
-
     async def press(self, action: str, name: str) -> str:
         """Do something to a machine; what was done. Raises `Refused`."""
 

@@ -38,8 +38,6 @@ Run = Callable[[Plan, Path, Say, Attendant], Awaitable[RunRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a session's files go."""
-
     directory: Path
     """Exists and is empty: the run's own."""
     scenario: Path

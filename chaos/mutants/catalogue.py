@@ -17,7 +17,6 @@ WAITING: Final = (
 
 
 def mutants() -> list[Mutant]:
-    """To be found, by number."""
     return sorted((one for one in REGISTRY.values() if one.caught_by), key=_number)
 
 

@@ -28,8 +28,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What is asked for."""
-
     family: Family
     seed: int
     """First of all seeds."""

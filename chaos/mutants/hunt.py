@@ -16,8 +16,6 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True, kw_only=True)
 class Hunt:
-    """One repetition."""
-
     identity: str
     """Of the mutant or control; `node` for the node as it is."""
     first_seed: int

@@ -44,7 +44,6 @@ class Mutant:
 
     @property
     def kind(self) -> Kind:
-        """Whether it is to be found."""
         return "mutant" if self.caught_by else "control"
 
     def stale(self) -> list[str]:

@@ -33,7 +33,6 @@ class Row:
 
     @property
     def finds(self) -> list[Hunt]:
-        """Repetitions that found it."""
         return [one for one in self.hunts if one.found]
 
     @property
@@ -45,7 +44,6 @@ class Row:
         return 0.5 if self.hunts and len(seen) >= SHARE_MIN * len(self.hunts) else 0.0
 
     def as_row(self) -> dict[str, Any]:
-        """JSON fields."""
         return {
             "id": self.identity,
             "title": self.title,
@@ -73,7 +71,6 @@ class Score:
 
     @property
     def points(self) -> float:
-        """The kill score."""
         return sum(row.points for row in self.rows)
 
     @property
@@ -101,7 +98,6 @@ class Score:
         return [name for name in MARKS if name not in reached]
 
     def as_row(self) -> dict[str, Any]:
-        """JSON fields."""
         simulated = [effort[0] for effort in self.efforts]
         cpu = [effort[1] for effort in self.efforts]
         shrunk = [row.shrunk_steps for row in self.rows if row.shrunk_steps is not None]
@@ -126,14 +122,12 @@ class Score:
 
 
 def row_of(planted: Mutant | None) -> Row:
-    """An empty row."""
     if planted is None:
         return Row(identity="node", title="the node as it is")
     return Row(identity=planted.id, title=planted.title, column=planted.caught_by)
 
 
 def row_text(row: Row) -> str:
-    """One line of the table."""
     result = row.as_row()
     if row.column:
         outcome = {1.0: "found", 0.5: "half", 0.0: "SURVIVED"}[row.points]

@@ -45,8 +45,6 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Shown:
-    """What came of it."""
-
     bug: Mutant
     runs: int = 0
     found: Outcome | None = None

@@ -147,16 +147,13 @@ class ProcessBackend:
         return None
 
     def nameservers(self) -> str:
-        """Of all nameservers."""
         addresses = map(self.fabric.address, self._nameservers)
         return ";".join(f"{host}:{port}" for host, port in addresses)
 
     def address(self, node: str) -> Address:
-        """Where clients find it."""
         return self.fabric.address(node)
 
     def state(self, name: str) -> State:
-        """Of a node or nameserver."""
         if not self._watcher.has(self._processes.get(name)):
             return "down"
         return "paused" if name in self._paused else "running"
@@ -166,7 +163,6 @@ class ProcessBackend:
         await self._watcher.off(self._processes.get(name))
 
     def ends(self, name: str) -> int:
-        """How often it has ended."""
         return self._watcher.ends(name)
 
     def end_reason(self, name: str) -> str:
@@ -174,7 +170,6 @@ class ProcessBackend:
         return self._watcher.reason(name)
 
     async def observe(self, name: str) -> Sample | None:
-        """Ask the node."""
         if self.state(name) != "running":
             return None
         return await self._software.observe(self._asker, self.fabric.address(name))
@@ -307,7 +302,6 @@ class ProcessBackend:
         raise BackendError(f"{name}: {MISSING['proc.twin']}")
 
     async def wipe(self, name: str) -> None:
-        """Kill it and empty its disk."""
         await self._end(name, "kill")
         await self._machines[name].wipe()
 
@@ -346,7 +340,6 @@ class ProcessBackend:
     # --- surroundings
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """One direction of a link."""
         await self.fabric.set_link(source, target, state)
 
     async def reset(self, one: str, other: str) -> None:
@@ -358,7 +351,6 @@ class ProcessBackend:
         self._machines[name].set_faults(faults)
 
     async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
-        """Move the node's wall clock."""
         if drift:
             raise BackendError(MISSING["clock.drift"])
         if jump_s:
@@ -386,7 +378,6 @@ class ProcessBackend:
         raise BackendError(str(self.lacks("client.pause")))
 
     def client_state(self, name: str) -> State:
-        """Whether the program runs."""
         return self._clients.state(name)
 
     # --- the end

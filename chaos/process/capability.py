@@ -13,8 +13,6 @@ State = Literal["works", "broken", "absent"]
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a probe found."""
-
     state: State
     reason: str
     """What works how well, what failed, or what is missing and how to get it."""
@@ -33,24 +31,19 @@ class Capability:
 
     @property
     def works(self) -> bool:
-        """Whether steps may use it."""
         return self.state == "works"
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
 def works(reason: str) -> ProbeResult:
-    """The self-test passed."""
     return ProbeResult("works", reason)
 
 
 def broken(reason: str) -> ProbeResult:
-    """The self-test failed."""
     return ProbeResult("broken", reason)
 
 
 def absent(reason: str) -> ProbeResult:
-    """Something is missing."""
     return ProbeResult("absent", reason)

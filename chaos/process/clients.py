@@ -15,8 +15,6 @@ class _Client:
 
 
 class Clients:
-    """Those that run, by name."""
-
     def __init__(self) -> None:
         self._running: dict[str, _Client] = {}
 
@@ -42,5 +40,4 @@ class Clients:
             await client.ended.wait()
 
     def state(self, name: str) -> State:
-        """Whether it runs."""
         return "running" if name in self._running else "down"

@@ -10,10 +10,7 @@ from rocketbed.chaos.trace import Trace
 
 
 class Keeping:
-    """Of one run's machines."""
-
     def __init__(self, machines: Mapping[str, Machine], directory: Path, began_ns: int) -> None:
-        """`directory` is the run's."""
         self.images: list[Image] = []
         self._machines = machines
         self._directory = directory

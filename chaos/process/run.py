@@ -57,8 +57,6 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """What a backend is made of."""
-
     plan: Plan
     fabric: Fabric
     machines: Mapping[str, Machine]
@@ -76,11 +74,9 @@ class LocalHost:
     software: Software = field(default_factory=OwnSoftware)
 
     def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
-        """What was asked for."""
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
-        """Processes of the software."""
         return ProcessBackend(
             setup.fabric,
             setup.machines,

@@ -90,29 +90,24 @@ class OwnSoftware:
     elects = False
 
     def lacks(self, capability: str) -> str | None:
-        """Nothing."""
         return None
 
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
     ) -> Sequence[str]:
-        """All by options."""
         options = [part for key, value in lines.items() for part in ("--set", f"{key}={value}")]
         return self._command("nameserver", *options)
 
     def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
-        """With a `broker.conf`."""
         text = render_properties({**SETTINGS, **lines})
         (directory / CONFIG).write_text(text, encoding="utf-8")
         return self._command("node", "-c", CONFIG)
 
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
-        """The line `store.recovered`."""
         found = _RECOVERED.search(log)
         return None if found is None else _fields(found[1])
 
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
-        """Lines `replication.cut`."""
         return [_fields(found[1]) for found in _CUT.finditer(log)]
 
     def reason(self, log: str, code: int | None) -> str:
@@ -132,7 +127,6 @@ class OwnSoftware:
         return await asker.sample(address)
 
     async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
-        """Nobody is."""
         return None
 
 

@@ -24,8 +24,6 @@ Struck = Callable[[str, int | None], str | None]
 
 
 class Watcher:
-    """The books of one cluster."""
-
     def __init__(
         self,
         software: Software,
@@ -64,7 +62,6 @@ class Watcher:
             self._causes[process] = cause
 
     def has(self, process: Launched | None) -> bool:
-        """Whether it is on the books."""
         return process in self._noted
 
     async def off(self, process: Launched | None) -> None:

@@ -34,8 +34,6 @@ class Bar:
 
 @dataclass(slots=True)
 class Tick:
-    """A moment of one row."""
-
     time_s: float
     kind: str
     """`kill`, `powercut`, `crash`, `stop`, `promote`, `cut`, `finding`."""
@@ -44,8 +42,6 @@ class Tick:
 
 @dataclass(slots=True)
 class Story:
-    """Everything the charts show."""
-
     end_s: float
     calm_s: float
     roles: dict[str, list[Bar]] = field(default_factory=dict)

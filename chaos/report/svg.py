@@ -89,7 +89,6 @@ def path(points: Sequence[Point], class_: str, *, closed: bool = False) -> str:
 
 
 def show_bytes(size: float) -> str:
-    """A size for an axis."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024 or unit == "GiB":
             return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"

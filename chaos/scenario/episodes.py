@@ -25,8 +25,6 @@ WITHIN_S: Final = 4.0
 
 @dataclass(slots=True)
 class Episode:
-    """Steps from a beginning on."""
-
     length_s: float = 0.0
     steps: list[tuple[float, str]] = field(default_factory=list)
     """Seconds from the beginning, and the step's text without its trigger; a step that follows
@@ -62,7 +60,6 @@ class Maker:
         return self.shape.brokers == 1
 
     def label(self) -> str:
-        """A new one."""
         self._labels += 1
         return f"e{self._labels}"
 
@@ -82,7 +79,6 @@ class Maker:
         return round(low * math.pow(high / low, self.random.random()), 3)
 
     def text(self, low: float, high: float) -> str:
-        """The same as a text."""
         return show_duration(self.seconds(low, high))
 
     def recover(self, episode: Episode, label: str, who: str, group: str, *, lost: bool) -> None:
@@ -289,7 +285,6 @@ def partition(maker: Maker) -> Episode:
 
 
 def links(maker: Maker) -> Episode:
-    """Slow, lossy or narrow links."""
     who = maker.random.choice((f"leader{maker.group()}", "rand:1", "clients:producers"))
     kind = maker.random.choice(
         (
@@ -319,7 +314,6 @@ def resets(maker: Maker) -> Episode:
 
 
 def slow_disk(maker: Maker) -> Episode:
-    """Syncs take long, or hang."""
     who = maker.member(maker.group())
     if maker.random.random() < 0.2:
         return Episode(0, [(0, f"disk {who} hang {maker.text(0.2, 2.0)}")])
@@ -339,7 +333,6 @@ def clocks(maker: Maker) -> Episode:
 
 
 def slow_cpu(maker: Maker) -> Episode:
-    """A machine is slow."""
     factor = maker.random.choice((5, 20, 100))
     return Episode(0, [(0, f"cpu rand:1 slow {factor} for {maker.text(0.5, 5.0)}")])
 

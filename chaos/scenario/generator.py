@@ -40,8 +40,6 @@ SLOW_LINK_MS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """What plans are wanted."""
-
     storm_s: float = STORM_S
     calm_s: float = CALM_S
     classes: tuple[str, ...] = field(default_factory=lambda: tuple(GENERATED))

@@ -40,12 +40,10 @@ def load_scenario(name_or_path: str) -> Family:
 
 
 def scenario_names() -> list[str]:
-    """Names of all that ship."""
     return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
 
 
 def all_scenarios() -> list[Family]:
-    """All that ship."""
     return [_shipped(name) for name in scenario_names()]
 
 

@@ -20,8 +20,6 @@ CutMode = Literal["random", "strict", "prefix", "reorder"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The cluster."""
-
     brokers: int = 3
     """Nodes of a group: a master and its slaves."""
     groups: int = 1
@@ -41,7 +39,6 @@ class Shape:
         return min(self.min_isr, self.brokers) if self.repl == "sync" else 1
 
     def group_nodes(self) -> dict[str, list[str]]:
-        """Nodes by group."""
         return {
             group: [f"{group}{number + 1}" for number in range(self.brokers)]
             for group in GROUPS[: self.groups]
@@ -49,19 +46,15 @@ class Shape:
 
     @property
     def nodes(self) -> list[str]:
-        """All nodes."""
         return [node for nodes in self.group_nodes().values() for node in nodes]
 
     @property
     def nameserver_names(self) -> list[str]:
-        """All nameservers."""
         return [f"ns{number + 1}" for number in range(self.nameservers)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producers:
-    """Programs that send."""
-
     count: int = 4
     rate: float = 50.0
     """Messages a second of each, while it is let."""
@@ -120,8 +113,6 @@ class Expect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One run."""
-
     name: str
     seed: int
     shape: Shape = Shape()

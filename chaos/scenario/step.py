@@ -97,7 +97,6 @@ class Step:
 
     @property
     def form(self) -> Verb:
-        """The verb's row."""
         return VERBS[self.verb]
 
     @property
@@ -110,7 +109,6 @@ class Step:
         return (*own, *(self.form.word_needs[w] for w in self.words if w in self.form.word_needs))
 
     def action(self) -> str:
-        """The text without its trigger."""
         parts = [self.verb, self.target]
         if self.second:
             parts += ["->", self.second]

@@ -72,28 +72,24 @@ class Table:
 
 
 def whole(value: object) -> int:
-    """A whole number."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{value!r} is no whole number")
     return value
 
 
 def number(value: object) -> float:
-    """A number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r} is no number")
     return float(value)
 
 
 def text(value: object) -> str:
-    """A text."""
     if not isinstance(value, str):
         raise ValueError(f'{value!r} is no text in quotes, such as "leader"')
     return value
 
 
 def flag(value: object) -> bool:
-    """true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{value!r} is neither true nor false")
     return value
@@ -115,8 +111,6 @@ def size(value: object) -> int:
 
 
 def one_of(*words: str) -> Callable[[object], Any]:
-    """One of these words."""
-
     def parse(value: object) -> str:
         if value in words:
             return str(value)

@@ -37,17 +37,14 @@ NUMBERED: Final = re.compile(r"(rand|ns):(\d+)")
 
 
 def client_names(plan: Plan) -> list[str]:
-    """Machines of the clients."""
     return producer_names(plan) + consumer_names(plan)
 
 
 def producer_names(plan: Plan) -> list[str]:
-    """Machines of the producers."""
     return [f"producer-{number + 1}" for number in range(plan.producers.count)]
 
 
 def consumer_names(plan: Plan) -> list[str]:
-    """Machines of the consumers."""
     return [f"consumer-{number + 1}" for number in range(plan.consumers.count)]
 
 

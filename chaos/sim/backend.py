@@ -97,12 +97,10 @@ class SimBackend:
         return ";".join(f"{name}:{NAMESERVER_PORT}" for name in self._nameservers)
 
     def address(self, node: str) -> Address:
-        """Where clients find it."""
         port = NAMESERVER_PORT if node in self._nameservers else PORT
         return self.simulation.host(node).address, port
 
     def state(self, name: str) -> State:
-        """Of any host."""
         process = self.simulation.host(name).process
         if process is None or process.done:
             return "down"
@@ -132,7 +130,6 @@ class SimBackend:
         """An end is in the history at its moment."""
 
     def ends(self, name: str) -> int:
-        """How often it has ended."""
         return self._recorder.ends(name)
 
     def end_reason(self, name: str) -> str:
@@ -142,7 +139,6 @@ class SimBackend:
     # --- processes
 
     async def start(self, name: str, settings: Mapping[str, str], *, stale: bool = False) -> None:
-        """Start a node or nameserver."""
         if name in self._nameservers:
             await self._act(partial(self.simulation.start, name, self._run_nameserver, name, stale))
             return
@@ -212,7 +208,6 @@ class SimBackend:
             self._recorder.lost_power(name)
 
     async def crash(self, name: str, point: CrashPoint) -> None:
-        """Arm a crash point."""
         kind = "power" if point.power else "kill"
         self.simulation.crash_at_pattern(name, point.mark, kind=kind)
         if self.state(name) == "down":
@@ -230,7 +225,6 @@ class SimBackend:
         return True
 
     async def wipe(self, name: str) -> None:
-        """An empty disk."""
         await self.kill(name)
         self.simulation.host(name).image = DiskImage()
         self._recorder.wiped(name)
@@ -246,7 +240,6 @@ class SimBackend:
     # --- surroundings
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """One direction of a link."""
         network = self.simulation.network
         for name in (source, target):
             self.simulation.host(name)
@@ -300,7 +293,6 @@ class SimBackend:
     # --- the end
 
     async def collect(self, directory: Path) -> Collected:
-        """Write stores and images."""
         return self._recorder.collect(directory)
 
     # --- inside

@@ -61,11 +61,9 @@ class Timeline:
         heapq.heappush(self._queue, (moment, self._sequence, callback, arguments))
 
     def next_moment(self) -> int | None:
-        """When the next event is due."""
         return self._queue[0][0] if self._queue else None
 
     def advance(self) -> None:
-        """Run the next event."""
         moment, _, callback, arguments = heapq.heappop(self._queue)
         if moment > self.now:
             self.now = moment

@@ -95,12 +95,10 @@ class SimDisk:
         return path in self._names.visible.files or path in self._names.visible.children
 
     def is_dir(self, path: str) -> bool:
-        """Whether it is a directory."""
         self.fate.check()
         return normal(path) in self._names.visible.children
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
         self.fate.check()
         return sorted(self._names.visible.children.get(normal(path), ()))
 
@@ -131,7 +129,6 @@ class SimDisk:
             replaced.links = 0
 
     def unlink(self, path: str) -> None:
-        """Remove a file."""
         self.fate.check()
         path = normal(path)
         inode = self._names.visible.files.get(path)
@@ -141,7 +138,6 @@ class SimDisk:
         inode.links = 0
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
         self.fate.check()
         path = normal(path)
         children = self._names.visible.children.get(path)
@@ -174,7 +170,6 @@ class SimDisk:
         return SimLock(self._locked, file.path)
 
     def usage(self, path: str) -> DiskUsage:
-        """Space under the quota."""
         self.fate.check()
         total = DEFAULT_SIZE if self.quota is None else self.quota
         return DiskUsage(total=total, free=max(0, total - self.allocated()))
@@ -205,7 +200,6 @@ class SimDisk:
         return fault
 
     def release(self) -> None:
-        """Let syncs that hang go on."""
         self._released.set()
         self._released = trio.Event()
 
@@ -231,7 +225,6 @@ class SimDisk:
         self._names.change(Change("unlink", path))
 
     def contents(self, path: str) -> bytes:
-        """A whole file, dead or alive."""
         inode = self._inode(path)
         return inode.read(0, inode.length)
 
@@ -251,7 +244,6 @@ class SimDisk:
         self._event(kind, path, offset, size)
 
     def stamp(self, inode: Inode) -> None:
-        """Note the time of a change."""
         inode.modified_ms = self._wall_ms()
 
     def room(self, inode: Inode, size: int) -> int:
@@ -261,7 +253,6 @@ class SimDisk:
         return min(size, inode.allocated + max(0, self.quota - self.allocated()))
 
     def reads(self, path: str) -> None:
-        """Let faults hit a read."""
         self.fate.check()
         if self.faults:
             self._meet_faults("read", path)
@@ -271,7 +262,6 @@ class SimDisk:
         return self.cold_share > 0.0 and self.random.random() < self.cold_share
 
     async def sync_inode(self, path: str, inode: Inode) -> None:
-        """What `SimFile.sync` does."""
         self.event("sync", path)
         number = inode.begin_sync()
         effect = await self._pass_time("sync", path, inode, number)

@@ -14,11 +14,9 @@ class DiskImage:
         self._namespace = namespace or Namespace()
 
     def namespace(self) -> Namespace:
-        """A copy to run on."""
         return self._namespace.clone()
 
     def paths(self) -> list[str]:
-        """All files, sorted."""
         return sorted(self._namespace.visible.files)
 
     def contents(self, path: str) -> bytes:

@@ -58,8 +58,6 @@ def seeded_scheduling(random: Random) -> Iterator[None]:
 
 
 class NodeLoop:
-    """The run loop of one process."""
-
     def __init__(
         self,
         clock: trio.abc.Clock,

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class SimFile:
-    """An open file of a `SimDisk`."""
-
     def __init__(self, disk: "SimDisk", path: str, inode: Inode, writable: bool) -> None:
         self.path = path
         self._disk = disk
@@ -21,7 +19,6 @@ class SimFile:
         self._closed = False
 
     def size(self) -> int:
-        """Length of the file."""
         self._check()
         return self._inode.length
 
@@ -56,7 +53,6 @@ class SimFile:
         disk.stamp(inode)
 
     def allocate(self, size: int) -> None:
-        """Reserve and extend."""
         self._check_writable()
         disk, inode = self._disk, self._inode
         if size <= inode.length:
@@ -69,7 +65,6 @@ class SimFile:
         disk.stamp(inode)
 
     def truncate(self, size: int) -> None:
-        """Set the length."""
         self._check_writable()
         if size != self._inode.length:
             self._disk.event("truncate", self.path, 0, size)
@@ -93,17 +88,14 @@ class SimFile:
         await self._disk.sync_inode(self.path, self._inode)
 
     def has_name(self) -> bool:
-        """Whether some name leads here."""
         self._check()
         return self._inode.links > 0
 
     def modified_ms(self) -> int:
-        """Modification time."""
         self._check()
         return self._inode.modified_ms
 
     def set_modified_ms(self, wall_ms: int) -> None:
-        """Set it."""
         self._check()
         self._inode.modified_ms = wall_ms
 
@@ -136,12 +128,9 @@ class SimFile:
 
 
 class SimLock:
-    """A held lock."""
-
     def __init__(self, locked: set[str], path: str) -> None:
         self._locked = locked
         self._path = path
 
     def release(self) -> None:
-        """Give it up."""
         self._locked.discard(self._path)

@@ -73,11 +73,9 @@ class HostNetwork:
         raise OSError(errno.ENOENT, f"no host is called {host!r}")
 
     def local_address(self, stream: Stream) -> Address:
-        """Our end."""
         return _end(stream).local
 
     def peer_address(self, stream: Stream) -> Address:
-        """The other end."""
         return _end(stream).remote
 
     def try_send(self, stream: Stream, data: bytes) -> int:
@@ -85,7 +83,6 @@ class HostNetwork:
         return 0
 
     async def send_file(self, stream: Stream, file: File, offset: int, size: int) -> None:
-        """Send a range of a file."""
         data = file.read_at(offset, size)
         if len(data) != size:
             raise OSError(errno.EIO, f"{file.path} ends at {offset + len(data)}")

@@ -27,7 +27,6 @@ class Fate:
         """Why it is dead: `kill`, `power`, `exit` or `end`."""
 
     def check(self) -> None:
-        """Raise `SimKilled` when dead."""
         if self.dead:
             raise SimKilled(self.cause)
 

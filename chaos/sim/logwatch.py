@@ -57,7 +57,6 @@ class LogWatch:
         self.trace.add(time_ns, *self.ends())
 
     def ends(self) -> Ends:
-        """Where the log ends now."""
         written = durable = 0
         contiguous = True
         for start in sorted(self._segments):

@@ -36,13 +36,11 @@ class Names:
         return copy
 
     def put(self, path: str, inode: Inode) -> None:
-        """Let a name lead to a file."""
         self.files[path] = inode
         directory, name = split(path)
         self.children[directory][name] = None
 
     def drop(self, path: str) -> Inode | None:
-        """Take a name of a file away."""
         inode = self.files.pop(path, None)
         if inode is not None:
             directory, name = split(path)
@@ -81,7 +79,6 @@ class Change:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that change."""
         return (self.path, self.target) if self.target else (self.path,)
 
     @property
@@ -126,7 +123,6 @@ class Namespace:
         self.pending: list[Change] = []
 
     def clone(self) -> "Namespace":
-        """A twin with its own files."""
         twins: dict[int, Inode] = {}
         twin = Namespace()
         twin.visible = self.visible.copy(twins)
@@ -197,5 +193,4 @@ def split(path: str) -> tuple[str, str]:
 
 
 def normal(path: str) -> str:
-    """A path as the tables key it."""
     return normpath(path)

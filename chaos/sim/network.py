@@ -83,7 +83,6 @@ class Network:
         self._next_port = FIRST_EPHEMERAL_PORT
 
     def add_host(self, name: str) -> str:
-        """Give a host its address."""
         address = f"10.0.{len(self.addresses) // 250}.{len(self.addresses) % 250 + 1}"
         self.addresses[name] = address
         return address
@@ -155,14 +154,12 @@ class Network:
         return size
 
     def free_port(self, host: str) -> int:
-        """A port nobody listens on."""
         self._next_port += 1
         while (host, self._next_port) in self.listeners:
             self._next_port += 1
         return self._next_port
 
     def add(self, end: End) -> None:
-        """Know an end of a connection."""
         self._ends[end] = None
 
     def forget(self, end: End) -> None:
@@ -180,6 +177,5 @@ class Network:
                 end.abandon(cause)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._ends.clear()
         self.listeners.clear()

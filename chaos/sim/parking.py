@@ -58,7 +58,6 @@ class Parking:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def wake(self) -> None:
-        """Wake the parked task."""
         if self._task is not None:
             task, self._task = self._task, None
             self._process.wake(task)

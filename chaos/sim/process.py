@@ -74,7 +74,6 @@ class Host:
 
     @property
     def running(self) -> bool:
-        """Whether a process lives here."""
         return self.process is not None and self.process.state != "dead"
 
     @property
@@ -83,7 +82,6 @@ class Host:
         return f"{self.name}-boot-{self.boots}"
 
     def boot(self) -> None:
-        """Come back with power."""
         self.has_power = True
         self.boots += 1
         self.clock.boot()

@@ -44,13 +44,11 @@ class Recorder:
         simulation.on_log.append(self._logged)
 
     def starts(self, name: str, config: NodeConfig) -> None:
-        """A node is about to start."""
         self._segment_size[name] = config.store.segment_size
         self._roles[name] = config.broker_role
         self._watch(name)
 
     def ends(self, name: str) -> int:
-        """How often it has ended."""
         return self._end_counts.get(name, 0)
 
     def end_reason(self, name: str) -> str:

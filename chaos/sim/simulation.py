@@ -26,8 +26,6 @@ from rocketbed.chaos.sim.process import Host, Main, Process
 
 
 class LogLine(NamedTuple):
-    """One event that a node logged."""
-
     moment: int
     """Nanoseconds since the beginning."""
     node: str
@@ -87,7 +85,6 @@ class Simulation:
         return host.process
 
     def process(self, name: str) -> Process:
-        """The latest process of a host."""
         process = self.host(name).process
         if process is None:
             raise SimulationError(f"nothing was ever started on {name}")
@@ -196,7 +193,6 @@ class Simulation:
         )
 
     def process_ended(self, process: Process) -> None:
-        """A process died or ended."""
         cause = process.fate.cause
         self.network.drop_process(process, cause)
         if cause == "power":
@@ -231,7 +227,6 @@ class Simulation:
         raise SimKilled(f"mark {mark}")
 
     def logged(self, process: Process, level: str, event: str, fields: dict[str, object]) -> None:
-        """A node logged something."""
         line = LogLine(self.timeline.now, process.host.name, level, event, fields)
         self.log.append(line)
         self.timeline.record("log", process.host.name, level, event, fields)

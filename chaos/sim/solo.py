@@ -23,8 +23,6 @@ NAME = "node"
 
 @dataclass(frozen=True, slots=True)
 class SoloRun:
-    """How it went."""
-
     outcome: str
     """`ended`, `killed`, `power cut`, `exited` or `still running`."""
     value: Any

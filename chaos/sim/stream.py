@@ -14,8 +14,6 @@ RECEIVE_SIZE = 65_536
 
 
 class SimStream(trio.abc.HalfCloseableStream):
-    """One end of a connection."""
-
     def __init__(self, network: Network, process: Owner, local: Address, peer: Address) -> None:
         self.process = process
         self.local = local
@@ -85,7 +83,6 @@ class SimStream(trio.abc.HalfCloseableStream):
         return data
 
     async def send_eof(self) -> None:
-        """Close our direction."""
         await self._enter(self._writer)
         if not self._sent_eof:
             self._check_writable()
@@ -112,7 +109,6 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._writer.wake()
 
     def abandon(self, cause: str) -> None:
-        """Our process died."""
         if cause == "power":
             self._outgoing.clear()
         elif not self._closed and not self._reset:
@@ -136,7 +132,6 @@ class SimStream(trio.abc.HalfCloseableStream):
             timeline.at(self._last_arrival, peer.arrive, kind, data)
 
     def arrive(self, kind: str, data: bytes) -> None:
-        """Something came off the wire."""
         peer = self.peer
         assert peer is not None
         if self._network.link(peer.local[0], self.local[0]).cut:
@@ -205,8 +200,6 @@ class SimStream(trio.abc.HalfCloseableStream):
 
 
 class SimListener:
-    """A listening socket."""
-
     def __init__(self, network: Network, process: Owner, address: Address) -> None:
         self.process = process
         self.address = address
@@ -217,7 +210,6 @@ class SimListener:
         network.listeners[address] = self
 
     async def accept(self) -> Stream:
-        """The next connection."""
         self.process.fate.check()
         await trio.lowlevel.checkpoint()
         while not self._waiting:
@@ -237,7 +229,6 @@ class SimListener:
         await trio.lowlevel.checkpoint()
 
     def offer(self, stream: SimStream) -> None:
-        """A connection was made."""
         self._waiting.append(stream)
         self._acceptor.wake()
 

@@ -66,7 +66,6 @@ class SimLog:
         self._record("warning", event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something is broken."""
         self._record("error", event, fields)
 
     def _record(self, level: str, event: str, fields: dict[str, object]) -> None:

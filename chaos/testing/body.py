@@ -35,8 +35,6 @@ Overdue = Callable[[BudgetSpent], NoReturn]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """The function of a test."""
-
     function: Callable[..., Any]
     names: tuple[str, ...]
     """Of its arguments; fixtures that it uses without naming them are not among these."""

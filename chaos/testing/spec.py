@@ -45,8 +45,6 @@ class RunSpec:
 
 @dataclass(slots=True, kw_only=True)
 class RunResult:
-    """How one run ended."""
-
     kind: str = "passed"
     """`passed`, `failed`, `skipped`, `xfailed`, `exit`; `broken`: the harness itself failed."""
     reason: str = ""
@@ -76,8 +74,6 @@ class RunResult:
 
 @dataclass(slots=True, kw_only=True)
 class Script:
-    """One run of one test's body."""
-
     body: "Callable[[Stage], Awaitable[None]]"
     choice: Choice
     failover_s: float | None = None
@@ -145,9 +141,7 @@ class Script:
         self.asked_at = self.asked_at or where
 
     def note_step(self, number: int, step: Step) -> None:
-        """The body took a step."""
         self.steps[number] = step
 
     def note_storm(self, number: int, texts: tuple[str, ...]) -> None:
-        """The body raised a storm."""
         self.storms[number] = texts

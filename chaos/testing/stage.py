@@ -55,10 +55,7 @@ class BodyResolver(Resolver):
 
 
 class BodySchedule(Schedule):
-    """Steps that a body takes."""
-
     def begin_now(self) -> None:
-        """Times count from now."""
         self._zero_s = trio.current_time()
 
     async def begin(self, step: Step) -> Held | None:

@@ -28,8 +28,6 @@ Undo = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True)
 class Done:
-    """A step that was carried out."""
-
     names: list[str]
     """Whom it hit; empty: nothing fitted the target."""
     second: list[str] = field(default_factory=list)
@@ -42,8 +40,6 @@ class Done:
 
 
 class Actions:
-    """The verbs of one run."""
-
     def __init__(
         self,
         plan: Plan,
@@ -357,7 +353,6 @@ class Actions:
         return undo
 
     async def _start(self, name: str, *, stale: bool = False) -> None:
-        """Start what is down."""
         if self._state(name) != "down":
             return
         if name in self._programs:

@@ -28,8 +28,6 @@ class Attendant(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Company:
-    """All of them."""
-
     say: Say
     """Is told what happens, as it happens."""
     visit: Visit | None = None

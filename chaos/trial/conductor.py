@@ -38,7 +38,6 @@ class Conductor:
     """One run. `record` is complete when `run` returns."""
 
     def __init__(self, plan: Plan, backend: Backend, company: Company) -> None:
-        """Nothing is started yet."""
         self.plan = plan
         self.backend = backend
         self.control = LoadControl()

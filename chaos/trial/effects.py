@@ -15,21 +15,16 @@ Pair = tuple[str, str]
 
 @dataclass(eq=False, slots=True)
 class Effect:
-    """One step's part."""
-
     links: dict[Pair, LinkState] = field(default_factory=dict)
     disks: dict[str, DiskFault] = field(default_factory=dict)
 
 
 class Effects:
-    """All parts that are in force."""
-
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._parts: list[Effect] = []
 
     async def begin(self, effect: Effect) -> None:
-        """Put a part into force."""
         self._parts.append(effect)
         await self._apply([effect])
 
@@ -40,7 +35,6 @@ class Effects:
             await self._apply([effect])
 
     async def end_all(self) -> None:
-        """Mend everything."""
         parts, self._parts = self._parts, []
         await self._apply(parts)
 

@@ -22,7 +22,6 @@ class Latencies:
         self.counts = [0] * SIZE
 
     def note(self, time_ns: int) -> None:
-        """One send took this long."""
         self.counts[_place(max(time_ns // 1000, 0))] += 1
 
 
@@ -53,7 +52,6 @@ def _place(time_us: int) -> int:
 
 
 def _upper_us(place: int) -> int:
-    """End of a counter's range."""
     if place < STEPS:
         return place + 1
     shift, rest = divmod(place - STEPS, STEPS)

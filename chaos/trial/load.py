@@ -79,7 +79,6 @@ class LoadControl:
 
 
 def topic_names(plan: Plan) -> list[str]:
-    """Topics of a run."""
     return [f"{plan.producers.prefix}-{number + 1}" for number in range(plan.producers.topics)]
 
 

@@ -26,8 +26,6 @@ ELECTION_S: Final = 30.0
 
 @dataclass(slots=True)
 class Member:
-    """A node and its part."""
-
     name: str
     group: str
     broker_id: int
@@ -48,8 +46,6 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """All nodes of a run."""
-
     shape: Shape
     backend: Backend
     members: dict[str, Member] = field(default_factory=dict)
@@ -63,7 +59,6 @@ class Members:
 
     @property
     def nodes(self) -> list[str]:
-        """All nodes."""
         return list(self.members)
 
     def leader(self, group: str) -> str:
@@ -71,7 +66,6 @@ class Members:
         return next(m.name for m in self.members.values() if m.group == group and not m.broker_id)
 
     def leaders(self) -> dict[str, str]:
-        """Of all groups."""
         return {group: self.leader(group) for group in self.shape.group_nodes()}
 
     def is_leader(self, node: str) -> bool:
@@ -79,11 +73,9 @@ class Members:
         return node in self.members and self.members[node].broker_id == 0
 
     def followers(self, group: str) -> list[str]:
-        """The other nodes of a group."""
         return [m.name for m in self.members.values() if m.group == group and m.broker_id]
 
     def settings(self, node: str) -> dict[str, str]:
-        """Lines of `broker.conf`."""
         member, shape = self.members[node], self.shape
         is_master = member.broker_id == 0 or member.doubled
         master_role = "SYNC_MASTER" if shape.repl == "sync" else "ASYNC_MASTER"
@@ -172,7 +164,6 @@ class Members:
         return False
 
     def note(self, node: str, sample: Sample) -> None:
-        """Take in where a node stands."""
         if sample.is_following or (sample.is_master and sample.written):
             self.members[node].joined = True
 

@@ -137,7 +137,6 @@ class QueueFollower:
         self._name = name
 
     async def __call__(self, world: World) -> None:
-        """Until told to stop."""
         reading = self._reading
         process = reading.control.process()
         async with (

@@ -51,8 +51,6 @@ class Held:
 
 
 class Schedule:
-    """The steps of one run."""
-
     def __init__(
         self,
         plan: Plan,

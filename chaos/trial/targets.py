@@ -17,8 +17,6 @@ __all__ = ["Resolver", "client_names", "consumer_names", "machine_names", "produ
 
 
 class Resolver:
-    """Resolves targets of one run."""
-
     def __init__(self, plan: Plan, members: Members, random: Random) -> None:
         self._plan = plan
         self._members = members

@@ -40,7 +40,6 @@ class ContainerMember:
 
     @property
     def log_path(self) -> Path:
-        """In the member's directory."""
         return self.directory / "log"
 
     def start(self) -> int:
@@ -129,7 +128,6 @@ class ContainerMember:
         return posix_code(status)
 
     def log_tail(self) -> str:
-        """The end of what it printed."""
         return tail_of(self.log_path)
 
     def _state(self) -> dict[str, Any] | None:

@@ -128,7 +128,6 @@ def probe_power_cut(run: Run) -> ProbeResult:
 
 
 def probe_full(run: Run) -> ProbeResult:
-    """A filler takes all space."""
     with volume(run, "full") as disk:
         disk.fill()
         with echo(run, disk.path / "file") as process:
@@ -167,7 +166,6 @@ def probe_disk_freeze(run: Run) -> ProbeResult:
 
 
 def probe_slow(run: Run) -> ProbeResult:
-    """A throttled device."""
     need_root()
     if not (limits.BLKIO / "blkio.throttle.write_bps_device").exists():
         raise Missing("no blkio controller of control groups version 1")
@@ -230,7 +228,6 @@ def probe_strace(run: Run) -> ProbeResult:
 
 
 def probe_clock(run: Run) -> ProbeResult:
-    """A day on, by libfaketime."""
     try:
         find_library()
     except ClockFaultError as exc:
@@ -298,7 +295,6 @@ def probe_memory(run: Run) -> ProbeResult:
 
 
 def probe_cpu(run: Run) -> ProbeResult:
-    """A fifth of a CPU."""
     need_group("cpu")
     with (
         limits.CpuLimit("doctor", run=run, share=0.2) as cpu,

@@ -67,7 +67,6 @@ def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
 
 
 def render_table(rows: Sequence[Capability]) -> str:
-    """For people: a line each."""
     width = max((len(row.name) for row in rows), default=0)
     return "\n".join(
         f"{row.name:{width}}  {row.state:6}  {row.seconds:5.2f} s  {row.reason}" for row in rows

@@ -39,7 +39,6 @@ def watch(directory: Path, unborn: Path, owner_pid: int, pipe: int) -> None:
 
 
 def main() -> None:
-    """Detach, then watch."""
     directory, unborn, owner_pid = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     is_owner_there = os.getppid() == owner_pid
     if os.fork():

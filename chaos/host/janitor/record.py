@@ -68,7 +68,6 @@ class Run:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Use `begin`."""
         self.directory = directory
         """For files of the run; they go with it."""
         self.id = directory.name

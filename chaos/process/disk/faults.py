@@ -158,7 +158,6 @@ class DiskFaults:
         return read_flush_trace(self.trace_path)
 
     def fired(self) -> list[FiredRecord]:
-        """Every time a rule was met."""
         return read_fired(self.trace_path)
 
     def written_ends(self) -> dict[str, WrittenEnd]:

@@ -91,7 +91,6 @@ class DiskRule:
             raise DiskFaultError(f"no pattern of paths: {self.path!r}")
 
     def line(self, number: int) -> str:
-        """As the shim reads it."""
         words = [
             f"id={number}",
             "any" if self.operation == "*" else self.operation,
@@ -108,8 +107,6 @@ class DiskRule:
 
 @dataclass(frozen=True, slots=True)
 class FlushRecord:
-    """One sync that a process made."""
-
     kind: str
     """`file` or `directory`; `lost` (reported done, not done) or `failed`."""
     time_ns: int
@@ -124,8 +121,6 @@ class FlushRecord:
 
 @dataclass(frozen=True, slots=True)
 class FiredRecord:
-    """One time that a rule was met."""
-
     time_ns: int
     pid: int
     rule: int
@@ -156,7 +151,6 @@ def read_flush_trace(path: Path) -> list[FlushRecord]:
 
 
 def read_fired(path: Path) -> list[FiredRecord]:
-    """Every time a rule was met."""
     return [
         FiredRecord(int(time), int(pid), int(rule), operation, name)
         for _, time, pid, rule, operation, name in _rows(path, "X")
@@ -176,7 +170,6 @@ def _rows(path: Path, kinds: str) -> Iterator[list[str]]:
 
 
 def new_table(path: Path) -> None:
-    """An empty table."""
     with path.open("wb") as file:
         file.write(HEADER.pack(MAGIC, SLOTS, 1, 0))
         file.truncate(TABLE_SIZE)

@@ -100,7 +100,6 @@ class StraceFaults:
         return found
 
     def close(self) -> None:
-        """Let go of the process."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             try:

@@ -43,7 +43,6 @@ class Volume:
     """One file system. Make it with `create`; states: mounted, cut, unmounted, destroyed."""
 
     def __init__(self, run: Run, directory: Path, commit_s: int) -> None:
-        """Use `create`."""
         self.image = directory / "volume.img"
         """The device's content, sparse."""
         self.path = directory / "volume"
@@ -180,7 +179,6 @@ class Volume:
             os.close(descriptor)
 
     def free(self) -> None:
-        """Give back what `fill` took."""
         (self.path / FILLER).unlink(missing_ok=True)
 
     def free_bytes(self) -> int:

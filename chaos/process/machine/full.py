@@ -74,7 +74,6 @@ class RealMachine(Machine):
 
     @property
     def store(self) -> Path:
-        """The store directory."""
         parent = self.directory if self.volume is None else self.volume.path
         return parent / "store"
 
@@ -97,12 +96,10 @@ class RealMachine(Machine):
         return self._missing.get(missing, f"{capability} is not known on real processes")
 
     def environment(self) -> Mapping[str, str]:
-        """For the next start."""
         parts = [part.environment() for part in (self.faults, self.clock) if part is not None]
         return join_environments(self._run.environment(), self.marks.environment(), *parts)
 
     def started(self, pid: int) -> None:
-        """Its process runs."""
         if self.clock is not None:
             self.clock.attach(pid)
 
@@ -148,13 +145,11 @@ class RealMachine(Machine):
             raise BackendError(str(self.lacks("disk.faults")))
 
     def jump_clock(self, seconds: float) -> None:
-        """Move the wall clock."""
         if self.clock is None:
             raise BackendError(str(self.lacks("clock.jump")))
         self.clock.jump(seconds)
 
     def limit_cpu(self, pid: int, slowness: float) -> None:
-        """A share of one processor."""
         try:
             if self._limit is None:
                 name = self.directory.name
@@ -167,7 +162,6 @@ class RealMachine(Machine):
     # --- the end
 
     async def wipe(self) -> None:
-        """An empty disk."""
         await trio.to_thread.run_sync(lambda: shutil.rmtree(self.store, ignore_errors=True))
 
     def copy_store(self, target: Path) -> None:
@@ -183,7 +177,6 @@ class RealMachine(Machine):
             follow_flushes(self.faults.flush_trace(), trace, began_ns)
 
     async def close(self) -> None:
-        """Take everything away."""
         if self._limit is not None:
             self._limit.remove()
         if self.clock is not None:

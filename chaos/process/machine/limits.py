@@ -50,7 +50,6 @@ class Group:
         self._set("cgroup.procs", str(pid))
 
     def pids(self) -> list[int]:
-        """Processes in it."""
         return members(self.path)
 
     def remove(self) -> None:
@@ -97,8 +96,6 @@ class MemoryLimit(Group):
 
 
 class CpuLimit(Group):
-    """At most a share of one CPU."""
-
     def __init__(self, name: str, *, run: Run, share: float) -> None:
         super().__init__("cpu", name, run=run)
         self.limit(share)
@@ -129,11 +126,9 @@ class Freezer(Group):
             time.sleep(0.001)
 
     def thaw(self) -> None:
-        """Let them go on."""
         self._set(FREEZER, "THAWED")
 
     def remove(self) -> None:
-        """Thaw and remove."""
         self.thaw()
         super().remove()
 
@@ -164,7 +159,6 @@ class DiskLimit:
                 self._write(f"blkio.throttle.{name}_device", value)
 
     def remove(self) -> None:
-        """Full speed again."""
         remove_throttle(self._device)
         self._run.forget(self._record)
 

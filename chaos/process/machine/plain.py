@@ -61,7 +61,6 @@ class Machine:
             raise BackendError("a plain directory has no disk faults")
 
     def jump_clock(self, seconds: float) -> None:
-        """Move the wall clock."""
         raise BackendError("this node's clock cannot be moved")
 
     def limit_cpu(self, pid: int, slowness: float) -> None:
@@ -70,7 +69,6 @@ class Machine:
             raise BackendError("this node's processor cannot be limited")
 
     async def wipe(self) -> None:
-        """An empty disk."""
         shutil.rmtree(self.store, ignore_errors=True)
 
     def bit_flip(self) -> str:

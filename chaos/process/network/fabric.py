@@ -91,15 +91,12 @@ class HealthyLinks(OneAddress):
     """What to choose for faults."""
 
     def lacks(self, capability: str) -> str | None:
-        """All of the network's."""
         return self.instead if capability.startswith("net.") else None
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """As it is."""
         return list(command)
 
     def world(self, machine: str) -> World:
-        """This system's."""
         return real_world(machine)
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:

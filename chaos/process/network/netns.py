@@ -37,7 +37,6 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def path_of(name: str) -> Path:
-    """The file of a namespace."""
     return DIRECTORY / name
 
 

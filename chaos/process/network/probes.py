@@ -36,7 +36,6 @@ def probe_proxy() -> ProbeResult:
 
 
 def probe_switch() -> ProbeResult:
-    """The same through the switch."""
     return _with_switch(_delays_and_cuts)
 
 

@@ -306,7 +306,6 @@ class Crossing:
 
 
 def abort(end: trio.socket.SocketType) -> None:
-    """Close a socket with RST."""
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     end.close()

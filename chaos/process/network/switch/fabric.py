@@ -87,7 +87,6 @@ class SwitchFabric(OneAddress):
                 await self._remove(name)
 
     def lacks(self, capability: str) -> str | None:
-        """Nothing of the network."""
         return None
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
@@ -104,7 +103,6 @@ class SwitchFabric(OneAddress):
         return real_world(machine, new_socket=partial(netns.socket_inside, self.namespace(machine)))
 
     def namespace(self, machine: str) -> str:
-        """Its name for `ip netns exec`."""
         return f"rb-{self._run.id}-{machine}"
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:

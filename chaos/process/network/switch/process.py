@@ -91,7 +91,6 @@ class Switch:
         self._tuns[tun] = port
 
     def rule(self, source: str, target: str, rule: dict[str, Any]) -> None:
-        """Set one direction."""
         port, path = self._way(source, target)
         for packet in path.set(Rule.from_json(rule)):
             self._send(port, packet)
@@ -129,7 +128,6 @@ class Switch:
 
     @property
     def tuns(self) -> list[int]:
-        """Descriptors to listen to."""
         return list(self._tuns)
 
     def due(self) -> float | None:
@@ -171,7 +169,6 @@ class Switch:
         return True
 
     def deliver(self) -> None:
-        """Hand over all that is due."""
         heap = self._heap
         if not heap:
             return
@@ -183,7 +180,6 @@ class Switch:
                 self._send(target, packet)
 
     def write(self, port: Port, packet: bytes) -> None:
-        """Hand a packet to a machine."""
         with suppress(OSError):
             os.write(port.tun, packet)
 
@@ -315,7 +311,6 @@ def run(switch: Switch, control: Control) -> None:
 
 
 def main() -> int:
-    """The program."""
     parent, seed, log_path = sys.argv[1:]
     if not tie_to(int(parent)):
         return EXIT_ORPHAN
