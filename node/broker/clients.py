@@ -55,7 +55,7 @@ class ConsumerGroup:
     tag_codes: dict[str, frozenset[int] | None] = field(default_factory=dict)
     """By topic, what the broker filters by; None takes everything."""
     fingerprint: int = 0
-    """Of the last heartbeat that had one (heartbeat version 2)."""
+    """From the last heartbeat that had one (heartbeat version 2)."""
 
     def subscribe(self, wanted: list[SubscriptionData]) -> bool:
         """Take over subscriptions; whether topics came or went."""

@@ -179,7 +179,7 @@ class Puller:
         return _Allowed(topic, group, codes)
 
     def _own_filter(self, header: PullMessageRequest) -> frozenset[int] | None:
-        """Of a pull that brings its expression along."""
+        """Filter of a pull that carries its expression."""
         self._check_type(header.expressionType)
         try:
             return parse_tags(header.subscription)
@@ -192,7 +192,7 @@ class Puller:
     def _group_filter(
         self, header: PullMessageRequest, config: SubscriptionGroupConfig
     ) -> frozenset[int] | None:
-        """Of a pull whose expression came with the group's heartbeat."""
+        """Filter of a pull whose expression came with the group's heartbeat."""
         group = self._clients.consumers.get(header.consumerGroup)
         if group is None:
             raise _Refused(

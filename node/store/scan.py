@@ -62,7 +62,7 @@ class Scanned(NamedTuple):
     """Physical offset behind the last good record."""
     stop: Stop
     reason: str
-    """Of a bad record: what is wrong with it."""
+    """What is wrong with a bad record."""
 
 
 class RecordScanner:

@@ -28,7 +28,7 @@ class KeyTables:
     sends: "DataFrame | None"
     """None: no history; then only V3 can be told."""
     records: "DataFrame"
-    """Of one log for each broker."""
+    """Keys of one log for each broker."""
     excused: "DataFrame | None" = None
     """Keys of messages that may be gone."""
     is_whole: bool = False

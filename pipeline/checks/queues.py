@@ -30,7 +30,7 @@ class QueueSide:
     records: "DataFrame"
     """The records of its log."""
     start: int
-    """Of its log, bytes: entries before it are of records that expired."""
+    """Start of its log, bytes: entries before it are of records that expired."""
     end: int
     topics: tuple[str, ...] | None = None
     """Topics that the node knows; records of others are of deleted ones. None: not known."""

@@ -63,7 +63,7 @@ class Part:
     wrong_crc: int
     """Rows whose body does not match its stored checksum; they are, with `crc_ok` false."""
     crc: int
-    """Of the rows' positions and stored checksums, in any order."""
+    """Digest of the rows' positions and stored checksums, whatever their order."""
     files: list[dict[str, Any]] = field(default_factory=list)
     """`path` below OUT, `rows`, `bytes`."""
 

@@ -39,7 +39,7 @@ class SendReport:
 
     rows: int = 0
     bytes: int = 0
-    """Of bodies."""
+    """Total size of bodies."""
     retries: int = 0
     """Requests that had to be repeated, each time counted."""
     doubtful: int = 0

@@ -55,7 +55,7 @@ class TaskCommit(WriterCommitMessage):
     partition: int
     rows: int = 0
     bytes: int = 0
-    """Of bodies."""
+    """Total size of bodies."""
     retries: int = 0
     doubtful: int = 0
     """Messages that may be in the log more than once."""

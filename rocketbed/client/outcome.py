@@ -54,7 +54,7 @@ class Sent:
     """The broker's ids, one a message; empty if it gave none."""
     queue: MessageQueue
     queue_offset: int
-    """Of the first message, counted in messages."""
+    """Queue offset of the first message, counted in messages."""
     attempts: int
     may_be_double: bool = False
     """An earlier attempt ended unknown, so there may be another copy with the same id."""

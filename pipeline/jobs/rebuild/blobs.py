@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
     kind: str
     path: str = ""
-    """Of a queue, below the output directory: `consumequeue/TOPIC/ID`."""
+    """Directory of a queue, below the output directory: `consumequeue/TOPIC/ID`."""
     file: int = 0
     """Number of the file in its queue, or of the index file."""
     at: int = 0
@@ -55,7 +55,7 @@ class Run(NamedTuple):
     blob: str = ""
     position: int = 0
     text: str = ""
-    """Of damage: the reason; of a split: JSON."""
+    """The reason for damage; JSON for a split."""
 
     def read(self) -> NDArray[Any]:
         """The units or keys. Raises `OSError`."""

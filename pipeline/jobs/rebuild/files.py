@@ -48,7 +48,7 @@ class Written(NamedTuple):
     """Slot of the first unit; of an index file the store time of its first key, ms."""
     last: int = 0
     first_offset: int = 0
-    """Of the first unit's record."""
+    """Taken from the first unit's record."""
     last_offset: int = 0
     refused: str = ""
     """JSON: how many records cannot have the slot that they say, and the first of them."""

@@ -175,7 +175,7 @@ def _cells(records: "DataFrame") -> list[Row]:
 
 
 def _sums() -> "list[Column]":
-    """Of groups that are records only, or (without a topic) no records."""
+    """Groups that are records only, or (without a topic) no records."""
     from pyspark.sql import functions as f
 
     good = f.col("topic").isNotNull()

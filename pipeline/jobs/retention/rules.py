@@ -23,7 +23,7 @@ class SegmentUse:
     """First offset of the file."""
     messages: int
     bytes: int
-    """Of its records."""
+    """Total size of its records."""
     file_bytes: int
     """What deleting it gives back."""
     first_ms: int | None

@@ -35,9 +35,9 @@ SHOWN: Final = (
 """Columns of a line, when none are named."""
 ROWS_MAX: Final = 5000
 BYTES_MAX: Final = "16m"
-"""Of one batch of lines."""
+"""Maximum of one batch of lines."""
 FILE_BYTES_MAX: Final = "512m"
-"""Of one batch of Parquet, so that a start far back is done in steps."""
+"""Maximum of one batch of Parquet, so that a start far back is done in steps."""
 LINES_EVERY_S: Final = 0.25
 FILES_EVERY_S: Final = 10.0
 LOOK_S: Final = 1
