@@ -15,7 +15,6 @@ data that is saved, shrunk and run elsewhere: a function cannot be.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
@@ -32,10 +31,9 @@ from rocketbed.chaos.scenario.plan import (
     Shape,
     Weather,
 )
-from rocketbed.chaos.scenario.step import After, At, Every, Step, Trigger, parse_step, unknown
+from rocketbed.chaos.scenario.step import After, At, Every, Step, Trigger, parse_step
 from rocketbed.chaos.scenario.swarm import swarm_weather
-from rocketbed.chaos.scenario.units import parse_duration, parse_size
-from rocketbed.chaos.scenario.verbs import VERBS
+from rocketbed.chaos.scenario.verb_methods import Handle, VerbMethods, seconds_of
 
 T = TypeVar("T")
 
@@ -44,16 +42,6 @@ s: Final = 1.0
 ms: Final = 0.001
 KiB: Final = 1 << 10
 MiB: Final = MIB
-
-
-@dataclass(slots=True)
-class Handle:
-    """A step that others may come after."""
-
-    label: str
-
-    def __str__(self) -> str:
-        return f"@{self.label}"
 
 
 class Scenario:
@@ -123,7 +111,7 @@ class Scenario:
             keys=keys,
             batch=float(batch),
             ordered=ordered,
-            timeout_s=_seconds(timeout),
+            timeout_s=seconds_of(timeout),
         )
 
     def consumers(
@@ -160,7 +148,7 @@ class Scenario:
 
     def calm(self, *, at: float = 60.0, drain: float = 30.0) -> None:
         """When all faults end, and how long the healed cluster is watched."""
-        self._storm_s, self._calm_s = _seconds(at), _seconds(drain)
+        self._storm_s, self._calm_s = seconds_of(at), seconds_of(drain)
 
     def expect(
         self,
@@ -172,24 +160,24 @@ class Scenario:
         """What is promised beyond the checks that always run."""
         self._expect = Expect(
             loss=loss,
-            rto_s=None if rto is None else _seconds(rto),
-            progress=None if progress is None else (progress[0], _seconds(progress[1])),
+            rto_s=None if rto is None else seconds_of(rto),
+            progress=None if progress is None else (progress[0], seconds_of(progress[1])),
         )
 
     # --- steps
 
     def at(self, seconds: float) -> "Verbs":
         """At a time since the load began."""
-        return Verbs(self, At(_seconds(seconds)))
+        return Verbs(self, At(seconds_of(seconds)))
 
     def after(self, step: Handle | str, seconds: float = 0.0) -> "Verbs":
         """Some time after another step was done."""
-        return Verbs(self, After(str(step).removeprefix("@"), _seconds(seconds)))
+        return Verbs(self, After(str(step).removeprefix("@"), seconds_of(seconds)))
 
     def every(self, seconds: float, *, jitter: float = 0.0, until: float | None = None) -> "Verbs":
         """Again and again."""
-        end = None if until is None else _seconds(until)
-        return Verbs(self, Every(_seconds(seconds), _seconds(jitter), end))
+        end = None if until is None else seconds_of(until)
+        return Verbs(self, Every(seconds_of(seconds), seconds_of(jitter), end))
 
     def when(self, condition: str) -> "Verbs":
         """Once something is observed: `isr<2`, `lag>64KiB`, `acked>=1000`, `down==1`, `t>5s`."""
@@ -255,43 +243,15 @@ class Scenario:
         return Handle(step.label)
 
 
-class Verbs:
-    """What may follow a trigger: each verb of `chaos.scenario.verbs` is a method.
-
-    Arguments: the target, behind it the second target where there is one, the verb's words by name
-    (`slow_fsync=300 * ms`, `one_way=True`), and `for_`, `p`, `label`.
-    """
+class Verbs(VerbMethods[Handle]):
+    """What may follow a trigger of a scenario."""
 
     def __init__(self, scenario: Scenario, trigger: Trigger) -> None:
         self._scenario = scenario
         self._trigger = trigger
 
-    def __getattr__(self, name: str) -> Callable[..., Handle]:
-        if name not in VERBS:
-            raise ScenarioError(unknown("fault", name, VERBS))
-
-        def add(
-            target: Handle | str = "",
-            second: Handle | str = "",
-            *,
-            label: str = "",
-            for_: float | None = None,
-            p: float = 1.0,
-            **words: object,
-        ) -> Handle:
-            step = Step(
-                trigger=self._trigger,
-                verb=name,
-                target=str(target),
-                second=str(second),
-                words=_words(name, words),
-                share=p,
-                for_s=None if for_ is None else _seconds(for_),
-                label=label,
-            )
-            return self._scenario._add(step)
-
-        return add
+    def _take(self, step: Step) -> Handle:
+        return self._scenario._add(step)
 
 
 def family(
@@ -322,39 +282,6 @@ def family(
         source=source or inspect.getsourcefile(function) or "",
         make=make,
     )
-
-
-def _seconds(value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ScenarioError(f"{value!r} is no time; write 3 * s or 200 * ms")
-    return round(float(value), 6)
-
-
-def _words(verb: str, words: Mapping[str, object]) -> dict[str, Any]:
-    """Arguments as a step holds them."""
-    takes = VERBS[verb].takes
-    held: dict[str, Any] = {}
-    for name, value in words.items():
-        word = name.replace("_", "-")
-        if word not in takes:
-            raise ScenarioError(unknown(f"argument of {verb}()", name, list(takes)))
-        if value is None or value is False:
-            continue
-        parse = takes[word]
-        if parse is None:
-            if value is not True:
-                raise ScenarioError(f"{verb}({name}={value!r}): it is True or False")
-            held[word] = True
-        elif parse is parse_duration and not isinstance(value, str):
-            held[word] = _seconds(value)  # type: ignore[arg-type]
-        elif parse is parse_size and isinstance(value, int):
-            held[word] = value
-        else:
-            try:
-                held[word] = parse(str(value))
-            except ValueError as error:
-                raise ScenarioError(f"{verb}({name}={value!r}): {error}") from None
-    return held
 
 
 def _fields(step: Step) -> dict[str, Any]:

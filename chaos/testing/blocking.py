@@ -14,7 +14,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import trio
 
-from rocketbed.chaos.scenario.step import Step
+from rocketbed.chaos.scenario.step import At, Step, Trigger
+from rocketbed.chaos.scenario.verb_methods import VerbMethods
 from rocketbed.chaos.testing.clients import TIMEOUT_S, TopicConsumer, TopicProducer, Value
 from rocketbed.chaos.testing.cluster import SETTLE_S, Cluster
 from rocketbed.chaos.testing.errors import ClusterFailed, NotReady
@@ -269,8 +270,10 @@ class BlockingFault:
         return self._chaos.take(self.step)
 
 
-class BlockingChaos:
+class BlockingChaos(VerbMethods[BlockingFault]):
     """`Chaos` without `await`: `with chaos.during(chaos.kill("leader")): ...`"""
+
+    _trigger: Trigger = At(0.0)
 
     def __init__(self, cluster: BlockingCluster) -> None:
         self._cluster = cluster
@@ -279,13 +282,11 @@ class BlockingChaos:
     def _inner(self) -> Chaos:
         return Chaos(self._cluster.inner)
 
-    def __getattr__(self, name: str) -> Callable[..., BlockingFault]:
-        make = getattr(Chaos(Cluster()), name)
+    def _take(self, step: Step) -> BlockingFault:
+        return BlockingFault(self, Chaos(Cluster())._take(step).step)
 
-        def fault(*args: Any, **words: Any) -> BlockingFault:
-            return BlockingFault(self, make(*args, **words).step)
-
-        return fault
+    def _unknown(self, name: str) -> Exception:
+        return Chaos(Cluster())._unknown(name)
 
     def step(self, text: str) -> BlockingFault:
         """A step as scenarios have it, without its time."""

@@ -6,17 +6,17 @@ names = await chaos.partition("leader", "others", for_=3.0)
 
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.generator import GENERATED
-from rocketbed.chaos.scenario.scenario import Scenario, Verbs
-from rocketbed.chaos.scenario.step import At, Step, parse_step, unknown
+from rocketbed.chaos.scenario.step import At, Step, Trigger, parse_step, unknown
+from rocketbed.chaos.scenario.verb_methods import VerbMethods
 from rocketbed.chaos.scenario.verbs import VERBS
 from rocketbed.chaos.testing.cluster import Cluster
 from rocketbed.chaos.testing.errors import TestingError
@@ -45,8 +45,10 @@ class Fault:
         return [] if held is None else held.done.names
 
 
-class Chaos:
+class Chaos(VerbMethods[Fault]):
     """What breaks the cluster of a test; the fixture `chaos`."""
+
+    _trigger: Trigger = At(0.0)
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -56,12 +58,12 @@ class Chaos:
         """The trial behind it. Raises `NotReady` outside the body."""
         return self._cluster.stage
 
-    def __getattr__(self, name: str) -> Callable[..., Fault]:
-        if name.startswith("_") or name not in VERBS:
-            known = [*VERBS, "during", "storm", "mend", "check", "step"]
-            raise AttributeError(unknown("fault", name, known))
-        collector = _Collector(self)
-        return cast(Callable[..., Fault], getattr(Verbs(cast(Scenario, collector), At(0.0)), name))
+    def _take(self, step: Step) -> Fault:
+        return Fault(self, parse_step(str(step)))
+
+    def _unknown(self, name: str) -> Exception:
+        known = [*VERBS, "during", "storm", "mend", "check", "step"]
+        return AttributeError(unknown("fault", name, known))
 
     def step(self, text: str) -> Fault:
         """A step as scenarios have it, without its time: `disk leader slow-fsync 300ms for 5s`."""
@@ -121,13 +123,3 @@ def place_of(frame: FrameType | None) -> str:
     if caller is None:
         return ""
     return f"{os.path.relpath(caller.f_code.co_filename)}:{caller.f_lineno}"
-
-
-class _Collector:
-    """Takes the step that `Verbs` makes."""
-
-    def __init__(self, chaos: Chaos) -> None:
-        self._chaos = chaos
-
-    def _add(self, step: Step) -> Fault:
-        return Fault(self._chaos, parse_step(str(step)))

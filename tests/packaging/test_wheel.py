@@ -20,7 +20,7 @@ PLUGIN_TEST = """
 import bench, chaos as own, node, pipeline, replication, routing
 import pytest
 
-pytestmark = pytest.mark.rocketbed(brokers=2, repl="sync")
+pytestmark = pytest.mark.rocketbed(brokers=3, repl="sync")
 
 
 async def test_orders(cluster, chaos):

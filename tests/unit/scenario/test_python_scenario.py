@@ -9,6 +9,8 @@ from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.library import all_scenarios, scenario_names
 from rocketbed.chaos.scenario.scenario import family
 from rocketbed.chaos.scenario.toml import read_toml
+from rocketbed.chaos.scenario.verb_methods import VerbMethods
+from rocketbed.chaos.scenario.verbs import VERBS
 
 
 def sync_failover(sc: Scenario) -> None:
@@ -167,3 +169,8 @@ def test_unknown_names_have_a_nearest() -> None:
         load_scenario("abort-fil")
     with pytest.raises(ScenarioError, match="shipped are abort-file"):
         load_scenario("xyzzy")
+
+
+def test_a_type_checker_knows_each_verb() -> None:
+    named = {name for name in VerbMethods.__annotations__ if not name.startswith("_")}
+    assert named == set(VERBS)
