@@ -176,3 +176,16 @@ def test_a_users_program_is_checked_against_our_types(environment: Path, project
     (project / "wrong.py").write_text(TYPED.replace('kill("leader")', 'kil("leader")'))
     said = run(*checker, "wrong.py", cwd=project, good=False)
     assert 'has no attribute "kil"' in said
+
+
+def test_a_wheel_made_from_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "tools", cwd=tmp_path)
+    python = tmp_path / "tools" / "bin" / "python"
+    run(python, "-m", "pip", "install", "-q", "hatchling", cwd=tmp_path)
+    run(python, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path / "sdist", cwd=ROOT)
+    (source,) = (tmp_path / "sdist").glob("*.tar.gz")
+    made = tmp_path / "made"
+    run(python, "-m", "pip", "wheel", "-q", "--no-deps", "-w", made, source, cwd=tmp_path)
+    (again,) = made.glob("*.whl")
+    names = [sorted(zipfile.ZipFile(file).namelist()) for file in (wheel, again)]
+    assert names[0] == names[1]
