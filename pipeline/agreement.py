@@ -66,7 +66,9 @@ def second_judge(
     if verify is None:
         return None
     if importlib.util.find_spec("pyspark") is None:
-        raise click.UsageError("--verify spark needs pyspark: install rocketbed[spark]")
+        raise click.UsageError(
+            "--verify spark needs pyspark: install rocketbed with its extra, rocketbed[spark]"
+        )
     return lambda directory, judgement: verify_run(directory, judgement, say)
 
 

@@ -38,7 +38,7 @@ class Message:
     body: bytes
     _: KW_ONLY
     tag: str | None = None
-    """One word by which consumers choose."""
+    """Tag by which consumers filter."""
     keys: Sequence[str] = ()
     """Words under which the message can be found again; none has a blank in it."""
     properties: Mapping[str, str] = field(default_factory=dict)

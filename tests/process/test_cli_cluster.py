@@ -125,7 +125,7 @@ def test_a_cluster_keeps_its_data_until_it_is_removed(shell: Shell) -> None:
     assert "has a cluster already" in up(shell) + shell.errors
     assert shell.client("pull", "-t", "T").rstrip().endswith("kept")
     up(shell)
-    assert "every member runs already" in shell.errors
+    assert "every member is already running" in shell.errors
     shell.cluster("down", "--remove")
     assert not shell.directory.exists()
     shell.cluster("status", code=1)

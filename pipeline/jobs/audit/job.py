@@ -41,7 +41,7 @@ class AuditOptions:
     topics: tuple[str, ...] = ()
     """Only these; empty for all."""
     top: int = 20
-    """How many hot keys and tags."""
+    """How many hot keys and tags to report."""
 
 
 @dataclass(slots=True)

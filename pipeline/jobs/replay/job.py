@@ -87,7 +87,7 @@ class ReplayOptions:
     rate: float | None = None
     """Messages a second, of all tasks together."""
     create_topics: bool = False
-    """Make topics that the target lacks."""
+    """Create topics that the target lacks."""
     retry_timeout_ms: int = 30_000
     """A message that the target has not taken after this long ends the replay."""
 

@@ -56,7 +56,7 @@ class TailOptions:
     start: str = "latest"
     """`earliest` or `latest`; a checkpoint counts more."""
     once: bool = False
-    """End when all is read that is there now."""
+    """Exit once everything stored now has been read."""
     as_json: bool = False
     """Lines of JSON."""
     checkpoint: Path | None = None

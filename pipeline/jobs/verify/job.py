@@ -63,7 +63,7 @@ class VerifyOptions:
     requirement: Path | None = None
     """What may be gone, from the testbed."""
     copies: int = 1
-    """How many replicas have to hold an acknowledged message."""
+    """How many replicas must hold an acknowledged message."""
     leaders: dict[str, str] = field(default_factory=dict)
     """Broker -> replica whose log counts."""
     ordered_topics: tuple[str, ...] = ()
