@@ -259,7 +259,7 @@ class Admin:
         except (ClientError, RemotingError) as exc:
             if topic is None:
                 raise NotFound(
-                    f"no message {message_id}: {exc}; a producer's id needs the topic too"
+                    f"no message {message_id}: {exc}; for a producer's id give the topic too"
                 ) from exc
         found = await self.messages_by_unique_key(topic, message_id)
         if not found:
@@ -311,7 +311,7 @@ class Admin:
         for name in wanted:
             if name not in table:
                 known = ", ".join(sorted(table)) or "none"
-                raise ClientError(f"no broker is called {name}; registered: {known}")
+                raise ClientError(f"unknown broker {name}; registered brokers: {known}")
             if MASTER_ID in table[name].broker_addrs:
                 found[name] = table[name].broker_addrs[MASTER_ID]
             elif brokers is not None:
@@ -328,5 +328,5 @@ class Admin:
                     return
                 await trio.sleep(LOOK_S)
         raise ClientError(
-            f"topic {topic} was made, but after {ROUTED_S:g} s the nameserver does not route it yet"
+            f"topic {topic} was created, but has no route at the nameserver after {ROUTED_S:g} s"
         )

@@ -57,7 +57,7 @@ def make_selector(choice: Choice, start: int) -> QueueSelector:
         return LeastLatency(start)
     if choice == "fault_isolation":
         return FaultIsolation(start)
-    raise ValueError(f"no such choice of queues: {choice}")
+    raise ValueError(f"unknown queue selector: {choice}")
 
 
 def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:

@@ -162,9 +162,11 @@ class Connection:
         if pending.response is not None:
             return pending.response
         if self.is_closed:
-            raise ConnectionLost(f"connection to {self.remote_text} ended before its answer")
+            raise ConnectionLost(
+                f"connection to {self.remote_text} closed before the answer arrived"
+            )
         raise RequestTimeout(
-            f"no answer from {self.remote_text} to request {command.code} in {timeout_s:g} s"
+            f"no answer from {self.remote_text} to request {command.code} within {timeout_s:g} s"
         )
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ NOBODY = "127.0.0.1:1"
         ("send --body x", "--topic"),
         ("send -t bad! --body x", "letters, digits"),
         ("send -t T --body x --timeout 0", "positive"),
-        ("send -t T --body x --key=a\u0001b", "characters 1 and 2"),
+        ("send -t T --body x --key=a\u0001b", "characters U+0001 and U+0002"),
         ("pull -t T --commit", "needs --group"),
         ("pull -t T --from committed", "needs --group"),
         ("pull -t T --from yesterday", "'yesterday' must be first, last"),
@@ -107,7 +107,7 @@ def test_queues_by_name_and_number() -> None:
         ("0", "exists on several brokers: a/0, b/0"),
         ("7", "does not exist: a/0, b/0, b/1"),
         ("c/0", "does not exist"),
-        ("x", "a queue id is needed"),
+        ("x", "expected ID or BROKER/ID"),
     ):
         with pytest.raises(BadMessage, match=reason):
             parse_queue(text, queues)

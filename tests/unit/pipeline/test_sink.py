@@ -128,13 +128,13 @@ def test_a_row_that_was_read_can_be_written() -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"body": [b""]}, "row 10 of partition 1: the body has to be bytes, at least one"),
-        ({"body": [None]}, "at least one"),
+        ({"body": [b""]}, "row 10 of partition 1: the body must be non-empty bytes"),
+        ({"body": [None]}, "must be non-empty bytes"),
         ({"body": [b"x"], "topic": ["no blanks"]}, "letters, digits"),
-        ({"body": [b"x"], "keys": [["a b"]]}, "without blanks"),
+        ({"body": [b"x"], "keys": [["a b"]]}, "without spaces"),
         ({"body": [b"x"], "properties": [[("p", None)]]}, "property p has no text"),
-        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "x")]]}, "sets UNIQ_KEY itself"),
-        ({"body": [bytes(5 << 20)]}, "over 4194304"),
+        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "x")]]}, "set by the client: UNIQ_KEY"),
+        ({"body": [bytes(5 << 20)]}, "the limit is 4194304"),
     ],
 )
 def test_rows_that_cannot_be_messages(columns: dict[str, list[Any]], reason: str) -> None:
