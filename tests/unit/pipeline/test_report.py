@@ -204,7 +204,7 @@ def test_settings_name_what_to_read_once() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("export", "say where to: --out DIR"),
+        ("export", "no output: give --out DIR"),
         ("export --out /tmp/nowhere", "--store DIR"),
         ("export --store /s --out /tmp/x --conf nonsense", "KEY=VALUE"),
         ("export --store /s --out /tmp/x --mode maybe", "--mode"),
