@@ -200,6 +200,8 @@ class Slave:
         start = await self.find_start()
         if start is None:
             return 0
+        # With the first message in place the report is above 0, to which a RocketMQ master would
+        # send its last segment only (replication.md 1.7).
         if start.data:
             self.log.append_raw(start.offset, start.data)
         return start.offset

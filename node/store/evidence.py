@@ -57,6 +57,7 @@ def gather(parts: StoreParts) -> Evidence:
     if mark is None or not trusted or flushed is None:
         known = mark.offset if mark is not None and trusted else UNKNOWN
     else:
+        # F is overwritten without fsync, so an old value may be found; W is a lower bound too.
         known = max(flushed, mark.offset)
     return Evidence(
         mark=mark,
