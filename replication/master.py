@@ -3,8 +3,8 @@
 The log is shipped to its written end, as RocketMQ does. What differs from it on purpose: an empty
 slave is served from the first segment rather than the last file (`last_file` gives upstream's
 way); the first report only asks and acknowledges nothing, since a slave of another history may
-send it before anyone has compared; a slave that asks for bytes we do not have is closed and told
-in the log, not left with heartbeats for ever; a report beyond our end is no acknowledgement.
+send it before anyone has compared; a slave that asks for bytes we do not have is closed, with
+a log line, not left with heartbeats for ever; a report beyond our end is no acknowledgement.
 """
 
 from collections.abc import Awaitable, Callable

@@ -4,7 +4,7 @@ The protocol only knows positions, so a slave whose log has other bytes than its
 follow blindly for ever: a master that lost its tail in a power cut and went on is such a case.
 Ours therefore asks, by its first report, for a last piece of what it already has, and compares it
 before it appends or acknowledges anything; a real master serves that as well. Logs that differ, or
-a master that has less than we do, are refused and told, at every attempt (design.md 13); a slave
+a master that has less than we do, are refused and logged at every attempt (design.md 13); a slave
 that was given a cutter looks for the last common record instead (`replication.prefix`), cuts its
 log there, keeping what it cuts, and follows.
 """

@@ -31,7 +31,7 @@ class Checkpointer:
         self.lock = trio.Lock()
         """Held while the mark rises, and while the log is cut."""
         self.leaving: set[str] = set()
-        """Topics that are being deleted: every mark from now on says that they are gone."""
+        """Topics being deleted: every mark written meanwhile records them as deleted."""
 
     async def run(self) -> None:
         """Raise the mark until cancelled. Raises `StoreFailed`."""

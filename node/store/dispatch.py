@@ -107,7 +107,7 @@ class Dispatcher:
                 self._wake = trio.Event()
 
     def step(self) -> int:
-        """Dispatch up to `SLICE` entries; how many it were. Never raises for the disk's sake."""
+        """Dispatch up to `SLICE` entries; returns how many. Never raises a disk error."""
         if self._unfinished:
             return self._finish()
         limit = self._limit.value
@@ -133,7 +133,7 @@ class Dispatcher:
         return self._finish()
 
     def _finish(self) -> int:
-        """Write what was put; where the disk has no room, this is tried again later."""
+        """Write what was put; on a full disk this is retried later."""
         entries = self._unfinished
         try:
             self._parts.queues.write_pending()

@@ -37,9 +37,9 @@ class RecoveryReport:
     was_clean: bool = False
     """The last stop was clean."""
     took_over: bool = False
-    """The durable mark was not believed: another broker, a restore or a hand was here."""
+    """The durable mark was not trusted: something else changed the directory."""
     reason: str = ""
-    """Why it was not believed."""
+    """Why it was not trusted."""
     scanned_from: int = 0
     end: int = 0
     """End of the log after recovery."""
@@ -170,7 +170,7 @@ class Recovery:
         )
 
     async def _resume(self, evidence: Evidence) -> int:
-        """Go on from our own mark; the offset below which the log is known to be on disk."""
+        """Continue from our own mark; returns the offset below which the log is known durable."""
         parts, mark = self._parts, evidence.mark
         assert mark is not None
         # `abort` before `clean` goes: a crash in between must not leave a directory without
@@ -194,7 +194,7 @@ class Recovery:
         return _FOREVER if evidence.same_boot else evidence.flushed
 
     async def _take_over(self, evidence: Evidence) -> int:
-        """Begin anew with a directory that is not as we left it."""
+        """Take over a directory that is not as we left it."""
         parts = self._parts
         fresh = not parts.log.segments.starts and not any(parts.queues.all())
         self.report.took_over = not fresh

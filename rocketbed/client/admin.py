@@ -65,7 +65,7 @@ class Admin:
         nameservers: str | Sequence[str],
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Nothing is connected yet. Raises `BadMessage` for addresses that are none.
+        """Nothing is connected yet. Raises `BadMessage` for malformed addresses.
 
         All methods raise `RequestRefused` for an answer that is not success, other `ClientError`
         when no one can be asked, and `RemotingError` when no answer came.
@@ -225,7 +225,7 @@ class Admin:
             await self._send(address, command, f"create group {config.group_name}")
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Forget a consumer group on every master, with its committed offsets unless told not."""
+        """Delete a consumer group on every master, by default with its committed offsets."""
         header = DeleteGroupRequest(groupName=group, cleanOffset=offsets)
         for address in (await self._masters(None)).values():
             await self.ask(
