@@ -65,7 +65,7 @@ def test_up_send_pull_query_status_down(shell: Shell) -> None:
     assert shell.client("topic create", "Orders", "--queues", "2") == (
         "topic Orders: 2 queues on broker-a\n"
     )
-    assert "see `rocketbed topic update`" in (
+    assert "change it with `rocketbed topic update`" in (
         shell.client("topic create", "Orders", code=1) + shell.errors
     )
     sent = shell.client(
