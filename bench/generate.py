@@ -39,11 +39,15 @@ AHEAD_MAX: Final = 64 << 20
 @click.option("--messages", default=0, help="How many messages, instead of --mib.")
 @click.option("--segment-mib", default=128, show_default=True)
 @click.option("--topics", default=8, show_default=True)
-@click.option("--queues", default=4, show_default=True, help="Of each topic.")
+@click.option("--queues", default=4, show_default=True, help="Queues per topic.")
 @click.option("--body", default=416, show_default=True, help="Mean size of a body, in bytes.")
 @click.option("--index/--no-index", default=True, show_default=True)
-@click.option("--history", type=click.Path(path_type=Path), help="Also what producers were told.")
-@click.option("--rate", default=0, help="Messages a second; as fast as it can without.")
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    help="Also write the history of producers to this file.",
+)
+@click.option("--rate", default=0, help="Messages per second; default: as fast as possible.")
 @click.option("--seed", default=1, show_default=True)
 def main(
     out: Path,

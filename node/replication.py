@@ -1,7 +1,7 @@
 """Replication of one node: its log, its roles, and where a slave's copies go (design.md 11).
 
 Every role listens on the replication port, so that a slave may feed another. A slave follows the
-address in its configuration (`haMasterAddress`), else the one it is told (`set_master`), which a
+address in its configuration (`haMasterAddress`), else the one given by `set_master`, which a
 nameserver's answer gives.
 """
 

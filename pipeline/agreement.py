@@ -1,4 +1,4 @@
-"""`--verify spark`: a run is judged a second time, by `pipeline verify` in a process of its own.
+"""`--verify spark`: a run is checked a second time, by `pipeline verify` in its own process.
 
 The two share the history and the files, and no code: one reads with the testbed's checkers, the
 other with Spark. So they have to agree. Where one finds something in a family of checks and the
@@ -66,7 +66,9 @@ def second_judge(
     if verify is None:
         return None
     if importlib.util.find_spec("pyspark") is None:
-        raise click.UsageError("--verify spark needs pyspark: install rocketbed[spark]")
+        raise click.UsageError(
+            "--verify spark needs pyspark: install rocketbed with its extra, rocketbed[spark]"
+        )
     return lambda directory, judgement: verify_run(directory, judgement, say)
 
 
@@ -81,7 +83,7 @@ def verify_run(directory: Path, judgement: Judgement, say: Callable[[str], None]
     try:
         path = write_requirement(directory)
     except Exception as error:
-        return not_run(TITLE, UNIT, f"what the run requires cannot be told: {error!r}")
+        return not_run(TITLE, UNIT, f"the requirement of the run cannot be determined: {error!r}")
     report = directory / VERIFY_FILE
     report.unlink(missing_ok=True)
     code = _run(directory, path, report)

@@ -128,10 +128,10 @@ def _which(path: str, at: int, data: bytes, reason: str) -> str:
     for line in data.splitlines(keepends=True):
         try:
             if line.strip() and not isinstance(json.loads(line), dict):
-                raise ValueError("it is no object")
+                raise ValueError("not a JSON object")
         except ValueError as error:
             shown = line[:SHOWN].decode(errors="replace").strip()
-            return f"the history {path} has a line at byte {at} that is no row: {error}: {shown!r}"
+            return f"the history {path} has an invalid line at byte {at}: {error}: {shown!r}"
         at += len(line)
     return f"the history {path} has a row with a field of another type: {reason}"
 

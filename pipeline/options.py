@@ -161,19 +161,19 @@ class Options:
                 try:
                     values[attribute] = read(str(text))
                 except ValueError as exc:
-                    raise OptionError(f"option {spelling}={text!r}: give {exc}") from None
+                    raise OptionError(f"option {spelling}={text!r}: expected {exc}") from None
             else:
                 valid = ", ".join(sorted(row[0] for row in _TABLE))
-                raise OptionError(f"rocketbed has no option {name}; it has: {valid}")
+                raise OptionError(f"unknown option {name}; options: {valid}")
         return cls(**values, other=other)
 
     def __post_init__(self) -> None:
         low, high = self.start_offset, self.end_offset
         if low is not None and high is not None and low > high:
-            raise OptionError(f"startOffset {low} is behind endOffset {high}")
+            raise OptionError(f"startOffset {low} is after endOffset {high}")
         low, high = self.start_timestamp, self.end_timestamp
         if low is not None and high is not None and low > high:
-            raise OptionError(f"startTimestamp {low} is behind endTimestamp {high}")
+            raise OptionError(f"startTimestamp {low} is after endTimestamp {high}")
 
 
 _TABLE: Final[tuple[tuple[str, str, Callable[[str], Any]], ...]] = (

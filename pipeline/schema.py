@@ -189,7 +189,7 @@ def check_columns(view: str, names: Sequence[str], corrupt: str = CORRUPT) -> No
             f"the view {view} of rocketbed has no column {', '.join(unknown)}; it has: {valid}"
         )
     if len(set(names)) != len(names):
-        raise SchemaError(f"a column stands twice in the schema: {', '.join(names)}")
+        raise SchemaError(f"duplicate column in the schema: {', '.join(names)}")
 
 
 def arrow_schema(

@@ -100,6 +100,8 @@ class MasterConnection:
         end = log.written.value
         last_segment = (end - 1) - (end - 1) % log.segment_size
         start = max(end - STEP_SIZE, last_segment, log.min_offset, 1)
+        # A RocketMQ master counts the first report as an acknowledgement, so it must not be above
+        # what is on disk.
         if self._slave.report_flushed:
             start = min(start, max(log.flushed.value, log.min_offset, 1))
         return start
@@ -131,6 +133,7 @@ class MasterConnection:
             )
         self._unanswered = 0
         self._next += len(frame.data)
+        # Compare before appending: a frame may begin in our log and go beyond its end.
         own = self._own_end - frame.offset
         if own > 0:
             self._compare(frame.offset, frame.data[:own])
@@ -148,6 +151,7 @@ class MasterConnection:
             return
         if offset != self._next:
             raise OffsetMismatch(f"the master stands at {offset}, this slave at {self._next}")
+        # While comparing, one heartbeat proves nothing (see `UNANSWERED_MAX`).
         if offset < self._own_end:
             self._unanswered += 1
             if self._unanswered >= UNANSWERED_MAX:

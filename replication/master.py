@@ -3,8 +3,8 @@
 The log is shipped to its written end, as RocketMQ does. What differs from it on purpose: an empty
 slave is served from the first segment rather than the last file (`last_file` gives upstream's
 way); the first report only asks and acknowledges nothing, since a slave of another history may
-send it before anyone has compared; a slave that asks for bytes we do not have is closed and told
-in the log, not left with heartbeats for ever; a report beyond our end is no acknowledgement.
+send it before anyone has compared; a slave that asks for bytes we do not have is closed, with
+a log line, not left with heartbeats for ever; a report beyond our end is no acknowledgement.
 """
 
 from collections.abc import Awaitable, Callable
@@ -219,6 +219,7 @@ class SlaveConnection:
         if not offsets:
             return self._master.board.acks.get(self._key, 0)
         end = self._log.written.value
+        # Never an acknowledgement: this master has lost what the slave holds, or never had it.
         if max(offsets) > end:
             raise SlaveRefused(
                 f"it reports {max(offsets)}, our log ends at {end}: it holds what"
@@ -227,6 +228,8 @@ class SlaveConnection:
         return offsets[-1]
 
     async def _read_reports(self) -> None:
+        # Only reports after the first one reach the board: the first is a question, and its sender
+        # may hold another history's bytes below that offset.
         board = self._master.board
         while True:
             data: bytes | bytearray = b""
@@ -280,6 +283,8 @@ class SlaveConnection:
         self.position = start + len(data)
 
     async def _send_from_file(self, start: int, size: int) -> None:
+        # Pinned over both awaits: retention may delete the segment between head and body, and a
+        # head without its bytes would break the stream.
         with self._log.pinned(start) as (file, at):
             await self._stream.send_all(encode_transfer_head(start, size))
             await self._world.network.send_file(self._stream, file, at, size)

@@ -192,7 +192,7 @@ class MetadataSync:
 
     async def _ask(self, connection: Connection, code: int) -> bytes | None:
         """The body of an answer; None when the master does not have this (codes differ by
-        release), which is told once."""
+        release), which is logged once."""
         response = await connection.request(request(code))
         if response.code == ResponseCode.SUCCESS:
             return response.body

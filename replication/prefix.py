@@ -96,6 +96,7 @@ class PrefixSearch:
             raise CutRefused(f"{parted.reason}; but it is a slave itself, so nothing is cut for it")
         last = await self._cutter.last_record(parted.offset)
         first = 0 if parted.first == 1 else parted.first
+        # The whole record must lie in the compared range: fewer equal bytes may be chance.
         if last is not None and last.start >= first:
             return last
         if parted.first <= self.floor:

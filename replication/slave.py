@@ -4,7 +4,7 @@ The protocol only knows positions, so a slave whose log has other bytes than its
 follow blindly for ever: a master that lost its tail in a power cut and went on is such a case.
 Ours therefore asks, by its first report, for a last piece of what it already has, and compares it
 before it appends or acknowledges anything; a real master serves that as well. Logs that differ, or
-a master that has less than we do, are refused and told, at every attempt (design.md 13); a slave
+a master that has less than we do, are refused and logged at every attempt (design.md 13); a slave
 that was given a cutter looks for the last common record instead (`replication.prefix`), cuts its
 log there, keeping what it cuts, and follows.
 """
@@ -200,6 +200,8 @@ class Slave:
         start = await self.find_start()
         if start is None:
             return 0
+        # With the first message in place the report is above 0, to which a RocketMQ master would
+        # send its last segment only (replication.md 1.7).
         if start.data:
             self.log.append_raw(start.offset, start.data)
         return start.offset

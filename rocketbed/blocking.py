@@ -73,23 +73,25 @@ class Portal:
     def open(self) -> None:
         """Start the thread and enter the client. Raises what entering raised."""
         if self._thread is not None:
-            raise ClientError("a client is entered once; make another one")
+            raise ClientError("a client can be entered only once; create a new one")
         self._thread = threading.Thread(target=self._run, name="rocketbed client", daemon=True)
         self._thread.start()
         if not self._began.wait(START_S):
-            raise ClientError(f"the client's thread did not begin in {START_S:g} s")
+            raise ClientError(f"the client's thread did not start within {START_S:g} s")
         if self._token is None:
             self._thread.join()
-            raise self._failure or ClientError("the client ended at once")
+            raise self._failure or ClientError("the client ended immediately")
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function of the client in its thread; its result, or what it raised."""
         if self._token is None or self._closing is None:
-            raise ClientError("the client is not open: use it within `with`")
+            raise ClientError("the client is not open: use it in a `with` block")
         try:
             return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as exc:
-            raise ClientError(f"the client has ended: {self._failure or 'it was closed'}") from exc
+            raise ClientError(
+                f"the client is closed: {self._failure or 'close was called'}"
+            ) from exc
 
     def close(self) -> None:
         """Leave the client and end the thread. Raises what the client's own tasks raised."""

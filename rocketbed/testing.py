@@ -1,4 +1,4 @@
-"""The pytest plugin: a cluster, and what breaks it, for tests of one's own.
+"""The pytest plugin: a cluster, and fault injection, for tests of other programs.
 
     import pytest
     pytestmark = pytest.mark.rocketbed(brokers=3, flush="sync", repl="sync", seeds=20)
@@ -78,24 +78,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rocketbed", "clusters under chaos (rocketbed)")
     add = group.addoption
     add("--rb-backend", metavar="NAMES", help="backends, such as sim,process (default: sim)")
-    add("--rb-seeds", metavar="N", help="so many seeds for each test, on every backend")
-    add("--rb-seed", metavar="S", help="this seed; with --rb-seeds the first one")
-    add("--rb-replay", metavar="FILE", help="run what a failed test left behind, and only that")
+    add("--rb-seeds", metavar="N", help="number of seeds for each test, on every backend")
+    add("--rb-seed", metavar="S", help="seed; with --rb-seeds the first one")
+    add("--rb-replay", metavar="FILE", help="replay the failed run in this file")
     add("--rb-report", metavar="DIR", help="where runs and replay files go (default: .rocketbed)")
     add(
         "--rb-keep",
         metavar="WHICH",
         default=OPTIONS["rb_keep"],
-        help="whose runs are kept: failed, all, none (default: failed)",
+        help="which runs to keep: failed, all, none (default: failed)",
     )
     add(
         "--rb-shrink",
         action="store_true",
         default=None,
         dest="rb_shrink",
-        help="look for a smaller plan that fails the same way (default: in simulation)",
+        help="shrink failing plans (default: in simulation only)",
     )
-    add("--no-rb-shrink", action="store_false", default=None, dest="rb_shrink", help="do not")
+    add(
+        "--no-rb-shrink", action="store_false", default=None, dest="rb_shrink", help="do not shrink"
+    )
     add("--rb-budget", metavar="TIME", default=OPTIONS["rb_budget"], help=BUDGET_HELP)
 
 
@@ -155,7 +157,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Any:
-    """A failure is told as it was where it happened."""
+    """A failure is reported with its traceback in the test process."""
     outcome = yield  # the old kind of wrapper: the only one that every version of pytest knows
     if call.when == "call" and _is_ours(item) and _IMPLEMENTATION in sys.modules:
         sys.modules[_IMPLEMENTATION].tell(item, call, outcome.get_result())
@@ -181,8 +183,7 @@ def _plugin() -> Any:
         return importlib.import_module(_IMPLEMENTATION)
     except ModuleNotFoundError as error:
         raise _Unusable(
-            f"tests with a cluster need more than the client ({error}): pip install"
-            " 'rocketbed[chaos]'"
+            f"tests with a cluster need the testbed ({error}): pip install 'rocketbed[chaos]'"
         ) from None
 
 
@@ -212,7 +213,7 @@ def rb_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def rb_seed(request: pytest.FixtureRequest) -> int:
-    """The number that decides all that is drawn."""
+    """The seed of every random choice."""
     return int(_given(request))
 
 
@@ -230,7 +231,7 @@ def cluster(_rb_trial: Any) -> Any:
 
 @pytest.fixture
 def chaos(_rb_trial: Any) -> Any:
-    """What breaks it: `Chaos` in async tests, `BlockingChaos` in others."""
+    """Fault injection: `Chaos` in async tests, `BlockingChaos` in others."""
     return _rb_trial.chaos
 
 

@@ -29,7 +29,7 @@ class BadSetting(RoutingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameserverConfig:
-    """Everything a nameserver is told."""
+    """Configuration of a nameserver."""
 
     host: str = "0.0.0.0"
     """Address to listen on (`bindAddress`)."""
@@ -55,7 +55,7 @@ def read_settings(settings: Mapping[str, str]) -> tuple[NameserverConfig, list[s
     warnings = []
     for key, text in settings.items():
         if key in UNUSED:
-            warnings.append(f"{key} is a setting of RocketMQ that has no effect here")
+            warnings.append(f"{key} is a setting of RocketMQ that has no effect in rocketbed")
             continue
         attribute = KEYS.get(key)
         if attribute is None:
@@ -69,10 +69,10 @@ def read_settings(settings: Mapping[str, str]) -> tuple[NameserverConfig, list[s
 def _parse(key: str, text: str, kind: object) -> object:
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise BadSetting(f"{key}={text}: true or false is needed")
+            raise BadSetting(f"{key}={text}: must be true or false")
         return text.lower() == "true"
     if kind is int:
         if not text.isdigit() or (key == "listenPort" and int(text) > 65_535):
-            raise BadSetting(f"{key}={text}: a number is needed")
+            raise BadSetting(f"{key}={text}: must be a number")
         return int(text)
     return text

@@ -105,7 +105,7 @@ def _table_in_place() -> None:
     edit="a file of another length than its row's is an error, whatever made it so",
     caught_by=("C1", "L0", "L1"),
     family="power-lone",
-    targets={_LOAD: "6aa057b740dc11c0"},
+    targets={_LOAD: "5ba7dc483906026a"},
 )
 def _empty_segment_fatal() -> None:
     def load(self: Any, *, key: str, tolerant: bool = False) -> list[str]:
@@ -124,7 +124,7 @@ def _empty_segment_fatal() -> None:
     edit="the lock is asked for once recovery is done",
     caught_by=("S18",),
     family="abort-file",
-    targets={_OPEN: "41924830a98fd253"},
+    targets={_OPEN: "8b67604c51b9d507"},
 )
 def _lock_after_recovery() -> None:
     async def open_store(cls: Any, world: Any, config: Any, topics: Any = None) -> Any:

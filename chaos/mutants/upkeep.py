@@ -29,7 +29,7 @@ _BEGIN = "rocketbed.node.store.commitlog:CommitLog.begin"
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
     caught_by=("S11", "S11m", "S5", "A2", "S13", "A1"),
     family="power-lone",
-    targets={_RAISE: "b57e09c589af4819"},
+    targets={_RAISE: "4979f3d8ea776020"},
 )
 def _checkpoint_before_data() -> None:
     async def raise_mark(self: Any) -> bool:
@@ -54,7 +54,7 @@ def _checkpoint_before_data() -> None:
     edit="`abort` is removed before the last dispatch and flush",
     caught_by=("S12", "S12a", "SI", "S3", "S5"),
     family="abort-file",
-    targets={_CLOSE: "d275a7f9a0815bad", _REMOVE: "6242aa43854bab9f"},
+    targets={_CLOSE: "dd5c488e4d9db6cf", _REMOVE: "6242aa43854bab9f"},
 )
 def _abort_removed_early() -> None:
     async def close(self: Any) -> None:
@@ -76,7 +76,7 @@ def _abort_removed_early() -> None:
     edit="the room for the filler is forgotten, which then takes what there is",
     caught_by=("S1", "S9", "SI", "C1", "R1"),
     family="abort-file",
-    targets={_ADD: "3677f2f6e6fe3ef7", _FIT: "25eaa7c055b1d394", _ROLL: "d4c052a657ab74c4"},
+    targets={_ADD: "93610d422e7a4bab", _FIT: "25eaa7c055b1d394", _ROLL: "d4c052a657ab74c4"},
 )
 def _roll_off_by_one() -> None:
     def roll(self: Any) -> None:

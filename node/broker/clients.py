@@ -2,7 +2,7 @@
 
 A client is a connection that said its id. It is forgotten when it unregisters, when its
 connection ends, or when it was silent for two minutes; the other members of its consumer groups
-are told at once, so that they share the queues anew.
+are notified at once, so that they rebalance the queues.
 """
 
 from dataclasses import dataclass, field

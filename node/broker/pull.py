@@ -274,7 +274,8 @@ class Puller:
     def _send_records(
         self, response: Command, connection: Connection, result: GetResult, command: Command
     ) -> Command | None:
-        """Send what the page cache holds; let a task of its own fetch what it does not."""
+        """Send what the page cache holds; what it does not hold is read in a separate task."""
+        # A read from the device would block the loop, and with it every connection.
         records = self._store.read_cached(result.ranges)
         if records is not None:
             self._send(response, connection, records, result)

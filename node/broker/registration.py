@@ -55,7 +55,7 @@ class Registration:
     def __init__(
         self, world: World, config: NodeConfig, topics: Topics, set_master: SetMaster
     ) -> None:
-        """`set_master` is told a slave's master: replication and remoting address."""
+        """`set_master` gets the addresses of a slave's master: replication and remoting."""
         self._world = world
         self._config = config
         self._topics = topics
@@ -144,7 +144,7 @@ class Registration:
     async def _watch_master(self, connection: Connection, address: Address) -> None:
         """Until this nameserver has another master than it named last.
 
-        One that does not know the question (4.x) is told who we are again instead, every second
+        One that does not know the request (4.x) gets our registration again instead, every second
         while it has named no master.
         """
         config = self._config

@@ -180,6 +180,7 @@ class Sender:
         sent, self._sent = self._sent, []
         if run is None or not sent:
             return
+        # Commit before any answer: queue offsets are provisional until the write.
         try:
             self._store.commit(run)
         except PutFailed as exc:
@@ -221,6 +222,8 @@ class Sender:
         except Refused as exc:
             return answer(command, exc.code, str(exc))
         topic = decision.topic
+        # A topic that was just created: a record must not be on disk before its topic is, or a
+        # recovery that takes the directory over would drop it (T14).
         if not self._topics.is_durable(topic):
             self._hold(topic, command, connection)
             return None

@@ -27,13 +27,13 @@ def _text(text: str) -> str:
 
 def _name(text: str) -> str:
     if not text or any(character in text for character in " ;,@\t"):
-        raise ValueError("has to be a name without blanks, commas, semicolons and @")
+        raise ValueError("must be a name without spaces, commas, semicolons or @")
     return text
 
 
 def _host(text: str) -> str:
     if not text or any(character in text for character in " ;,/"):
-        raise ValueError("has to be one address")
+        raise ValueError("must be a single address")
     return text
 
 
@@ -41,21 +41,21 @@ def _integer(text: str, *, low: int = 0, high: int = 2**63 - 1) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise ValueError("has to be a whole number") from None
+        raise ValueError("must be an integer") from None
     if not low <= number <= high:
-        raise ValueError(f"has to lie in {low}..{high}")
+        raise ValueError(f"must be between {low} and {high}")
     return number
 
 
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("has to be true or false")
+        raise ValueError("must be true or false")
     return text.lower() == "true"
 
 
 def _one_of(text: str, *, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
-        raise ValueError(f"has to be one of {', '.join(allowed)}")
+        raise ValueError(f"must be one of {', '.join(allowed)}")
     return text
 
 
@@ -70,7 +70,7 @@ def _hours_as_ms(text: str) -> int:
 def _hours(text: str) -> tuple[int, ...]:
     parts = [part for part in text.replace(",", ";").split(";") if part.strip()]
     if not parts:
-        raise ValueError("has to be hours from 00 to 23, separated by ;")
+        raise ValueError("must be hours from 00 to 23, separated by ;")
     return tuple(_integer(part.strip(), high=23) for part in parts)
 
 

@@ -25,7 +25,7 @@ class ConfigError(RocketbedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Everything a node is told. Times in milliseconds unless the name says so."""
+    """Configuration of a node. Times in milliseconds unless the name says so."""
 
     store: StoreConfig
     """The files: where, how large, how flushed, how long kept."""
@@ -40,9 +40,9 @@ class NodeConfig:
     nameservers: tuple[Address, ...] = ()
     """Where to register, all of them (`namesrvAddr`, separated by `;` or `,`)."""
     ip1: str = "127.0.0.1"
-    """Address that clients are told (`brokerIP1`); RocketMQ guesses an interface, we do not."""
+    """Address announced to clients (`brokerIP1`). RocketMQ guesses an interface; we do not."""
     ip2: str = ""
-    """Address that slaves are told (`brokerIP2`); empty: `ip1`."""
+    """Address announced to slaves (`brokerIP2`); empty: `ip1`."""
     bind_address: str = "0.0.0.0"
     """Address the ports listen on (`bindAddress`); `rocketbed node` also dials from it, if it is
     one specific address."""
@@ -115,7 +115,7 @@ class NodeConfig:
 
     @property
     def ha_address(self) -> str:
-        """`host:port` that slaves are told."""
+        """`host:port` announced to slaves."""
         return f"{self.ip2 or self.ip1}:{self.ha_port}"
 
     @property
@@ -124,7 +124,7 @@ class NodeConfig:
 
     @property
     def address(self) -> str:
-        """`host:port` that clients are told."""
+        """`host:port` announced to clients."""
         return f"{self.ip1}:{self.listen_port}"
 
     @property
@@ -157,7 +157,7 @@ def settings_from_options(options: Sequence[str]) -> list[Setting]:
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {option}: has to be key=value")
+            raise ConfigError(f"--set {option}: expected KEY=VALUE")
         settings.append(Setting(key.strip(), value.strip(), "--set"))
     return settings
 
@@ -176,7 +176,7 @@ def make_config(
         if setting.key in KEYS:
             last[setting.key] = setting
         elif setting.key in UNUSED_KEYS:
-            warnings.append(f"{setting.source}: {setting.key} has no effect here")
+            warnings.append(f"{setting.source}: {setting.key} is accepted but has no effect")
         else:
             raise ConfigError(f"{setting.source}: {_unknown(setting.key)}")
     node: dict[str, object] = {}
@@ -233,12 +233,12 @@ def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
         raise ConfigError(f"{where}: {why}")
 
     if config.is_slave and config.broker_id == 0:
-        fail("brokerId", "0 is the master's; a SLAVE needs another")
+        fail("brokerId", "0 is reserved for the master; a SLAVE needs another id")
     if not config.is_slave and config.broker_id != 0:
-        fail("brokerId", f"a {config.broker_role} has to be 0, or set brokerRole=SLAVE")
+        fail("brokerId", f"must be 0 for {config.broker_role}; for a slave set brokerRole=SLAVE")
     if config.property_filter:
         fail("enablePropertyFilter", "SQL92 filters are not supported")
     if config.in_sync_replicas < 1:
-        fail("inSyncReplicas", "at least 1, the master itself")
+        fail("inSyncReplicas", "must be at least 1 (the master itself counts)")
     if config.listen_port and config.ha_port in (config.listen_port, config.listen_port - 2):
-        fail("haListenPort", "the port is taken by listenPort or the port two below it")
+        fail("haListenPort", "conflicts with listenPort or with listenPort - 2")

@@ -31,7 +31,7 @@ class Checkpointer:
         self.lock = trio.Lock()
         """Held while the mark rises, and while the log is cut."""
         self.leaving: set[str] = set()
-        """Topics that are being deleted: every mark from now on says that they are gone."""
+        """Topics being deleted: every mark written meanwhile records them as deleted."""
 
     async def run(self) -> None:
         """Raise the mark until cancelled. Raises `StoreFailed`."""
@@ -54,6 +54,8 @@ class Checkpointer:
             if not self._dispatcher.settled:
                 return False
             end = parts.dispatched.value
+            # The snapshot before the fsyncs: traffic goes on meanwhile, and counts taken later
+            # would promise entries that no fsync has covered (T1).
             mark = self._snapshot(end)
             try:
                 parts.index.write()
@@ -62,9 +64,11 @@ class Checkpointer:
                 await self._sync_derived()
                 await parts.pool.sync_names()
                 parts.world.mark("store.mark_backed")
+                # F before W, durably: a crash in between must not leave W above F.
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
                 await parts.marks.store(replace(mark, index_filled_ms=parts.index.filled_ms))
+                # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:
                 if exc.errno not in (errno.ENOSPC, errno.EDQUOT):

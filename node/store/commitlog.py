@@ -72,6 +72,7 @@ class CommitLog:
         assert run.start == self.written.value, "a run is committed before another begins"
         if not run.entries:
             return
+        # Segments first: a full disk then refuses the run before any of its bytes is in the log.
         self._make_room(run)
         began = trio.current_time()
         try:
@@ -85,8 +86,10 @@ class CommitLog:
             self._world.log.warning(
                 "store.slow_write", seconds=round(self.last_write_s, 3), offset=run.start
             )
+        # Offsets are taken only now: a write that failed must leave no gap in a queue.
         self.tail.next_queue_offsets.update(run.queue_offsets)
         self.last_store_ms = run.now_ms
+        # The ring before `written`, so that it never lacks what may be dispatched.
         if self.on_appended is not None:
             self.on_appended(run.entries)
         self.written.advance(run.position)
@@ -124,6 +127,7 @@ class CommitLog:
         Raises `CorruptRecord` when `offset` is not the end of this log, `OSError` from the disk.
         """
         if not self.segments.starts and self.written.value == self.flushed.value:
+            # An empty log begins where the master begins to send, not at 0.
             self.written.reset(offset)
             self.flushed.reset(offset)
         if offset != self.written.value:
@@ -180,6 +184,8 @@ class CommitLog:
             await file.sync()
         finally:
             file.close()
+        # A run may have made this segment itself while we waited; renaming over it would lose its
+        # records.
         if self.segments.end == start and not disk.exists(path):
             disk.rename(temporary, path)
             self.segments.starts.append(start)

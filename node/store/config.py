@@ -18,7 +18,7 @@ BATCH_UNIT = 46
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Everything a store is told. Sizes in bytes, times in milliseconds unless the name says so."""
+    """Configuration of a store. Sizes in bytes, times in milliseconds unless the name says so."""
 
     root: str
     """Directory of the store (`storePathRootDir`)."""

@@ -41,7 +41,7 @@ class UnitQueue:
         self._pending = bytearray()
 
     def load(self, *, tolerant: bool) -> list[str]:
-        """Find the segments; the names of files that are none (see `SegmentRow.load`)."""
+        """Find the segments; returns the names of other files (see `SegmentRow.load`)."""
         return self.row.load(key=self.setting, tolerant=tolerant)
 
     @property

@@ -28,6 +28,8 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     log, marks = parts.log, parts.marks
     log.cuts += 1
     mark = replace(marks.mark, cut_to=offset, clean=None)
+    # W and F come down before a byte of the log is zeroed: else a crash in between would leave a
+    # log that is shorter than they promise, which a boot takes for damage.
     if marks.mark.offset > offset:
         await _lower_mark(parts, offset, record_start)
         mark = replace(marks.mark, cut_to=offset)
@@ -38,6 +40,7 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     parts.world.mark("store.cut_recorded")
     start = log.segments.start_of(offset)
     if log.segments.has(offset):
+        # Zeros on disk before the cut is taken off the record, or the old records come back (T4).
         log.segments.zero(offset, start + log.segment_size)
         await log.segments.sync(start)
     parts.world.mark("store.cut_zeroed")
@@ -58,6 +61,8 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
     parts.index.write()
     await parts.index.sync()
     index = parts.index.mark_at(offset, lambda at: store_ms_at(parts, at))
+    # F before W: a boot that resumes the cut still holds the log to the F it read, and would take
+    # what is cut for damage. The other way round W stands in for F, and nothing has changed yet.
     await parts.witnesses.store_checkpoint(Checkpoint())
     await parts.marks.store_flushed(min(offset, parts.log.flushed.value), durable=True)
     await parts.marks.update(

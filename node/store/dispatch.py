@@ -78,6 +78,8 @@ class Dispatcher:
     def push(self, entries: list[Entry]) -> None:
         """Take the entries of a commit. Above the watermark dispatch some at once."""
         if self._lost:
+            # Only at the end of what was dispatched may the ring begin again; anywhere else the
+            # records in between would be skipped.
             if self._parts.dispatched.value != entries[0].physical_offset:
                 return
             self._lost = False
@@ -105,7 +107,7 @@ class Dispatcher:
                 self._wake = trio.Event()
 
     def step(self) -> int:
-        """Dispatch up to `SLICE` entries; how many it were. Never raises for the disk's sake."""
+        """Dispatch up to `SLICE` entries; returns how many. Never raises a disk error."""
         if self._unfinished:
             return self._finish()
         limit = self._limit.value
@@ -125,17 +127,20 @@ class Dispatcher:
             return 0
         self._parts.queues.put_all(entries)
         self._parts.index.put_all(entries)
+        # From here on these entries are only written, never put again: a second put after a full
+        # disk would index their keys twice.
         self._unfinished = entries
         return self._finish()
 
     def _finish(self) -> int:
-        """Write what was put; where the disk has no room, this is tried again later."""
+        """Write what was put; on a full disk this is retried later."""
         entries = self._unfinished
         try:
             self._parts.queues.write_pending()
             self._parts.index.drain()
         except OSError as exc:
             return self._stop(f"consume queues or index cannot be written: {exc.strerror}")
+        # `dispatched` rises only once queues and index are written: W is taken from it.
         self._unfinished = []
         self.stuck = ""
         self.last = entries[-1]

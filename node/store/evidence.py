@@ -1,7 +1,7 @@
-"""Whether the durable mark of a directory can be believed (store.md 8.6, Boot).
+"""Whether the durable mark of a directory can be trusted (store.md 8.6, Boot).
 
-Pure reading: nothing is changed here. Another broker, a restore from a backup or a hand may have
-been in the directory since we wrote the mark; any trace of that and the mark counts for nothing.
+Pure reading: nothing is changed here. Another broker, a restore from a backup or an operator may
+have changed the directory since we wrote the mark; any trace of that invalidates the mark.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class Evidence:
     """What a boot finds, and what it concludes."""
 
     mark: Mark | None
-    """The stored mark, believed or not."""
+    """The stored mark, trusted or not."""
     trusted: bool
     reason: str
-    """Why the mark is not believed."""
+    """Why the mark is not trusted."""
     was_clean: bool
     """No abort file: the last stop was clean, or another broker's was."""
     same_boot: bool
@@ -57,6 +57,7 @@ def gather(parts: StoreParts) -> Evidence:
     if mark is None or not trusted or flushed is None:
         known = mark.offset if mark is not None and trusted else UNKNOWN
     else:
+        # F is overwritten without fsync, so an old value may be found; W is a lower bound too.
         known = max(flushed, mark.offset)
     return Evidence(
         mark=mark,
@@ -71,7 +72,7 @@ def gather(parts: StoreParts) -> Evidence:
 
 
 def _doubt(parts: StoreParts, mark: Mark | None, abort: AbortFile | None) -> str:
-    """Why the mark cannot be believed, empty if it can."""
+    """Why the mark cannot be trusted; empty if it can."""
     if mark is None:
         return "there is no durable mark of rocketbed here"
     if abort is not None:

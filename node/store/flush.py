@@ -67,6 +67,7 @@ class Flusher:
         """Bring everything written so far to disk; its end. Raises `StoreFailed`."""
         async with self.lock:
             log = self._parts.log
+            # Taken before the fsync: what is written while it runs may not be covered by it.
             end = log.written.value
             if end <= log.flushed.value and not log.segments.dirty:
                 return end
@@ -74,8 +75,11 @@ class Flusher:
             try:
                 for start in sorted(log.segments.dirty):
                     await log.segments.sync(start)
+                # The data of a new segment is lost with its name if the directory is not synced.
                 await self._parts.pool.sync_names()
             except OSError as exc:
+                # No retry: Linux marks the failed pages clean, so the next fsync would succeed
+                # without them (T10).
                 raise StoreFailed(
                     f"fsync in {log.segments.directory} failed: {exc.strerror}. What was written"
                     f" above offset {log.flushed.value} may not be on disk, so this node stops and"
@@ -108,5 +112,6 @@ class Flusher:
         try:
             await self._parts.marks.store_flushed(self.known(end))
         except OSError as exc:
+            # An older F is true as well; recovery only learns less from it.
             self._parts.world.log.warning("store.flushed_mark_not_written", error=exc.strerror)
         self._parts.log.flushed.advance(end)

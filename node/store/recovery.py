@@ -37,9 +37,9 @@ class RecoveryReport:
     was_clean: bool = False
     """The last stop was clean."""
     took_over: bool = False
-    """The durable mark was not believed: another broker, a restore or a hand was here."""
+    """The durable mark was not trusted: something else changed the directory."""
     reason: str = ""
-    """Why it was not believed."""
+    """Why it was not trusted."""
     scanned_from: int = 0
     end: int = 0
     """End of the log after recovery."""
@@ -103,6 +103,7 @@ class Recovery:
         parts.world.mark("store.recovery_scan")
         end, reason = await self._scan(start, flushed)
         await self._end_log(end, reason, flushed)
+        # Before the last rise of W, in `_finish`: its fsync has to cover these bytes (T10).
         if evidence.trusted and not evidence.was_clean:
             await self._write_again(evidence.flushed)
         await self._finish()
@@ -169,9 +170,11 @@ class Recovery:
         )
 
     async def _resume(self, evidence: Evidence) -> int:
-        """Go on from our own mark; the offset below which the log is known to be on disk."""
+        """Continue from our own mark; returns the offset below which the log is known durable."""
         parts, mark = self._parts, evidence.mark
         assert mark is not None
+        # `abort` before `clean` goes: a crash in between must not leave a directory without
+        # either, which would look like another broker's clean stop.
         await parts.witnesses.store_abort(mark.store_id)
         await parts.marks.update(clean=None)
         parts.log.segments.remove_suspects()
@@ -191,7 +194,7 @@ class Recovery:
         return _FOREVER if evidence.same_boot else evidence.flushed
 
     async def _take_over(self, evidence: Evidence) -> int:
-        """Begin anew with a directory that is not as we left it."""
+        """Take over a directory that is not as we left it."""
         parts = self._parts
         fresh = not parts.log.segments.starts and not any(parts.queues.all())
         self.report.took_over = not fresh
@@ -226,6 +229,8 @@ class Recovery:
             )
             ends = parts.queues.find_ends(start, thorough=True, deleted={})
         count, total = parts.queues.totals(ends)
+        # In this order, a crash between any two leads to the same scan or a longer one: F, W,
+        # checkpoint, and our `abort`, which vouches for the mark, last.
         await parts.marks.store_flushed(None, durable=True)
         await parts.marks.store(replace(mark, queue_count=count, queue_total=total))
         await parts.witnesses.store_checkpoint(Checkpoint())
@@ -407,5 +412,6 @@ class Recovery:
         parts.queues.correct_min(parts.log.min_offset)
         report.end = parts.log.written.value
         self._dispatcher.restart()
+        # The scan is over: from here on F follows the fsyncs again.
         self._flusher.floor = 0
         await self._checkpointer.raise_mark()

@@ -64,7 +64,7 @@ class Retention:
             self._parts.world.log.warning("store.disk_full", full=full, used=usage.used_percent)
 
     def _delete(self, usage: DiskUsage) -> int:
-        """Delete from the oldest on; how many segments."""
+        """Delete segments, oldest first; returns how many."""
         config, segments = self._parts.config, self._parts.log.segments
         at_once = self._at_once(usage)
         if not (at_once or self._manual_rounds or self._in_hour(config) or self._tight(usage)):

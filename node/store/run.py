@@ -186,6 +186,7 @@ class Run:
             or size > tail.record_max
         ):
             raise self._too_large(body_length, properties_length, size)
+        # Room for a blank record must remain, or the segment's end could not be marked.
         if self.position + size + BLANK_SIZE > self._segment_end:
             self._roll()
         position = self.position
@@ -295,6 +296,7 @@ class Run:
                 or size > self._tail.record_max
             ):
                 raise self._too_large(len(item.body), len(item.properties) + crc, size)
+        # Roll before the first message: a roll within the batch would split it over two segments.
         self._fit(sum(sizes))
         added = []
         for item in items:

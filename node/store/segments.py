@@ -71,6 +71,7 @@ class SegmentRow:
                 self.suspects.append(start)
             elif problem and not (start == found[-1] and self._length(start) == 0):
                 raise BadStoreDirectory(problem)
+            # Empty and the last by name: a crash between create and extend, harmless (T12).
             elif problem:
                 self.suspects.append(start)
             else:
@@ -94,6 +95,7 @@ class SegmentRow:
 
     def remove_suspects(self) -> None:
         """Unlink what a power loss left of unsynced segments, from the last to the first."""
+        # The last first: a crash in between must not leave a hole, which stops the next boot.
         for start in reversed(self.suspects):
             self._world.log.warning("store.unsynced_segment_removed", path=self.path(start))
             self._pool.remove(self.path(start))
@@ -182,6 +184,7 @@ class SegmentRow:
 
     def drop_from(self, offset: int) -> None:
         """Unlink, from the last to the first, every segment that begins at or after `offset`."""
+        # The last first: a crash in between must not leave a hole, which stops the next boot.
         while self.starts and self.starts[-1] >= offset:
             self.remove(self.starts[-1])
 

@@ -78,6 +78,8 @@ class MessageStore:
         try:
             for directory in (config.root, config.log_dir):
                 store._parts.pool.make_dir(directory)
+            # Before anything is read: RocketMQ locks last, and two brokers may recover one
+            # directory (T13).
             store._lock = world.disk.lock(f"{config.root}/lock")
             if store._lock is None:
                 raise StoreLocked(
@@ -183,6 +185,8 @@ class MessageStore:
             self._release()
             return
         parts.log.drop_unused()
+        # `abort` goes last: `clean` vouches for the checkpoint only once W is at the end, and a
+        # crash before the unlink leaves a directory that is recovered as after a crash.
         if await self._checkpointer.raise_mark():
             checkpoint = parts.witnesses.checkpoint_bytes().hex()
             await parts.marks.update(clean=checkpoint)

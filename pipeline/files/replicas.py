@@ -39,13 +39,15 @@ def parse_paths(text: str) -> list[Replica]:
             continue
         broker, slash, replica = name.partition("/")
         if not broker or not root or (slash and not replica):
-            raise OptionError(f"path {piece!r}: write it as broker/replica=root")
+            raise OptionError(f"path {piece!r}: expected broker/replica=root")
         replicas.append(Replica(broker, replica or broker, root))
     if not replicas:
         raise OptionError("option path is missing: the root of a store, or broker/replica=root,...")
     names = [(replica.broker, replica.name) for replica in replicas]
     if len(set(names)) < len(names):
-        raise OptionError(f"two stores have the same name in path {text!r}: name them apart")
+        raise OptionError(
+            f"two stores have the same name in path {text!r}: give them different names"
+        )
     return replicas
 
 

@@ -2,8 +2,8 @@
 
 Framing does not depend on what is asked for: whether bytes are a record is decided by magic, the
 position that the record claims, and its lengths, for every read alike, so that any two reads of a
-stretch see the same records. Behind bytes that are none the reader looks for the next place where a
-whole record stands.
+stretch see the same records. After bytes that are not a record the reader looks for the next place
+where a whole record stands.
 """
 
 from collections.abc import Iterator

@@ -63,7 +63,7 @@ def plan_view(options: Options, wanted: Wanted, ends: Sequence[tuple[Replica, in
     }
     for name, is_given in given.items():
         if is_given and name not in _FILTERS[options.view]:
-            raise OptionError(f"view={options.view} cannot be narrowed by {name}")
+            raise OptionError(f"view={options.view} does not support option {name}")
     if options.view == "consumequeue":
         return _shared(_queue_parts([each for each, _ in ends], wanted), options.split_bytes)
     if options.view == "index":

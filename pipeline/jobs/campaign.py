@@ -119,9 +119,11 @@ def _open(out: Path, options: CampaignOptions) -> None:
         if known is None:
             write_whole(path, json.dumps(same) + "\n")
     except (OSError, ValueError) as error:
-        raise PipelineError(f"{out} cannot hold a campaign: {error}") from error
+        raise PipelineError(f"cannot use {out} for a campaign: {error}") from error
     if known is not None and not options.resume:
-        raise WrongUsage(f"{out} holds a campaign: --resume goes on with it, or give another --out")
+        raise WrongUsage(
+            f"{out} already holds a campaign: continue it with --resume, or give another --out"
+        )
     if known is not None and known != same:
         raise WrongUsage(f"{out} holds a campaign of {known}, not of {same}: give another --out")
 
@@ -172,7 +174,7 @@ def _judge(job: Job, rows: list[dict[str, Any]], wanted: Sequence[tuple[int, boo
         _finding(job, "not-repeatable", "seeds that took another way the second time", other)
     missing = len(set(wanted) - {(row["seed"], row["again"]) for row in rows})
     if missing:
-        raise PipelineError(f"{missing} runs left no result; --resume runs them")
+        raise PipelineError(f"{missing} runs have no result; run them with --resume")
 
 
 def _finding(job: Job, name: str, title: str, rows: list[dict[str, Any]]) -> None:

@@ -60,7 +60,7 @@ class JobSettings:
     def source_options(self) -> dict[str, str]:
         """Options for `spark.read.format("rocketbed")`. Raises `WrongUsage`."""
         if bool(self.stores) == bool(self.endpoints):
-            raise WrongUsage("say what to read: --store DIR (once or more) or --endpoints ADDRESS")
+            raise WrongUsage("no input: give --store DIR (repeatable) or --endpoints ADDRESS")
         where = {"endpoints": self.endpoints} if self.endpoints else {"path": ",".join(self.stores)}
         return {**where, "mode": self.mode}
 
@@ -102,7 +102,7 @@ class Job:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A part of the work that is told of and timed."""
+        """A part of the work that is reported and timed."""
         with self.report.phase(name), self.progress.phase(name):
             yield
 

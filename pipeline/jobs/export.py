@@ -5,7 +5,7 @@
 
 A part is one range of one broker's log, in bytes. It is written beside (`_staging`), renamed, and
 then entered in the manifest: files that the manifest does not name are not whole, so a reader other
-than Spark's own writer log has to go by it. A second run adds only what came since; one that has
+than Spark's own writer log has to go by it. A second run adds only new messages; one that has
 nothing to add changes nothing. The log up to its confirmed end never changes, so neither does a
 part.
 """
@@ -39,7 +39,7 @@ LEFT_OUT: Final = ("_corrupt",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What `export` is told beyond the common options."""
+    """Options of `export` beyond the common ones."""
 
     topics: tuple[str, ...] = ()
     """Only these; empty for all."""
@@ -72,7 +72,7 @@ def export(job: Job, options: ExportOptions) -> None:
     """Write what is new. Raises `PipelineError`, `WrongUsage`."""
     out = job.settings.out
     if out is None:
-        raise WrongUsage("say where to: --out DIR")
+        raise WrongUsage("no output: give --out DIR")
     logs = broker_logs(job.settings)
     note_inputs(job.report, logs)
     columns = exported_columns(job.settings.columns)
@@ -92,7 +92,7 @@ def exported_columns(chosen: tuple[str, ...]) -> tuple[str, ...]:
     from rocketbed.pipeline.schema import RECORDS
 
     if unknown := [name for name in chosen if name not in RECORDS]:
-        raise WrongUsage(f"no column {unknown[0]!r}; there are {', '.join(RECORDS)}")
+        raise WrongUsage(f"unknown column {unknown[0]!r}; available columns: {', '.join(RECORDS)}")
     return chosen or tuple(name for name in RECORDS if name not in LEFT_OUT)
 
 
@@ -105,7 +105,7 @@ def open_manifest(out: Path, asked: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         if others := [entry.name for entry in out.iterdir() if entry.name != LOCK]:
             raise WrongUsage(
-                f"{out} holds {others[0]} and no {MANIFEST}: give --out a directory of its own"
+                f"{out} holds {others[0]} and no {MANIFEST}: give --out another, empty directory"
             )
         manifest: dict[str, Any] = {"format": FORMAT, **asked, "parts": []}
         _save(out, manifest)
@@ -116,11 +116,11 @@ def open_manifest(out: Path, asked: dict[str, Any]) -> dict[str, Any]:
         if manifest["format"] != FORMAT:
             raise ValueError(f"its format is {manifest['format']}")
     except (ValueError, KeyError, TypeError) as error:
-        raise PipelineError(f"{path} cannot be used: {error}; export to another --out") from error
+        raise PipelineError(f"invalid manifest {path}: {error}; export to another --out") from error
     for key, value in asked.items():
         if known[key] != value:
             raise WrongUsage(
-                f"{out} was exported with {key} {known[key]}, now it is {value}: give another --out"
+                f"{out} was exported with {key}={known[key]}, not {value}: give another --out"
             )
     return manifest
 
@@ -147,7 +147,7 @@ def locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         file = open(out / LOCK, "w")  # noqa: SIM115 (closed below)
     except OSError as error:
-        raise PipelineError(f"{out} cannot be written: {error.strerror}") from error
+        raise PipelineError(f"cannot write to {out}: {error.strerror}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +167,7 @@ def _export_broker(
 ) -> Part | None:
     wanted = next_range(manifest, log)
     if wanted is None:
-        job.report.notes.append(f"{log.broker}: exported before, up to {log.end}; nothing is new")
+        job.report.notes.append(f"{log.broker}: already exported up to {log.end}; nothing new")
         return None
     start, end = wanted
     assert job.spark is not None  # started before the phase that it is not part of

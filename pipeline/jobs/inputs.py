@@ -57,9 +57,9 @@ def broker_logs(settings: JobSettings) -> list[BrokerLog]:
     from rocketbed.pipeline.files.splits import parse_paths
 
     if settings.endpoints:
-        raise WrongUsage("this job reads store directories: give --store DIR, once or more")
+        raise WrongUsage("this job reads store directories: give --store DIR (repeatable)")
     if not settings.stores:
-        raise WrongUsage("say what to read: --store DIR, once or more")
+        raise WrongUsage("no input: give --store DIR (repeatable)")
     by_broker: dict[str, list[Replica]] = {}
     for replica in parse_paths(",".join(settings.stores)):
         by_broker.setdefault(replica.broker, []).append(replica)

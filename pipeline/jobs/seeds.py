@@ -1,4 +1,4 @@
-"""One seed of a campaign: a process of its own, with limits, and what came of it.
+"""One seed of a campaign: its own process, with limits, and its result.
 
 A simulation that crashes, hangs or eats the memory is an answer (`crash`, `timeout`, `oom`), not a
 failed task that Spark would repeat. The process dies with the worker that started it.

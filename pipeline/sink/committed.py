@@ -1,6 +1,6 @@
 """`onlyCommitted=true`: of what exactly-once jobs wrote, just the messages that a marker lists.
 
-All other messages are given as ever. What is marked is read once, when the read is planned, so
+All other messages are returned as usual. What is marked is read once, when the read is planned, so
 that all tasks agree: a batch is there whole or not at all. The markers lie in the same store or
 cluster as the messages: with several brokers, in one of them, so the option `path` has to list the
 stores of all. A batch whose marker is not there does not count.

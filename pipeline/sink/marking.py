@@ -101,8 +101,8 @@ async def _queue(log: WireLog, job: str) -> MessageQueue | None:
     queues = await log.queues(topic)
     if len(queues) != 1:
         raise WireError(
-            f"marker topic {topic} has {len(queues)} queues, not 1: it was not made by this "
-            f"writer, so nobody can say which marker came first"
+            f"marker topic {topic} has {len(queues)} queues, not 1: it was not created by this "
+            f"writer, so the order of markers is unknown"
         )
     return queues[0]
 
@@ -144,4 +144,4 @@ async def _made_queue(options: SinkOptions, job: str, deadline: float) -> Messag
         except (ClientError, RemotingError) as exc:
             reason = str(exc)
         await trio.sleep(PAUSE_S)
-    raise SinkError(f"topic {topic} for markers cannot be made: {reason}")
+    raise SinkError(f"cannot create marker topic {topic}: {reason}")

@@ -56,7 +56,7 @@ class SinkOptions:
     retry_timeout_ms: int = 30_000
     """`retryTimeoutMs`: a message that no broker has taken after this long fails the task."""
     request_bytes: int = 1024 * 1024
-    """`requestBytes`: messages go out together up to so many bytes; 0: each alone."""
+    """`requestBytes`: messages are sent together, up to this many bytes; 0: one by one."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> Self:
@@ -64,19 +64,21 @@ class SinkOptions:
         texts = {name.lower(): value.strip() for name, value in given.items()}
         unknown = sorted(set(texts) - set(NAMES))
         if unknown:
-            raise SinkError(
-                f"unknown option {unknown[0]}; writing into topics knows {', '.join(NAMES)}"
-            )
+            raise SinkError(f"unknown option {unknown[0]}; options of writers: {', '.join(NAMES)}")
         if not texts.get("endpoints"):
-            raise SinkError("option endpoints is needed: the nameservers, host:port;host:port")
+            raise SinkError("option endpoints is required: nameservers as host:port;host:port")
         if texts.get("path"):
-            raise SinkError("a store directory is never written to; option endpoints is the target")
+            raise SinkError(
+                "a store directory cannot be written to; give the target as option endpoints"
+            )
         delivery = texts.get("delivery", EXACTLY_ONCE if streaming else AT_LEAST_ONCE)
         if delivery not in (AT_LEAST_ONCE, EXACTLY_ONCE):
-            raise SinkError(f"delivery is {AT_LEAST_ONCE} or {EXACTLY_ONCE}, not {delivery!r}")
+            raise SinkError(f"delivery must be {AT_LEAST_ONCE} or {EXACTLY_ONCE}, not {delivery!r}")
         job = texts.get("jobid", "")
         if job and (streaming or not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", job)):
-            raise SinkError("jobId is for batch jobs: up to 64 letters, digits, _ and -")
+            raise SinkError(
+                "jobId is only for batch jobs and may have up to 64 letters, digits, _ and -"
+            )
         number = _Numbers(texts)
         return cls(
             endpoints=texts["endpoints"],
@@ -108,5 +110,5 @@ class _Numbers:
         match = re.fullmatch(r"(\d{1,15})([kmg]?)b?", text)
         value = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else -1
         if not least <= value <= most:
-            raise SinkError(f"option {name}: a number from {least} to {most}, not {text!r}")
+            raise SinkError(f"option {name} must be a number from {least} to {most}, not {text!r}")
         return value

@@ -83,13 +83,13 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
                     f"column {name} is {kind}, not {' or '.join(COLUMNS[name])}: cast it"
                 )
         elif name not in SET_BY_BROKER:
-            raise SinkError(f"column {name} is no part of a message; there are: {known}")
+            raise SinkError(f"column {name} is not part of a message; allowed columns: {known}")
     if "body" not in columns:
-        raise SinkError(f"a column body is needed; there are: {known}")
+        raise SinkError(f"column body is required; allowed columns: {known}")
     if "topic" not in columns and not options.topic:
-        raise SinkError("neither a column topic nor the option topic says where rows go")
+        raise SinkError("no destination: add a column topic or set the option topic")
     if "broker" in columns and "queue_id" not in columns:
-        raise SinkError("column broker needs column queue_id beside it")
+        raise SinkError("column broker requires column queue_id")
 
 
 def outgoing(
@@ -148,7 +148,7 @@ def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:
     if not isinstance(given, str):
         pairs = dict(given)
         if wrong := sorted(name for name, value in pairs.items() if value is None):
-            raise BadMessage(f"property {wrong[0]} has no text")
+            raise BadMessage(f"property {wrong[0]} has no value")
         return pairs, None, ()
     stored = decode_properties(given)
     kept = {name: value for name, value in stored.items() if name not in NOT_COPIED}

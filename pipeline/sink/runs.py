@@ -1,6 +1,6 @@
 """Which messages of which queues: sets of queue offsets, kept as runs of neighbours.
 
-What a task has sent and was told to be stored is such a set. Messages that go out in one request
+The acknowledged messages of a task are such a set. Messages that go out in one request
 stand next to each other, so a batch of a million messages is a few thousand runs.
 """
 
@@ -59,7 +59,7 @@ class Runs:
         return {place: (runs[0][0], sum(runs[-1]) - 1) for place, runs in self.merged().items()}
 
     def pieces(self, runs_max: int) -> list["Runs"]:
-        """The set cut into sets of at most so many runs; at least one set."""
+        """Split into sets of at most that many runs; at least one set."""
         cut = [Runs()]
         left = runs_max
         for place, runs in self._runs.items():

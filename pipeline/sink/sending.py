@@ -35,7 +35,7 @@ LANES_MAX: Final = 16
 
 @dataclass(slots=True)
 class SendReport:
-    """What a task has sent and was told to be stored."""
+    """The messages that a task sent and the broker acknowledged."""
 
     rows: int = 0
     bytes: int = 0
@@ -109,7 +109,7 @@ class TaskSender:
             reason = outcome if isinstance(outcome, str) else _reason(outcome)
             if trio.current_time() + pause_s >= deadline:
                 raise SinkError(
-                    f"{self._describe(item)}: not taken within {self._limit_s:g} s: {reason}"
+                    f"{self._describe(item)}: not accepted within {self._limit_s:g} s: {reason}"
                 )
             if not isinstance(outcome, str):
                 self.report.doubtful += 0 if isinstance(outcome, Refused) else len(item.rows)
@@ -133,7 +133,7 @@ class TaskSender:
         except (ClientError, RemotingError) as exc:
             return str(exc)
         except trio.TooSlowError:
-            return f"no route of topic {item.topic} in time"
+            return f"no route for topic {item.topic} within the timeout"
 
     async def _queue(self, item: Request) -> MessageQueue:
         """Where to send a request now; another queue each time where the row names none."""
@@ -147,7 +147,7 @@ class TaskSender:
         if not queues:
             where = "" if item.queue_id is None else f" with queue {item.queue_id}"
             where += f" at {item.broker}" if item.broker else ""
-            raise ClientError(f"no broker{where} takes messages of topic {item.topic} now")
+            raise ClientError(f"no broker{where} accepts messages for topic {item.topic} now")
         self._turn += 1
         return queues[0 if item.queue_id is not None else self._turn % len(queues)]
 

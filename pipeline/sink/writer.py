@@ -69,7 +69,7 @@ class TopicWriter(DataSourceArrowWriter):
     def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:
         """Raises `SinkError` for options and columns that cannot be used."""
         if overwrite:
-            raise SinkError("topics are appended to, never replaced: mode('append')")
+            raise SinkError("topics can only be appended to: use mode('append')")
         self.options = SinkOptions.parse(options, streaming=False)
         check_columns(columns_of(schema), self.options)
 
@@ -93,7 +93,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, schema: "StructType", options: dict[str, str], *, overwrite: bool) -> None:
         """Raises `SinkError` for options and columns that cannot be used."""
         if overwrite:
-            raise SinkError("topics are appended to, never replaced: outputMode('append')")
+            raise SinkError("topics can only be appended to: use outputMode('append')")
         self.options = SinkOptions.parse(options, streaming=True)
         check_columns(columns_of(schema), self.options)
 
@@ -215,5 +215,5 @@ def _context() -> Any:
 
     context = TaskContext.get()
     if context is None:
-        raise SinkError("a writer runs in a task of Spark only")
+        raise SinkError("a writer can run only in a Spark task")
     return context

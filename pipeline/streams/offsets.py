@@ -74,14 +74,16 @@ class StreamOffset:
             if value["kind"] != kind:
                 raise StreamError(
                     f"{where} has offsets of kind {value['kind']}, this stream needs {kind}: "
-                    f"a stream over path cannot go on over endpoints, nor the other way round"
+                    f"a stream over path cannot continue over endpoints, or vice versa"
                 )
             marks = {
                 str(name): Mark(_whole(row[inner]), _whole(row.get("crc", 0)))
                 for name, row in value[outer].items()
             }
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise StreamError(f"{where} has no rocketbed offset: {exc!r} in {value!r}") from exc
+            raise StreamError(
+                f"{where} does not contain a rocketbed offset: {exc!r} in {value!r}"
+            ) from exc
         return cls(kind, marks)
 
 
@@ -100,7 +102,7 @@ def parse_starting(text: str, kind: str) -> str | StreamOffset:
     try:
         value = json.loads(text)
     except ValueError:
-        raise StreamError(f"{what} is earliest, latest or JSON, not {text!r}") from None
+        raise StreamError(f"{what} must be earliest, latest or JSON, not {text!r}") from None
     if isinstance(value, dict) and value and all(type(at) is int for at in value.values()):
         return StreamOffset(kind, {name: Mark(_natural(at, what)) for name, at in value.items()})
     return StreamOffset.parse(value, kind, where=what)
@@ -113,7 +115,7 @@ def check_names(known: Mapping[str, Mark], present: set[str], what: str) -> None
         raise StreamError(
             f"the checkpoint has offsets of {', '.join(foreign)}, but this stream reads "
             f"{', '.join(sorted(present)) or 'nothing'}: it belongs to another {what}; give each "
-            f"stream a checkpointLocation of its own"
+            f"stream its own checkpointLocation"
         )
 
 
@@ -140,7 +142,7 @@ def topic_of(name: str) -> str:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not an integer")
     return value
 
 

@@ -17,11 +17,11 @@ class StreamOptions:
     """`startingOffsets`: `earliest`, `latest` or JSON; counts without a checkpoint only."""
     bytes_max: int | None = None
     """`maxBytesPerTrigger`: of the log, for all brokers together; a batch takes at least one
-    record of each that has any. Over endpoints about so many: sizes are known after the pull."""
+    record of each that has any. Over endpoints only roughly: sizes are known after the pull."""
     rows_max: int | None = None
     """`maxRowsPerTrigger`: the same in records; over `path` those of all topics count."""
     partitions_min: int = 1
-    """`minPartitions`: cut a batch into at least so many tasks where it is long enough."""
+    """`minPartitions`: split a batch into at least this many tasks if it is long enough."""
     limit_s: float = RETRY_TIMEOUT_MS / 1000
     """`retryTimeoutMs`: how long a replica, a broker or a topic may be away or behind before it is
     an error."""
@@ -30,14 +30,14 @@ class StreamOptions:
     def of(cls, options: Options) -> "StreamOptions":
         """Raises `OptionError`."""
         if options.view != "records":
-            raise OptionError(f"a stream has view=records only, not {options.view}")
+            raise OptionError(f"a stream supports only view=records, not {options.view}")
         if is_flag(options, "onlycommitted"):
             raise OptionError(
-                "onlyCommitted is for batch reads: a stream passes messages before it can know "
+                "onlyCommitted is for batch reads: a stream emits messages before it can know "
                 "whether their batch will be marked; read uniq_key and properties and decide later"
             )
         if options.start_offset is not None or options.end_offset is not None:
-            raise OptionError("startOffset and endOffset are for batch reads: startingOffsets")
+            raise OptionError("startOffset and endOffset are for batch reads: use startingOffsets")
         return cls(
             starting=options.other.get("startingoffsets", "earliest"),
             bytes_max=_number(options, "maxbytespertrigger", "maxBytesPerTrigger"),
@@ -62,7 +62,7 @@ def is_flag(options: Options, name: str) -> bool:
     """Whether an option of `other` says true. Raises `OptionError`."""
     text = options.other.get(name, "false").strip().lower()
     if text not in ("true", "false"):
-        raise OptionError(f"option {name} is true or false, not {text!r}")
+        raise OptionError(f"option {name} must be true or false, not {text!r}")
     return text == "true"
 
 
@@ -75,5 +75,5 @@ def _number(options: Options, name: str, spelling: str, *, most: int = 1 << 60) 
     except ValueError:
         value = 0
     if not 1 <= value <= most:
-        raise OptionError(f"option {spelling}={text!r}: give a number from 1 to {most}")
+        raise OptionError(f"option {spelling}={text!r}: expected a number from 1 to {most}")
     return value

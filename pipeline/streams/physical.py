@@ -221,8 +221,8 @@ class PhysicalLog:
         """A mark of the user's: a record has to begin there. Raises `StreamError`."""
         if not any(self._asked(lambda one: may_begin(one, mark.at), self._brokers[name])):
             raise StreamError(
-                f"startingOffsets: no record of broker {name} begins at {mark.at}; take a "
-                f"physical_offset that was read, or an offset out of a checkpoint"
+                f"startingOffsets: no record of broker {name} begins at {mark.at}; use a "
+                f"physical_offset that was read, or an offset from a checkpoint"
             )
         return mark if mark.crc or not mark.at else self._mark(name, mark.at)
 

@@ -261,14 +261,14 @@ class QueueLog:
             if topic_of(name) not in self._topics:
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but this stream reads topics "
-                    f"{', '.join(self._topics)}: give each stream a checkpointLocation of its own"
+                    f"{', '.join(self._topics)}: give each stream its own checkpointLocation"
                 )
             if brokers and broker not in brokers:
                 raise StreamError(
                     f"the checkpoint has an offset of {name}, but the cluster at "
                     f"{self.options.endpoints} has those topics on brokers "
                     f"{', '.join(sorted(brokers))} only: it is another cluster, or the broker is "
-                    f"gone for good; start with a new checkpointLocation"
+                    f"gone permanently; start with a new checkpointLocation"
                 )
 
     async def _compare(self, log: WireLog, start: StreamOffset, seen: Seen) -> None:
@@ -283,7 +283,7 @@ class QueueLog:
             if crc not in (0, mark.crc):
                 raise StreamError(
                     f"{describe(seen.queues[name])}: message {mark.at - 1} is not the one that the "
-                    f"stream has read there: the topic was made again, or it is another cluster; "
+                    f"stream has read there: the topic was recreated, or it is another cluster; "
                     f"start with a new checkpointLocation"
                 )
             self._compared.add(name)

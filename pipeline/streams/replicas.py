@@ -179,8 +179,8 @@ def _without_holder(
     if State.DIFFERS in states:
         raise StreamError(
             f"broker {broker}: the log is not the one that this checkpoint was made with, it "
-            f"differs before {mark.at}: {told}. It is another cluster's, or was cut and written "
-            f"anew; start with a new checkpointLocation"
+            f"differs before {mark.at}: {told}. It is another cluster's, or was truncated and "
+            f"rewritten; start with a new checkpointLocation"
         )
     kept = [view for view in views if view.state is State.RETAINED]
     if kept:
@@ -188,7 +188,7 @@ def _without_holder(
         if fail_on_data_loss:
             raise DataLoss(
                 f"broker {broker}: physical offsets {mark.at} to {first} were deleted before the "
-                f"stream had read them: {told}. failOnDataLoss=false goes on behind them"
+                f"stream had read them: {told}. failOnDataLoss=false continues after them"
             )
         readable = tuple(view for view in kept if view.first == first)
         return Standing(readable, max(min(view.end for view in readable), first), first)
@@ -199,9 +199,9 @@ def _without_holder(
         raise StreamError(f"broker {broker}: no replica can be read: {told}")
     if fail_on_data_loss:
         raise DataLoss(
-            f"broker {broker}: no replica has the log up to {mark.at}, where the stream stands: "
-            f"{told}. It was cut, or replaced by an empty one; failOnDataLoss=false goes on from "
-            f"its end"
+            f"broker {broker}: no replica has the log up to {mark.at}, which the stream has "
+            f"reached: {told}. It was truncated, or replaced by an empty one; failOnDataLoss=false "
+            f"continues from its end"
         )
     longest = max(shorter, key=lambda view: view.end)
     return Standing((longest,), longest.end, longest.end)

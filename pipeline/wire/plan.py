@@ -60,11 +60,11 @@ class WirePlan:
     def of(cls, options: Options) -> "WirePlan":
         """The plan that the options ask for. Raises `OptionError`."""
         if options.path:
-            raise OptionError("either path or endpoints, not both")
+            raise OptionError("give path or endpoints, not both")
         if options.view != "records":
             raise OptionError(f"view={options.view} needs the files: give path, not endpoints")
         if options.topics is None:
-            raise OptionError("endpoints needs the option topics: a cluster is read by queues")
+            raise OptionError("endpoints requires the option topics: a cluster is read by queue")
         return cls(options, Wanted.of(options))
 
     def splits(self) -> list[QueueRange]:
@@ -144,7 +144,7 @@ async def _chunk(options: Options, wanted: QueueRange, start: int) -> list[RawPu
                 if lost and options.fail_on_data_loss:
                     raise WireError(
                         f"{describe(wanted.queue)}: messages {offset} to {lost} were deleted while "
-                        f"they were being read; failOnDataLoss=false reads on behind them"
+                        f"they were being read; failOnDataLoss=false continues after them"
                     )
                 if not pulled.records and pulled.next_offset <= offset:
                     stalled += 1
@@ -195,7 +195,7 @@ async def _stand_still(
         raise WireError(
             f"{describe(wanted.queue)}: no messages at {offset}, though it was to be read up to "
             f"{wanted.end} and the broker says it has {pulled.first} to {pulled.end}: its log was "
-            f"cut, or another broker took its place"
+            f"truncated, or another broker replaced it"
         )
     log.ask_master(wanted.queue)
     await log.pause(times)

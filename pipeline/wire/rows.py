@@ -70,8 +70,8 @@ class WireDecoder(Decoder):
                 yield from self._frame(frame)
         if stop < len(records):
             raise WireError(
-                f"{describe(self._queue)}: the broker's answer has bytes at {stop} that are no "
-                f"record; its store may be damaged"
+                f"{describe(self._queue)}: the broker's response has bytes at {stop} that are not "
+                f"a record; its store may be damaged"
             )
 
     def _column(

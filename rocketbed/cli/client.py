@@ -36,11 +36,13 @@ nameserver_option: Final = click.option(
     metavar="HOST:PORT[;...]",
     help="Nameservers, separated by semicolons.",
 )
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+json_option: Final = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of text."
+)
 
 
 class Moment(click.ParamType[int]):
-    """Milliseconds since the epoch, or a date and time (local, unless it names its zone)."""
+    """Milliseconds since the epoch, or an ISO 8601 date and time (local unless it has a zone)."""
 
     name = "time"
 
@@ -50,12 +52,16 @@ class Moment(click.ParamType[int]):
             return value
         found = moment(value)
         if found is None:
-            self.fail(f"{value!r} is neither milliseconds nor a date and time", param, ctx)
+            self.fail(
+                f"{value!r} is neither milliseconds since the epoch nor an ISO 8601 date and time",
+                param,
+                ctx,
+            )
         return found
 
 
 def moment(text: str) -> int | None:
-    """The time in milliseconds, None for a text that is none."""
+    """The time in milliseconds; None when the text is not a time."""
     if text.isdigit():
         return int(text)
     try:
@@ -175,7 +181,7 @@ def parse_queue(text: str, queues: Iterable[MessageQueue]) -> MessageQueue:
     known = list(queues)
     broker, slash, number = text.rpartition("/")
     if not number.isdigit():
-        raise BadMessage(f"queue {text!r}: a queue id is needed, or broker/id")
+        raise BadMessage(f"queue {text!r}: expected ID or BROKER/ID")
     found = [
         queue
         for queue in known
@@ -184,5 +190,5 @@ def parse_queue(text: str, queues: Iterable[MessageQueue]) -> MessageQueue:
     if len(found) == 1:
         return found[0]
     names = ", ".join(queue_text(queue) for queue in (found or known)) or "none"
-    what = "is on several brokers" if found else "does not exist"
+    what = "exists on several brokers" if found else "does not exist"
     raise BadMessage(f"queue {text} {what}: {names}")

@@ -16,22 +16,28 @@ EXIT_HARNESS = 4
 
 
 @click.command()
-@click.option("--seed", type=click.IntRange(min=0), help="Who is killed when; else random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Seed that decides which node is killed when; default: random.",
+)
 @click.option(
     "--flush",
     type=click.Choice(["sync", "async"]),
     default="async",
     show_default=True,
-    help="Whether a message is on disk before it is acknowledged.",
+    help="sync: a message is on disk before it is acknowledged.",
 )
 @click.option(
     "--seconds",
     type=float,
     default=10.0,
     show_default=True,
-    help="How long nodes are killed while producers write.",
+    help="How many seconds nodes are killed while producers write.",
 )
-@click.option("--keep", is_flag=True, help="Keep the nodes' directories also when all is well.")
+@click.option(
+    "--keep", is_flag=True, help="Keep the nodes' directories even when every check passes."
+)
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
@@ -39,16 +45,18 @@ EXIT_HARNESS = 4
     show_default=True,
     help="Directory of the report.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
+)
 @click.option(
     "--store",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Begin with a copy of this store directory, RocketMQ's or ours.",
+    help="Start from a copy of this store directory, written by RocketMQ or rocketbed.",
 )
 @click.option(
     "--verify",
     type=click.Choice(["spark"]),
-    help="Judge a second time: by Spark's verify, which has to agree.",
+    help="Check the run a second time with `pipeline verify` on Spark; both must agree.",
 )
 def demo(
     seed: int | None,
@@ -60,7 +68,7 @@ def demo(
     store: Path | None,
     verify: str | None,
 ) -> int:
-    """Run a cluster, kill its nodes while producers write, and check that nothing was lost."""
+    """Run a cluster, kill its nodes while producers write, and check that no message was lost."""
     try:
         from rocketbed.chaos.demo.errors import DemoError
         from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
@@ -97,7 +105,7 @@ def demo(
         return EXIT_HARNESS
     say(summary_text(result.judgement, result.record))
     say(f"report: {result.page}")
-    say(f"again:  {command_again(options)}")
+    say(f"reproduce: {command_again(options)}")
     if as_json:
         click.echo(json.dumps(result.judgement.as_row(), indent=1))
     return result.judgement.exit_code

@@ -1,4 +1,4 @@
-"""`rocketbed health`: whether a member serves, for health checks of containers and scripts."""
+"""`rocketbed health`: whether a server is up, for health checks of containers and scripts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TIMEOUT_S: Final = 3.0
     "-n",
     "--nameservers",
     metavar="HOST:PORT[;...]",
-    help="It is a node: each of these that answers has to know it, and one has to answer.",
+    help="A broker at HOST:PORT must be registered at each of these that answers.",
 )
 def health(address: str, nameservers: str | None) -> int:
-    """Ask the member at HOST:PORT whether it serves: 0 if it does, 1 with the reason if not.
+    """Check that the server at HOST:PORT is serving: exits with 0 if so, else 1 with the reason.
 
-    A nameserver serves when it answers. A node serves when it answers and, with -n, when clients
-    that ask a nameserver are sent to it.
+    A nameserver serves when it answers. A broker serves when it answers and, with -n, is registered
+    at the nameservers.
     """
     try:
         parse_address(address)
@@ -78,5 +78,7 @@ async def _missing(address: str, nameservers: str | None) -> str | None:
         for one in asked:
             nursery.start_soon(ask, one)
     if not known:
-        return "no nameserver answers"
-    return "; ".join(f"{one} does not know it" for one in asked if not known.get(one, True)) or None
+        return "no nameserver answered"
+    return (
+        "; ".join(f"not registered at {one}" for one in asked if not known.get(one, True)) or None
+    )

@@ -11,11 +11,11 @@ from rocketbed.wire.properties_text import parse_properties
 
 @click.command()
 @server_options(
-    "RocketMQ's namesrv.conf (properties).",
-    "One setting, such as listenPort=9876, over the file's; may be repeated.",
+    "Configuration file in the format of RocketMQ's namesrv.conf.",
+    "Override one setting of the file, such as listenPort=9876; repeatable.",
 )
 def nameserver(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) -> int:
-    """Run a nameserver: brokers register, clients ask for routes."""
+    """Run a nameserver: brokers register with it, clients ask it for routes."""
     from rocketbed.routing.config import read_settings
     from rocketbed.routing.nameserver import Nameserver
     from rocketbed.world.real import run_real
@@ -28,7 +28,7 @@ def nameserver(config_path: Path | None, overrides: tuple[str, ...], verbose: bo
         for item in overrides:
             key, equals, value = item.partition("=")
             if not equals:
-                raise click.UsageError(f"--set {item}: KEY=VALUE is needed")
+                raise click.UsageError(f"--set {item}: expected KEY=VALUE")
             settings[key.strip()] = value.strip()
         config, warnings = read_settings(settings)
     except (RocketbedError, ValueError) as exc:

@@ -12,14 +12,14 @@ from rocketbed.wire.errors import RocketbedError
 
 @click.command()
 @server_options(
-    "RocketMQ's broker.conf.",
-    "One setting by RocketMQ's name, over the file's; may be repeated.",
+    "Configuration file in the format of RocketMQ's broker.conf.",
+    "Override one setting of the file, by RocketMQ's name; repeatable.",
 )
 def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) -> int:
-    """Run a broker: clients on listenPort, until it is told to stop.
+    """Run a broker that serves clients on listenPort until it gets SIGTERM or SIGINT.
 
-    With bindAddress set to one address it listens there, and its own connections to nameservers
-    and to its master go out from there.
+    With bindAddress it listens on that address only, and its connections to nameservers and to its
+    master use it as their source address.
     """
     from rocketbed.node.config.node_config import (
         make_config,

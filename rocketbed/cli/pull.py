@@ -1,4 +1,4 @@
-"""`rocketbed pull`: show a topic's messages, once through or on and on."""
+"""`rocketbed pull`: show a topic's messages, once or continuously."""
 
 from __future__ import annotations
 
@@ -55,27 +55,33 @@ class _From(click.ParamType[Start]):
             return Start(offset=int(value))
         time_ms = moment(value)
         if time_ms is None:
-            self.fail(f"{value!r} is none of {', '.join(WORDS)}, offset, date and time", param, ctx)
+            self.fail(
+                f"{value!r} must be {', '.join(WORDS)}, a queue offset, or a date and time",
+                param,
+                ctx,
+            )
         return Start(time_ms=time_ms)
 
 
 @click.command()
 @nameserver_option
 @click.option("-t", "--topic", required=True)
-@click.option("--group", help="Consumer group; begins at its committed offsets.")
+@click.option("--group", help="Consumer group; starts at its committed offsets.")
 @click.option(
     "--from",
     "start",
     type=_From(),
     metavar="first|last|committed|OFFSET|TIME",
-    help="Where to begin: the first message (default), the end, the group's committed offset, a"
+    help="Where to start: the first message (default), the end, the group's committed offset, a"
     " queue offset, or a date and time.",
 )
 @click.option("--queue", metavar="[BROKER/]ID", help="Only this queue.")
-@click.option("--tags", default="*", help="Only these: `a || b`.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many messages.")
-@click.option("--follow", is_flag=True, help="Go on with messages as they come.")
-@click.option("--commit", is_flag=True, help="Commit what was shown for the group.")
+@click.option("--tags", default="*", help="Only messages with these tags, e.g. 'a || b'.")
+@click.option("--limit", type=click.IntRange(min=1), help="Show at most this many messages.")
+@click.option("--follow", is_flag=True, help="Keep running and show new messages as they arrive.")
+@click.option(
+    "--commit", is_flag=True, help="Commit the offsets of the messages shown for --group."
+)
 @json_option
 def pull(
     nameservers: str,
@@ -180,7 +186,7 @@ async def _once(
 async def _follow(
     consumer: Consumer, starts: dict[MessageQueue, int], tags: str, shown: _Shown
 ) -> None:
-    """On and on; ends with the limit, or when the user has seen enough."""
+    """Continuously; ends at the limit, or when interrupted."""
     for topic in {queue.topic: None for queue in starts}:
         await consumer.subscribe(topic, tags=tags, start="last", queues=starts)
     for queue, offset in starts.items():

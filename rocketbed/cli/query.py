@@ -1,4 +1,4 @@
-"""`rocketbed query`: find single messages by id or key. Ends with 1 when there is none."""
+"""`rocketbed query`: find messages by id or key. Exits with 1 when none is found."""
 
 from __future__ import annotations
 
@@ -29,12 +29,20 @@ FOREVER_MS: Final = 2**63 - 1
 
 @click.command()
 @nameserver_option
-@click.option("-t", "--topic", help="Topic; not needed for the broker's id.")
-@click.option("--id", "message_id", help="The broker's id, or with --topic the producer's.")
-@click.option("--key", help="A key that the producer gave.")
-@click.option("--unique", help="The producer's id: all copies of the message.")
-@click.option("--begin", "begin_ms", type=Moment(), default=0, help="Stored at or after (--key).")
-@click.option("--end", "end_ms", type=Moment(), default=FOREVER_MS, help="Stored at or before.")
+@click.option("-t", "--topic", help="Topic; not needed with an offset message id.")
+@click.option(
+    "--id",
+    "message_id",
+    help="Offset message id (assigned by the broker); with --topic also the producer's unique id.",
+)
+@click.option("--key", help="A message key that the producer set.")
+@click.option("--unique", help="The producer's unique id; shows every stored copy of the message.")
+@click.option(
+    "--begin", "begin_ms", type=Moment(), default=0, help="With --key: stored at or after."
+)
+@click.option(
+    "--end", "end_ms", type=Moment(), default=FOREVER_MS, help="With --key: stored at or before."
+)
 @click.option("--limit", type=click.IntRange(1, 64), default=64, show_default=True)
 @json_option
 def query(

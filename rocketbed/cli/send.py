@@ -1,8 +1,8 @@
-"""`rocketbed send`: send messages and say how each send ended.
+"""`rocketbed send`: send messages and print the outcome of each.
 
-Ends with 0 when every message was sent, 1 when one was refused, 2 when the outcome of one is
-unknown. What is stored but not as safe as the cluster should make it counts as sent; its line says
-so.
+Exits with 0 when every message was sent, 1 when one was refused, 2 when the outcome of one is
+unknown. A message stored with a weaker guarantee than configured counts as sent; its line shows the
+status.
 """
 
 from __future__ import annotations
@@ -36,15 +36,23 @@ EXIT_UNKNOWN: Final = 2
 
 @click.command()
 @nameserver_option
-@click.option("-t", "--topic", required=True, help="Topic; made on first use where allowed.")
-@click.option("--body", help="Text of the message; without it, standard input is the body.")
-@click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
-@click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")
-@click.option("--tag", help="One word by which consumers choose.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=TEXT", help="Repeatable.")
+@click.option(
+    "-t", "--topic", required=True, help="Topic; created on first use if the broker allows it."
+)
+@click.option("--body", help="Text of the message; default: the body is read from standard input.")
+@click.option("--lines", is_flag=True, help="Send each line of standard input as a message.")
+@click.option("--key", "keys", multiple=True, help="A message key; repeatable.")
+@click.option("--tag", help="Tag by which consumers filter.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="A message property; repeatable.",
+)
 @click.option("--queue", metavar="[BROKER/]ID", help="Send to this queue.")
-@click.option("--order-key", help="Send to the queue of this key.")
-@click.option("--count", type=click.IntRange(min=1), default=1, help="Send it so many times.")
+@click.option("--order-key", help="Send to the queue that this key hashes to.")
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Send it this many times.")
 @click.option("--group", default="rocketbed_send", show_default=True, help="Producer group.")
 @click.option("--timeout", "timeout_s", type=float, default=3.0, show_default=True, help="Seconds.")
 @json_option
@@ -68,7 +76,7 @@ def send(
     from rocketbed.client.producer import Producer
 
     if body is not None and lines:
-        raise click.UsageError("--lines reads standard input: leave --body out")
+        raise click.UsageError("--lines reads standard input and cannot be combined with --body")
     bodies = _bodies(body, lines)
     texts = dict(_pair(item) for item in properties)
     messages = [
@@ -107,14 +115,14 @@ def _bodies(body: str | None, lines: bool) -> list[bytes]:
     data = sys.stdin.buffer.read()
     found = [line for line in data.splitlines() if line] if lines else [data]
     if not any(found):
-        raise click.UsageError("there is nothing to send: give --body or standard input")
+        raise click.UsageError("nothing to send: give --body, or the message on standard input")
     return found
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.UsageError(f"--property {text}: NAME=TEXT is needed")
+        raise click.UsageError(f"--property {text}: expected NAME=TEXT")
     return name, value
 
 
@@ -131,7 +139,9 @@ def outcome_line(outcome: Outcome) -> str:
     from rocketbed.client.outcome import Sent
 
     if isinstance(outcome, Sent):
-        double = "  (an earlier attempt may have stored it too)" if outcome.may_be_double else ""
+        double = (
+            "  (an earlier attempt may have stored a duplicate)" if outcome.may_be_double else ""
+        )
         return (
             f"sent     {outcome.message_id}  {queue_text(outcome.queue)} {outcome.queue_offset}"
             f"  {outcome.status.name}  {outcome.offset_id or '-'}{double}"

@@ -13,7 +13,7 @@ def server_options(config_help: str, set_help: str) -> Callable[[Callable[..., A
 
     def decorate(command: Callable[..., Any]) -> Any:
         for option in (
-            click.option("-v", "--verbose", is_flag=True, help="Log more."),
+            click.option("-v", "--verbose", is_flag=True, help="Log at debug level."),
             click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=set_help),
             click.option(
                 "-c",
@@ -30,7 +30,7 @@ def server_options(config_help: str, set_help: str) -> Callable[[Callable[..., A
 
 
 def read_config(path: Path) -> str:
-    """The text of a configuration file. Raises `click.UsageError`."""
+    """Read a configuration file. Raises `click.UsageError`."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -38,7 +38,7 @@ def read_config(path: Path) -> str:
 
 
 def start_logging(warnings: list[str], *, verbose: bool) -> None:
-    """Log to standard error, and say the warnings that reading the settings gave."""
+    """Log to standard error, and print the warnings from reading the settings."""
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",

@@ -1,8 +1,8 @@
-"""`rocketbed store`: look into store directories, RocketMQ's or ours, and mend what is derived.
+"""`rocketbed store`: inspect store directories (RocketMQ's too), rebuild derived files.
 
-Everything but `rebuild` only reads, also beside a running broker. `fsck` ends with 0 when all is
-good, 1 for a torn tail only, 2 for damage, 3 when the directory is no store; the others end with 0,
-or 3. The work is `rocketbed.inspect`; here are only options and output.
+Everything but `rebuild` only reads, and may run beside a live broker. `fsck` exits with 0 when all
+is good, 1 for a torn tail only, 2 for damage, 3 when the directory is not a store; the others with
+0 or 3. The work is `rocketbed.inspect`; here are only options and output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXIT_USAGE = 64
 
 
 class _Moment(click.ParamType[int]):
-    """Milliseconds since the epoch, or a date and time (local, unless it names its zone)."""
+    """Milliseconds since the epoch, or an ISO 8601 date and time (local unless it has a zone)."""
 
     name = "time"
 
@@ -38,7 +38,11 @@ class _Moment(click.ParamType[int]):
         try:
             return round(datetime.fromisoformat(value).timestamp() * 1000)
         except ValueError:
-            self.fail(f"{value!r} is neither milliseconds nor a date and time", param, ctx)
+            self.fail(
+                f"{value!r} is neither milliseconds since the epoch nor an ISO 8601 date and time",
+                param,
+                ctx,
+            )
 
 
 Command = Callable[..., None]
@@ -47,19 +51,19 @@ Command = Callable[..., None]
 def _store_options(command: Command) -> Command:
     """The directory and how to read it: common to all commands."""
     for decorate in (
-        click.option("--json", "as_json", is_flag=True, help="JSON instead of a table."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
         click.option(
             "--set",
             "overrides",
             multiple=True,
             metavar="KEY=VALUE",
-            help="One setting by RocketMQ's name, e.g. mappedFileSizeCommitLog.",
+            help="A setting by RocketMQ's name, e.g. mappedFileSizeCommitLog; repeatable.",
         ),
         click.option(
             "--config",
             "config",
             type=click.Path(exists=True, dir_okay=False),
-            help="The broker's broker.conf, for what the files do not tell.",
+            help="The broker's broker.conf, for settings that cannot be read off the files.",
         ),
         click.argument("directory", metavar="DIR", type=click.Path()),
     ):
@@ -67,7 +71,7 @@ def _store_options(command: Command) -> Command:
     return command
 
 
-@click.group("store", help="Look into, check and rebuild store directories.")
+@click.group("store", help="Inspect, check and rebuild store directories.")
 def store() -> None:
     """The group of all store commands."""
 
@@ -92,7 +96,7 @@ def list_command(
 @_store_options
 @click.option("--topic", help="Only this topic.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")
-@click.option("--offset", type=click.IntRange(min=0), help="From this queue offset on.")
+@click.option("--offset", type=click.IntRange(min=0), help="Start at this queue offset.")
 @click.option("--key", help="Only messages with this key or unique id.")
 @click.option("--begin", "begin_ms", type=_Moment(), help="Stored at or after this time.")
 @click.option("--end", "end_ms", type=_Moment(), help="Stored at or before this time.")
@@ -101,9 +105,11 @@ def list_command(
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="At most so many messages; 0 for all.",
+    help="Show at most this many messages; 0 for all.",
 )
-@click.option("--scan", is_flag=True, help="Read the log, trust neither queues nor index.")
+@click.option(
+    "--scan", is_flag=True, help="Scan the commit log instead of trusting consume queues and index."
+)
 def dump_command(
     directory: str,
     config: str | None,
@@ -112,7 +118,7 @@ def dump_command(
     limit: int,
     **wanted: Any,
 ) -> None:
-    """Show messages: by topic, queue, offset, key, time."""
+    """Print stored messages, filtered by topic, queue, offset, key or time."""
     from rocketbed.inspect import Filter, messages
     from rocketbed.inspect.bodies import MissingCodec
 
@@ -134,14 +140,14 @@ def dump_command(
 def fsck_command(
     directory: str, config: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check every rule of the format; ends with 0 good, 1 torn tail, 2 damage, 3 no store."""
+    """Check every rule of the format; exits with 0 good, 1 torn tail, 2 damage, 3 not a store."""
     from rocketbed.inspect import check_store
 
     opened = _open(directory, config, overrides)
     try:
         report = check_store(opened, _progress())
     except OSError as error:
-        _stop(f"{directory}: cannot be read: {error}", 2)
+        _stop(f"cannot read {directory}: {error}", 2)
     if as_json:
         click.echo(json.dumps(report.as_row(), ensure_ascii=False))
     else:
@@ -151,9 +157,13 @@ def fsck_command(
 
 @store.command("rebuild")
 @_store_options
-@click.option("--out", type=click.Path(), help="Write queues and index below this directory.")
-@click.option("--in-place", is_flag=True, help="Replace them, holding the store's lock.")
-@click.option("--force", is_flag=True, help="In place even around damage of the log.")
+@click.option(
+    "--out", type=click.Path(), help="Write consume queues and index below this directory."
+)
+@click.option("--in-place", is_flag=True, help="Replace them in the store, holding its lock.")
+@click.option(
+    "--force", is_flag=True, help="With --in-place: rebuild even if the commit log is damaged."
+)
 def rebuild_command(
     directory: str,
     config: str | None,
@@ -163,12 +173,12 @@ def rebuild_command(
     in_place: bool,
     force: bool,
 ) -> None:
-    """Make consume queues and index anew from the log."""
+    """Rebuild consume queues and index from the commit log."""
     from rocketbed.inspect import rebuild, rebuild_in_place
     from rocketbed.inspect.rebuild import RebuildRefused
 
     if (out is None) == (not in_place):
-        _stop("give either --out DIR or --in-place", EXIT_USAGE)
+        _stop("give exactly one of --out DIR and --in-place", EXIT_USAGE)
     opened = _open(directory, config, overrides)
     try:
         if out is not None:
@@ -181,15 +191,15 @@ def rebuild_command(
         click.echo(json.dumps(report.as_row(), ensure_ascii=False))
         return
     click.echo(
-        f"{report.records} records: {report.units} units in {report.queues} queues,"
+        f"{report.records} records: {report.units} entries in {report.queues} queues,"
         f" {report.index_entries} keys in {report.index_files} index files"
     )
     for hole in report.holes:
-        click.echo(f"damage in the log, its messages are in no queue: {hole}")
+        click.echo(f"damage in the commit log, its messages are not in any queue: {hole}")
     for topic, count in sorted(report.left_out.items()):
-        click.echo(f"left out, the topic was deleted: {count} records of {topic}")
+        click.echo(f"skipped, topic deleted: {count} records of {topic}")
     for refused in report.refused:
-        click.echo(f"not in its queue: {refused}")
+        click.echo(f"not added to its queue: {refused}")
 
 
 def _open(directory: str, config: str | None, overrides: tuple[str, ...]) -> StoreDirectory:
@@ -204,7 +214,7 @@ def _open(directory: str, config: str | None, overrides: tuple[str, ...]) -> Sto
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals or not name.strip():
-            _stop(f"--set {override}: must be KEY=VALUE", EXIT_USAGE)
+            _stop(f"--set {override}: expected KEY=VALUE", EXIT_USAGE)
         properties[name.strip()] = value.strip()
     try:
         return open_directory(directory, Settings.from_properties(properties))
@@ -263,9 +273,9 @@ def _report_lines(report: Report) -> Iterator[str]:
         times = f" ({finding.count} times)" if finding.count > 1 else ""
         yield f"{finding.severity.name.lower():<7} {finding.rule:<6} {where}: {finding.what}{times}"
         if finding.severity:
-            yield f"{'':14} broken: {RULES[finding.rule]}"
+            yield f"{'':14} rule: {RULES[finding.rule]}"
         if finding.advice:
-            yield f"{'':14} to do: {finding.advice}"
+            yield f"{'':14} fix: {finding.advice}"
     live = " (live: a broker holds it)" if report.live else ""
     yield (
         f"{report.verdict}{live}: log {report.log_min} to {report.log_end},"

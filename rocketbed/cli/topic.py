@@ -1,4 +1,4 @@
-"""`rocketbed topic`: make, change, list, delete topics and show their routes."""
+"""`rocketbed topic`: create, update, list and delete topics, and show their routes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 
 @click.group("topic")
 def topic() -> None:
-    """Make, change, list and delete topics."""
+    """Create, update, list and delete topics."""
 
 
 def _change_options(command: Any) -> Any:
     for decorate in (
         click.option("--attribute", "attributes", multiple=True, metavar="+NAME=TEXT|-NAME"),
-        click.option("--order", is_flag=True, help="Mark it as ordered, for tools."),
+        click.option("--order", is_flag=True, help="Mark the topic as ordered (informational)."),
         click.option("--broker", "brokers", multiple=True, help="Only this broker; repeatable."),
         click.option("--perm", type=click.Choice(list(PERMISSIONS)), default="rw"),
         nameserver_option,
@@ -48,11 +48,13 @@ def _change_options(command: Any) -> Any:
 @click.option("--queues", type=click.IntRange(1, 65_536), default=4, show_default=True)
 @_change_options
 def create(name: str, nameservers: str, queues: int, **options: Any) -> int:
-    """Make a topic on every broker."""
+    """Create a topic on every broker."""
 
     async def main(admin: Admin) -> list[str]:
         if await admin.route(name) is not None:
-            raise click.ClickException(f"topic {name} exists already: see `rocketbed topic update`")
+            raise click.ClickException(
+                f"topic {name} already exists: change it with `rocketbed topic update`"
+            )
         return await _put(admin, name, queues, options)
 
     brokers = _with_admin(nameservers, main)
@@ -65,11 +67,13 @@ def create(name: str, nameservers: str, queues: int, **options: Any) -> int:
 @click.option("--queues", type=click.IntRange(0, 65_536), required=True)
 @_change_options
 def update(name: str, nameservers: str, queues: int, **options: Any) -> int:
-    """Change a topic's queues and permission."""
+    """Change a topic's number of queues and its permission."""
 
     async def main(admin: Admin) -> list[str]:
         if await admin.route(name) is None:
-            raise click.ClickException(f"topic {name} does not exist: see `rocketbed topic create`")
+            raise click.ClickException(
+                f"topic {name} does not exist: create it with `rocketbed topic create`"
+            )
         return await _put(admin, name, queues, options)
 
     brokers = _with_admin(nameservers, main)
@@ -89,12 +93,12 @@ def delete(name: str, nameservers: str) -> int:
         await admin.delete_topic(name)
 
     _with_admin(nameservers, main)
-    click.echo(f"topic {name} is deleted")
+    click.echo(f"topic {name} deleted")
     return 0
 
 
 @topic.command("list")
-@click.option("--all", "show_all", is_flag=True, help="The system's topics, too.")
+@click.option("--all", "show_all", is_flag=True, help="Include system topics.")
 @nameserver_option
 @json_option
 def list_command(nameservers: str, show_all: bool, as_json: bool) -> int:

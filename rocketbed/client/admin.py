@@ -65,7 +65,7 @@ class Admin:
         nameservers: str | Sequence[str],
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Nothing is connected yet. Raises `BadMessage` for addresses that are none.
+        """Nothing is connected yet. Raises `BadMessage` for malformed addresses.
 
         All methods raise `RequestRefused` for an answer that is not success, other `ClientError`
         when no one can be asked, and `RemotingError` when no answer came.
@@ -225,7 +225,7 @@ class Admin:
             await self._send(address, command, f"create group {config.group_name}")
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Forget a consumer group on every master, with its committed offsets unless told not."""
+        """Delete a consumer group on every master, by default with its committed offsets."""
         header = DeleteGroupRequest(groupName=group, cleanOffset=offsets)
         for address in (await self._masters(None)).values():
             await self.ask(
@@ -259,7 +259,7 @@ class Admin:
         except (ClientError, RemotingError) as exc:
             if topic is None:
                 raise NotFound(
-                    f"no message {message_id}: {exc}; a producer's id needs the topic too"
+                    f"no message {message_id}: {exc}; for a producer's id give the topic too"
                 ) from exc
         found = await self.messages_by_unique_key(topic, message_id)
         if not found:
@@ -311,7 +311,7 @@ class Admin:
         for name in wanted:
             if name not in table:
                 known = ", ".join(sorted(table)) or "none"
-                raise ClientError(f"no broker is called {name}; registered: {known}")
+                raise ClientError(f"unknown broker {name}; registered brokers: {known}")
             if MASTER_ID in table[name].broker_addrs:
                 found[name] = table[name].broker_addrs[MASTER_ID]
             elif brokers is not None:
@@ -328,5 +328,5 @@ class Admin:
                     return
                 await trio.sleep(LOOK_S)
         raise ClientError(
-            f"topic {topic} was made, but after {ROUTED_S:g} s the nameserver does not route it yet"
+            f"topic {topic} was created, but has no route at the nameserver after {ROUTED_S:g} s"
         )

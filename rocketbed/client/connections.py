@@ -93,14 +93,14 @@ class Connections:
             async with lock:
                 link = self.found(address)
                 return link if link is not None else await self._open(address, timeout_s)
-        raise NotConnected(f"cannot connect to {address[0]}:{address[1]} in {timeout_s:g} s")
+        raise NotConnected(f"cannot connect to {address[0]}:{address[1]} within {timeout_s:g} s")
 
     async def _open(self, address: Address, timeout_s: float) -> Link:
         assert self._nursery is not None
         try:
             connection = await dial(self._world, address, self._handlers, timeout_s=timeout_s)
         except ValueError as exc:  # a peer that was gone before it could be asked for its address
-            raise NotConnected(f"{address[0]}:{address[1]} closed at once") from exc
+            raise NotConnected(f"{address[0]}:{address[1]} closed the connection at once") from exc
         self.local_host = connection.local[0]
         self._nursery.start_soon(connection.run)
         link = self._links[address] = Link(address, connection)

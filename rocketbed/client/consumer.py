@@ -117,7 +117,7 @@ class Consumer:
         Raises `RequestRefused`, other `ClientError`, `RemotingError`; nothing is changed then.
         """
         if offset < 0 or count < 1:
-            raise BadMessage("an offset is at least 0, a count at least 1")
+            raise BadMessage("offset must be at least 0 and count at least 1")
         return await self._puller.pull(
             queue, offset, TagFilter(tags), count=count, hold_s=hold_s, commit=None
         )
@@ -156,7 +156,7 @@ class Consumer:
             queues = route.readable
         for queue in queues:
             if queue.topic != topic:
-                raise BadMessage(f"{describe(queue)} is no queue of topic {topic}")
+                raise BadMessage(f"{describe(queue)} is not a queue of topic {topic}")
             self._begin(queue, words, await self._first_offset(queue, start))
 
     async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
@@ -167,7 +167,7 @@ class Consumer:
         """
         self._count_up()
         if not self._flows:
-            raise ClientError("poll without a subscription: call subscribe first")
+            raise ClientError("no subscription: call subscribe before poll")
         with trio.move_on_after(timeout_s):
             while True:
                 batch = await self._batches_out.receive()
@@ -193,7 +193,7 @@ class Consumer:
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on reading at another offset. Raises `ClientError` for a queue not subscribed to."""
         if offset < 0:
-            raise BadMessage("an offset is at least 0")
+            raise BadMessage("offset must be at least 0")
         flow = self._flow(queue)
         flow.seek(offset)
         if self._uncounted is not None and self._uncounted.flow is flow:

@@ -1,8 +1,8 @@
-"""What a client is told when something cannot be done at all.
+"""Errors of the client.
 
-How a send ended is not an error but an `Outcome`; errors are for wrong use, for a cluster that
-cannot be reached, and for requests that a peer refused. That a connection broke or an answer did
-not come is told by `rocketbed.remoting.errors`.
+The result of a send is an `Outcome`, not an error; errors are for wrong use, for a cluster that
+cannot be reached, and for requests that a peer refused. Broken connections and missing responses
+are `rocketbed.remoting.errors`.
 """
 
 from typing import ClassVar
@@ -16,27 +16,27 @@ class ClientError(RocketbedError):
 
 
 class BadMessage(ClientError):
-    """A message that no broker would take, or a wrong argument; nothing was sent."""
+    """A message that no broker would accept, or an invalid argument; nothing was sent."""
 
     response_code: ClassVar[int] = ResponseCode.MESSAGE_ILLEGAL
 
 
 class NoNameserver(ClientError):
-    """No nameserver answered; the text has what each of them did."""
+    """No nameserver answered; the text lists the failure of each."""
 
 
 class NoRoute(ClientError):
-    """The nameservers know no broker for the topic."""
+    """No nameserver has a route for the topic."""
 
     response_code: ClassVar[int] = ResponseCode.TOPIC_NOT_EXIST
 
 
 class NoBroker(ClientError):
-    """The topic is routed, but no broker can be asked for this now."""
+    """The topic has a route, but no broker can serve the request now."""
 
 
 class RequestRefused(ClientError):
-    """A peer answered with a code that is not success."""
+    """A peer answered with an error code."""
 
     def __init__(self, what: str, peer: str, code: int, remark: str | None) -> None:
         reason = remark or "no reason given"

@@ -40,7 +40,7 @@ PASSING_CODES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Messages of one queue on their way to the program, or why there are none."""
+    """Messages of one queue prefetched for the program, or the error that stopped the pulling."""
 
     flow: "Flow"
     number: int

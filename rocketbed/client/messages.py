@@ -38,7 +38,7 @@ class Message:
     body: bytes
     _: KW_ONLY
     tag: str | None = None
-    """One word by which consumers choose."""
+    """Tag by which consumers filter."""
     keys: Sequence[str] = ()
     """Words under which the message can be found again; none has a blank in it."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -62,22 +62,24 @@ class Message:
         )
         size = len(text.encode())
         if size > PROPERTIES_MAX:
-            raise BadMessage(f"properties of {size} bytes are over {PROPERTIES_MAX}")
+            raise BadMessage(f"properties take {size} bytes; the limit is {PROPERTIES_MAX}")
         return text
 
     def check(self) -> None:
         """Raise `BadMessage` for what no broker takes."""
         check_topic(self.topic)
         if type(self.body) is not bytes or not self.body:
-            raise BadMessage("the body has to be bytes, at least one")
+            raise BadMessage("the body must be non-empty bytes")
         if len(self.body) > BODY_MAX:
-            raise BadMessage(f"a body of {len(self.body)} bytes is over {BODY_MAX}")
+            raise BadMessage(f"the body takes {len(self.body)} bytes; the limit is {BODY_MAX}")
         if not -(2**31) <= self.flag < 2**31:
-            raise BadMessage(f"flag {self.flag} does not fit 32 bits")
+            raise BadMessage(f"flag {self.flag} does not fit in 32 bits")
         if isinstance(self.keys, str) or not all(self.keys) or " " in "".join(self.keys):
-            raise BadMessage("keys are a sequence of words without blanks")
+            raise BadMessage("keys must be a sequence of non-empty strings without spaces")
         if self.message_id is not None and not re.fullmatch(r"\S+", self.message_id):
-            raise BadMessage(f"message id {self.message_id!r}: one word, without blanks")
+            raise BadMessage(
+                f"message id {self.message_id!r} must be non-empty, without white space"
+            )
         _check_texts(*self.keys, self.tag or "", self.message_id or "")
         if self.properties:
             self._check_properties()
@@ -85,34 +87,38 @@ class Message:
     def _check_properties(self) -> None:
         reserved = OWN_PROPERTIES.intersection(self.properties)
         if reserved:
-            raise BadMessage(f"the client sets {', '.join(sorted(reserved))} itself")
+            raise BadMessage(
+                f"reserved properties, set by the client: {', '.join(sorted(reserved))}"
+            )
         _check_texts(*self.properties, *self.properties.values())
         if not all(self.properties) or not all(self.properties.values()):
-            raise BadMessage("a property needs a name and a text")
+            raise BadMessage("a property needs a name and a value")
 
 
 def _check_texts(*texts: str) -> None:
     together = "".join(texts)
     if NAME_END in together or PAIR_END in together:
-        raise BadMessage("tags, keys and properties cannot contain the characters 1 and 2")
+        raise BadMessage(
+            "tags, keys and properties must not contain the characters U+0001 and U+0002"
+        )
 
 
 def check_topic(topic: str) -> None:
     """Raise `BadMessage` for a name that no topic can have (RocketMQ: `TopicValidator`)."""
     if not _NAME.fullmatch(topic):
-        raise BadMessage(f"topic {topic!r}: a name has letters, digits and % | _ - only")
+        raise BadMessage(f"topic name {topic!r} may contain only letters, digits and % | _ -")
     long = topic.startswith(("%RETRY%", "%DLQ%"))
     limit = LONG_TOPIC_LENGTH_MAX if long else TOPIC_LENGTH_MAX
     if len(topic) > limit:
-        raise BadMessage(f"a topic's name has at most {limit} characters, not {len(topic)}")
+        raise BadMessage(f"topic name has {len(topic)} characters; the limit is {limit}")
 
 
 def check_group(group: str) -> None:
     """Raise `BadMessage` for a name that no group can have (RocketMQ: `Validators`)."""
     if not _NAME.fullmatch(group):
-        raise BadMessage(f"group {group!r}: a name has letters, digits and % | _ - only")
+        raise BadMessage(f"group name {group!r} may contain only letters, digits and % | _ -")
     if len(group) > GROUP_LENGTH_MAX:
-        raise BadMessage(f"a group's name has at most {GROUP_LENGTH_MAX} characters")
+        raise BadMessage(f"group name is too long; the limit is {GROUP_LENGTH_MAX} characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def parse_nameservers(given: str | Sequence[str]) -> list[Address]:
     except ValueError as exc:
         raise BadMessage(f"nameservers: {exc}") from exc
     if not found:
-        raise BadMessage("at least one nameserver is needed, as host:port")
+        raise BadMessage("at least one nameserver is required, as host:port")
     return list(dict.fromkeys(found))
 
 
@@ -62,7 +62,7 @@ class Nameservers:
                     if self._current == asked:
                         self._current = (asked + 1) % len(self.addresses)
         if not failures or len(failures) < len(self.addresses):
-            failures.append(f"no time was left after {timeout_s:g} s")
+            failures.append(f"timed out after {timeout_s:g} s")
         raise NoNameserver(f"no nameserver answered: {'; '.join(failures)}")
 
     async def request_all(

@@ -14,7 +14,7 @@ from rocketbed.wire.codes import ResponseCode
 
 
 class SendStatus(Enum):
-    """How safe a stored message is; only SEND_OK is what the cluster was told to guarantee."""
+    """How safe a stored message is; only SEND_OK means the configured guarantee."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10

@@ -84,7 +84,7 @@ class Producer:
         """
         check_group(group)
         if timeout_s <= 0 or retries < 0:
-            raise BadMessage("timeout_s has to be positive, retries at least 0")
+            raise BadMessage("timeout_s must be positive and retries at least 0")
         self.group = group
         self.timeout_s = timeout_s
         self._attempts = retries + 1
@@ -187,7 +187,7 @@ class Producer:
 
     def _batch(self, messages: Sequence[Message]) -> _Envelope:
         if not messages or any(message.topic != messages[0].topic for message in messages):
-            raise BadMessage("a batch has at least one message, and all are of one topic")
+            raise BadMessage("a batch must contain at least one message, all of the same topic")
         items = []
         keys = []
         for message in messages:
@@ -197,7 +197,9 @@ class Producer:
             items.append(BatchItem(message.body, message.flag, properties))
         body = encode_batch(items)
         if len(body) > BODY_MAX:
-            raise BadMessage(f"a batch of {len(body)} bytes is over {BODY_MAX}: send it in parts")
+            raise BadMessage(
+                f"the batch takes {len(body)} bytes; the limit is {BODY_MAX}: split it"
+            )
         whole = Message(messages[0].topic, body)
         return _Envelope(
             whole.topic,
@@ -229,10 +231,12 @@ class Producer:
 
     def _picker(self, topic: str, queue: MessageQueue | None, order_key: str | None) -> PickQueue:
         if queue is not None and order_key is not None:
-            raise BadMessage("either a queue or an order key, not both")
+            raise BadMessage("give a queue or an order key, not both")
         if queue is not None:
             if queue.topic != topic:
-                raise BadMessage(f"queue of topic {queue.topic} for a message of topic {topic}")
+                raise BadMessage(
+                    f"the queue belongs to topic {queue.topic}, the message to topic {topic}"
+                )
             return lambda route, avoid: queue
         if order_key is not None:
             return lambda route, avoid: by_hash(_some(route.ordered, topic), order_key)
@@ -289,7 +293,7 @@ class Producer:
             refused = Refused(reason=str(exc), code=code, message_ids=ids, attempts=attempt)
             return refused, None
         except trio.TooSlowError:
-            reason = f"no route of topic {envelope.topic} in time"
+            reason = f"no route for topic {envelope.topic} within the timeout"
             return Refused(reason=reason, code=None, message_ids=ids, attempts=attempt), None
         began = trio.current_time()
         outcome = await self._exchange(envelope, queue, address, deadline - began, attempt)
@@ -345,7 +349,7 @@ def _code_of(error: Exception) -> int | None:
 def _some(queues: Sequence[MessageQueue], topic: str) -> Sequence[MessageQueue]:
     if not queues:
         raise NoBroker(
-            f"no broker takes messages of topic {topic} now: no master, or no permission"
+            f"no broker accepts messages for topic {topic} now: no master, or no write permission"
         )
     return queues
 
@@ -370,7 +374,7 @@ def _read(
     try:
         header = SendMessageResponse.decode(answer.raw_fields)
     except ProtocolError as exc:
-        reason = f"{peer} stored the message but its answer cannot be read: {exc}"
+        reason = f"{peer} stored the message but its response cannot be decoded: {exc}"
         return Unknown(reason=reason, code=answer.code, message_ids=ids, attempts=attempts)
     if header.queueId not in (None, queue.queue_id):
         queue = replace(queue, queue_id=header.queueId)

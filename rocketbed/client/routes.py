@@ -171,12 +171,12 @@ class Routes:
             return old.route
         if data is None:
             self._entries.pop(topic, None)
-            hint = " and no broker makes topics by itself" if make else ""
+            hint = " and no broker creates topics automatically" if make else ""
             raise NoRoute(f"topic {topic} does not exist{hint}: create it first")
         try:
             route = route_of(topic, data, template=template)
         except ValueError as exc:
-            raise NoRoute(f"route of topic {topic} cannot be used: {exc}") from exc
+            raise NoRoute(f"invalid route of topic {topic}: {exc}") from exc
         entry = _Entry(route, trio.current_time(), uses_template=template)
         self._entries[topic] = entry
         return route

@@ -32,9 +32,11 @@ class MessageSearch:
         try:
             host, port, offset = parse_offset_message_id(offset_id)
         except ValueError as exc:
-            raise NotFound(f"{offset_id!r} is no message id: 32 or 56 hex digits") from exc
+            raise NotFound(
+                f"{offset_id!r} is not an offset message id: expected 32 or 56 hex digits"
+            ) from exc
         if not 0 < port <= 65_535 or offset < 0:
-            raise NotFound(f"{offset_id} names no broker: it is a producer's id")
+            raise NotFound(f"{offset_id} does not contain a broker address: it is a producer's id")
         command = request(
             RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset).encode()
         )

@@ -24,7 +24,7 @@ ISOLATION: Final = (
     (100.0, 0.0),
     (50.0, 0.0),
 )
-"""Latency of at least so many milliseconds -> seconds to leave the broker alone (5.x)."""
+"""Latency of at least this many milliseconds -> seconds to avoid the broker (5.x)."""
 
 LATENCY_WEIGHT: Final = 0.25
 """Weight of the newest latency in the moving mean."""
@@ -36,7 +36,7 @@ Choice = Literal["round_robin", "least_latency", "fault_isolation"]
 
 
 class QueueSelector(Protocol):
-    """Chooses among queues and learns from what came of it."""
+    """Chooses among queues and learns from the results."""
 
     def choose(
         self, queues: Sequence[MessageQueue], avoid: str | None, now_s: float
@@ -57,7 +57,7 @@ def make_selector(choice: Choice, start: int) -> QueueSelector:
         return LeastLatency(start)
     if choice == "fault_isolation":
         return FaultIsolation(start)
-    raise ValueError(f"no such choice of queues: {choice}")
+    raise ValueError(f"unknown queue selector: {choice}")
 
 
 def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:

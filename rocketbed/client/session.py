@@ -86,7 +86,7 @@ class Session:
 
     async def __aenter__(self) -> Self:
         if self._manager is not None:
-            raise ClientError("a client is entered once; make another one")
+            raise ClientError("a client can be entered only once; create a new one")
         self._manager = trio.open_nursery()
         self.nursery = await self._manager.__aenter__()
         self.connections.start(self.nursery)

@@ -64,7 +64,7 @@ class ConsumeQueue(SegmentRow):
         self.queue_id = queue_id
 
     def window(self, slot: int, count: int) -> bytes:
-        """Up to `count` units from a slot on, as bytes, at most to the end of its segment."""
+        """Up to `count` entries starting at a slot, as bytes, within one segment."""
         data = self.read(slot * UNIT.size, count * UNIT.size)
         return data[: len(data) - len(data) % UNIT.size]
 

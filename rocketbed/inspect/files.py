@@ -32,7 +32,7 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a segment directory holds: segments by start, and paths that are none."""
+    """What a segment directory holds: segments by start, and other paths."""
 
     segments: tuple[SegmentFile, ...]
     strays: tuple[str, ...]

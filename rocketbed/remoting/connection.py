@@ -159,12 +159,15 @@ class Connection:
                 await pending.arrived.wait()
         finally:
             self._pending.pop(opaque, None)
+        # The answer first: one that came counts even if the connection has ended since.
         if pending.response is not None:
             return pending.response
         if self.is_closed:
-            raise ConnectionLost(f"connection to {self.remote_text} ended before its answer")
+            raise ConnectionLost(
+                f"connection to {self.remote_text} closed before the answer arrived"
+            )
         raise RequestTimeout(
-            f"no answer from {self.remote_text} to request {command.code} in {timeout_s:g} s"
+            f"no answer from {self.remote_text} to request {command.code} within {timeout_s:g} s"
         )
 
     def close(self) -> None:
@@ -193,6 +196,7 @@ class Connection:
                         nursery.start_soon(self._write_loop)
                         task_status.started(self)
                         await self._read_loop()
+                        # A peer that has shut down its sending side still reads our answers.
                         await self._drain()
                         nursery.cancel_scope.cancel()
                     finally:
@@ -252,6 +256,7 @@ class Connection:
             if handler is not None:
                 in_run = True
             else:
+                # A run ends before any other request: that must see the sends that came before it.
                 if in_run:
                     in_run = False
                     self._finish_run()
@@ -275,6 +280,7 @@ class Connection:
             self.world.log.error(
                 "remoting.run_failed", peer=self.remote_text, error=f"{type(exc).__name__}: {exc}"
             )
+            # Nobody knows which sends of the run were answered: the peer must not wait for them.
             self.close()
 
     def _resolve(self, response: Command) -> None:
@@ -329,6 +335,7 @@ class Connection:
             return
         if self._outbox_bytes <= WRITE_SIZE:
             data = b"".join(self._outbox)
+            # Only while the writer is idle (above): bytes of two frames must not mix.
             taken = self.world.network.try_send(self._stream, data)
             self._outbox.clear()
             self._outbox_bytes -= taken
@@ -387,6 +394,7 @@ class Connection:
         return self._opaque
 
     def _end(self) -> None:
+        # Closed before anybody wakes or is called: none of them may send any more.
         self.is_closed = True
         self._outbox.clear()
         for pending in self._pending.values():

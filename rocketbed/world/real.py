@@ -88,6 +88,8 @@ def run_real(main: Callable[[World], Awaitable[T]], name: str, source: str = "")
         world = real_world(name, source)
         token = trio.lowlevel.current_trio_token()
 
+        # A Python signal handler runs between any two instructions, so it may not touch trio's
+        # objects; the token hands the call to the loop.
         def request_stop(_number: int, _frame: object) -> None:
             token.run_sync_soon(world.process.stop_requested.set, idempotent=True)
 
@@ -200,6 +202,7 @@ class RealFile:
             raise
         if count == size:
             return bytes(buffer)
+        # Short at the end of the file is all there is; short before it, a page is not cached.
         if offset + count >= os.fstat(descriptor).st_size:
             return bytes(memoryview(buffer)[:count])
         return None
@@ -276,6 +279,7 @@ class RealFile:
         self._close_when_idle()
 
     def _close_when_idle(self) -> None:
+        # Not while a sync is in its thread: the number could be another file's by then.
         if self._closed and not self._syncing and self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -123,12 +123,12 @@ def test_a_cluster_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
     sent = rocketbed("topic", "create", "Greetings", "-n", f"{HOST}:{port}")
     assert sent.returncode == 0, sent.stderr
     promoted = rocketbed("cluster", "promote", "slave-1", "--dir", directory)
-    assert "slave-1 is the master now" in promoted.stdout, promoted.stderr
+    assert "slave-1 is now the master" in promoted.stdout, promoted.stderr
     status = rocketbed("cluster", "status", "--dir", directory)
     assert status.stdout.count("serving") == 4, status.stdout
     down = rocketbed("cluster", "down", "--dir", directory)
     assert "stopped" in down.stdout, down.stderr
-    assert "had to be killed" not in down.stdout
+    assert "killed (did not stop in time)" not in down.stdout
     assert not ours(daemon)
     again = rocketbed("cluster", "up", "--dir", directory)
     assert again.returncode == 0, again.stderr

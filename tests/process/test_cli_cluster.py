@@ -65,7 +65,7 @@ def test_up_send_pull_query_status_down(shell: Shell) -> None:
     assert shell.client("topic create", "Orders", "--queues", "2") == (
         "topic Orders: 2 queues on broker-a\n"
     )
-    assert "see `rocketbed topic update`" in (
+    assert "change it with `rocketbed topic update`" in (
         shell.client("topic create", "Orders", code=1) + shell.errors
     )
     sent = shell.client(
@@ -125,7 +125,7 @@ def test_a_cluster_keeps_its_data_until_it_is_removed(shell: Shell) -> None:
     assert "has a cluster already" in up(shell) + shell.errors
     assert shell.client("pull", "-t", "T").rstrip().endswith("kept")
     up(shell)
-    assert "every member runs already" in shell.errors
+    assert "every member is already running" in shell.errors
     shell.cluster("down", "--remove")
     assert not shell.directory.exists()
     shell.cluster("status", code=1)

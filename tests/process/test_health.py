@@ -91,7 +91,7 @@ def test_a_node_that_a_nameserver_does_not_know_does_not_serve(
     cluster: LocalCluster, strange_nameserver: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = cluster.address("master")
-    reason = f"{node} does not serve: {strange_nameserver} does not know it"
+    reason = f"{node} does not serve: not registered at {strange_nameserver}"
     both = f"{cluster.nameserver_address};{strange_nameserver}"
     assert say(capsys, node, "-n", strange_nameserver) == (1, reason)
     assert say(capsys, node, "-n", both) == (1, reason)
@@ -112,7 +112,7 @@ def test_with_all_nameservers_down_it_does_not_serve(
     cluster: LocalCluster, nobody: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = cluster.address("master")
-    reason = f"{node} does not serve: no nameserver answers"
+    reason = f"{node} does not serve: no nameserver answered"
     assert say(capsys, node, "-n", nobody) == (1, reason)
 
 

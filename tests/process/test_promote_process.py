@@ -144,7 +144,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert main(["cluster", "up", "--port", "0", "--slaves", "1", *words]) == 0
         assert main(["cluster", "promote", "slave-1", *words]) == 0
         shown = capsys.readouterr().out
-        assert "slave-1 is the master now, master its slave" in shown
+        assert "slave-1 is now the master, master is its slave" in shown
         assert main(["cluster", "status", "--json", *words]) == 0
         rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
         assert (rows["slave-1"]["role"], rows["slave-1"]["brokerId"]) == ("master", 0)

@@ -76,5 +76,5 @@ def test_nothing_to_audit(spark: SparkSession, tmp_path: Path) -> None:
     log = Log(tmp_path / "store").append([])
     log.write(0, b"")
     job = Job("audit", JobSettings(stores=(str(log.root),), out=tmp_path / "out"), spark=spark)
-    with pytest.raises(PipelineError, match="no message to audit"):
+    with pytest.raises(PipelineError, match="no messages to audit"):
         audit(job, AuditOptions())

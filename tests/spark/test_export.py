@@ -123,6 +123,6 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
     with pytest.raises(PipelineError, match="is no store directory"):
         run(spark, tmp_path, tmp_path / "out")
     job = Job("export", JobSettings(stores=("x",)), spark=spark)
-    with pytest.raises(WrongUsage, match="say where to"):
+    with pytest.raises(WrongUsage, match="no output: give"):
         export(job, ExportOptions())
     assert not (tmp_path / "out").exists()

@@ -57,8 +57,8 @@ def test_writing_and_reading_a_live_cluster(spark: SparkSession, tmp_path: Path)
 def test_what_cannot_be_written_is_said_before_any_task_runs(spark: SparkSession) -> None:
     rows = bodies(spark, 0, 1)
     write = rows.write.format(FORMAT).mode("append")
-    with pytest.raises(PySparkException, match="endpoints is needed"):
+    with pytest.raises(PySparkException, match="endpoints is required"):
         write.option("topic", "T").save()
     replace = rows.write.format(FORMAT).mode("overwrite")
-    with pytest.raises(PySparkException, match="never replaced"):
+    with pytest.raises(PySparkException, match="can only be appended to"):
         replace.options(endpoints="127.0.0.1:1", topic="T").save()

@@ -146,5 +146,5 @@ def test_a_store_into_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
             run(spark, {"endpoints": cluster.nameserver_address}, **target)
         later = replace(queues[0], last_stored_ms=0)
         unknown = replace(queues[0], topic="C")
-        with pytest.raises(WrongUsage, match="has no topic C: --create-topics"):
+        with pytest.raises(WrongUsage, match="has no topic C: create them with --create-topics"):
             prepare_topics(cluster.nameserver_address, [later, unknown], create=False)

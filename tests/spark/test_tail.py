@@ -60,7 +60,7 @@ def test_a_second_run_into_parquet_adds_what_is_new(spark: SparkSession, tmp_pat
     lines, report = run(spark, log.root, out, start="earliest", topics=("A",))
     assert (lines, report.counts["messages"]) == ([], 3)
     assert bodies() == list(range(8))
-    with pytest.raises(WrongUsage, match="would be there twice"):
+    with pytest.raises(WrongUsage, match="would be duplicated"):
         run(spark, log.root, out, checkpoint=tmp_path / "other")
 
 

@@ -17,20 +17,23 @@ NOBODY = "127.0.0.1:1"
     [
         ("send -t T --body x -n nonsense", "host:port"),
         ("send -t T --body x --property color", "NAME=TEXT"),
-        ("send -t T --body x --lines", "leave --body out"),
+        ("send -t T --body x --lines", "cannot be combined with --body"),
         ("send -t T --body x --count 0", "--count"),
         ("send --body x", "--topic"),
         ("send -t bad! --body x", "letters, digits"),
         ("send -t T --body x --timeout 0", "positive"),
-        ("send -t T --body x --key=a\u0001b", "characters 1 and 2"),
+        ("send -t T --body x --key=a\u0001b", "characters U+0001 and U+0002"),
         ("pull -t T --commit", "needs --group"),
         ("pull -t T --from committed", "needs --group"),
-        ("pull -t T --from yesterday", "'yesterday' is none of first, last"),
+        ("pull -t T --from yesterday", "'yesterday' must be first, last"),
         ("pull -t T --limit 0", "--limit"),
         ("query", "give one of"),
         ("query --id 1 --key 2 -t T", "give one of"),
         ("query --key k", "need --topic"),
-        ("query --key k -t T --begin soon", "neither milliseconds nor a date"),
+        (
+            "query --key k -t T --begin soon",
+            "neither milliseconds since the epoch nor an ISO 8601 date",
+        ),
         ("topic create bad! -n 127.0.0.1:1 --queues 0", "--queues"),
         ("topic route", "NAME"),
         ("cluster up --set x --dir /nowhere/c", "KEY=VALUE"),
@@ -101,10 +104,10 @@ def test_queues_by_name_and_number() -> None:
     assert parse_queue("b/0", queues) == queue("b", 0)
     assert parse_queue("1", queues) == queue("b", 1)
     for text, reason in (
-        ("0", "is on several brokers: a/0, b/0"),
+        ("0", "exists on several brokers: a/0, b/0"),
         ("7", "does not exist: a/0, b/0, b/1"),
         ("c/0", "does not exist"),
-        ("x", "a queue id is needed"),
+        ("x", "expected ID or BROKER/ID"),
     ):
         with pytest.raises(BadMessage, match=reason):
             parse_queue(text, queues)

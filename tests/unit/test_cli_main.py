@@ -22,7 +22,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["nonsense"], "No such command"),
         (["node", "--nonsense"], "No such option"),
         (["node", "-c", "/nowhere/broker.conf"], "/nowhere/broker.conf"),
-        (["node", "--set", "listenPort"], "has to be key=value"),
+        (["node", "--set", "listenPort"], "expected KEY=VALUE"),
         (["node", "--set", "listenPrt=1"], "did you mean listenPort?"),
     ],
 )

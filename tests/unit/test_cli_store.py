@@ -118,7 +118,7 @@ def test_fsck_of_a_torn_tail(tmp_path: Path) -> None:
     result = run("fsck", root, *SIZES)
     assert result.exit_code == 1
     assert "tail    S13" in result.output
-    assert "to do: nothing to do" in result.output
+    assert "fix: nothing to do" in result.output
 
 
 def test_fsck_of_damage_in_json(small: Path) -> None:
@@ -148,7 +148,7 @@ def test_settings_that_cannot_be_read(small: Path, tmp_path: Path) -> None:
     for setting, expected in (
         ("mappedFileSizeCommitLog=big", "mappedFileSizeCommitLog: 'big'"),
         ("messageDelayLevel=1s 2x", "'2x'"),
-        ("nonsense", "must be KEY=VALUE"),
+        ("nonsense", "expected KEY=VALUE"),
     ):
         result = run("ls", small, "--set", setting)
         assert result.exit_code == 64
@@ -163,7 +163,7 @@ def test_rebuild_elsewhere(killed: Path, tmp_path: Path) -> None:
     before = dict(files_below(killed, "."))
     result = run("rebuild", killed, "--out", out)
     assert result.exit_code == 0
-    assert "669 records: 669 units in 26 queues, 1467 keys in 4 index files" in result.output
+    assert "669 records: 669 entries in 26 queues, 1467 keys in 4 index files" in result.output
     assert dict(files_below(killed, ".")) == before
     assert dict(files_below(out, "consumequeue")) == dict(files_below(killed, "consumequeue"))
     again = run("rebuild", killed, "--out", out)

@@ -20,23 +20,23 @@ from rocketbed.wire.properties import decode_properties
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"topic": ""}, "topic ''"),
+        ({"topic": ""}, "topic name ''"),
         ({"topic": "no blanks"}, "letters, digits"),
-        ({"topic": "T" * 128}, "at most 127"),
-        ({"body": b""}, "at least one"),
-        ({"body": "text"}, "has to be bytes"),
-        ({"body": bytes(BODY_MAX + 1)}, "over 4194304"),
+        ({"topic": "T" * 128}, "the limit is 127"),
+        ({"body": b""}, "must be non-empty bytes"),
+        ({"body": "text"}, "must be non-empty bytes"),
+        ({"body": bytes(BODY_MAX + 1)}, "the limit is 4194304"),
         ({"flag": 1 << 31}, "32 bits"),
-        ({"keys": "abc"}, "sequence of words"),
-        ({"keys": ("a b",)}, "without blanks"),
-        ({"keys": ("",)}, "without blanks"),
-        ({"properties": {"UNIQ_KEY": "x"}}, "sets UNIQ_KEY itself"),
-        ({"properties": {"a\x01": "x"}}, "characters 1 and 2"),
-        ({"tag": "a\x02"}, "characters 1 and 2"),
-        ({"properties": {"a": ""}}, "a name and a text"),
-        ({"message_id": "a b"}, "one word"),
-        ({"message_id": ""}, "one word"),
-        ({"message_id": "a\x01"}, "characters 1 and 2"),
+        ({"keys": "abc"}, "sequence of non-empty strings"),
+        ({"keys": ("a b",)}, "without spaces"),
+        ({"keys": ("",)}, "without spaces"),
+        ({"properties": {"UNIQ_KEY": "x"}}, "set by the client: UNIQ_KEY"),
+        ({"properties": {"a\x01": "x"}}, r"characters U\+0001 and U\+0002"),
+        ({"tag": "a\x02"}, r"characters U\+0001 and U\+0002"),
+        ({"properties": {"a": ""}}, "a name and a value"),
+        ({"message_id": "a b"}, "without white space"),
+        ({"message_id": ""}, "without white space"),
+        ({"message_id": "a\x01"}, r"characters U\+0001 and U\+0002"),
     ],
 )
 def test_what_no_broker_takes(changes: dict[str, Any], reason: str) -> None:
@@ -55,7 +55,7 @@ def test_properties_text() -> None:
         "TAGS": "A",
         "color": "red",
     }
-    with pytest.raises(BadMessage, match="over 32767"):
+    with pytest.raises(BadMessage, match="the limit is 32767"):
         Message("T", b"x", properties={"a": "ä" * 17_000}).properties_text("ID")
 
 

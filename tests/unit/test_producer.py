@@ -225,7 +225,7 @@ def test_chosen_queues_and_order_keys() -> None:
             with pytest.raises(BadMessage, match="not both"):
                 await sender.send(MESSAGE, queue=target, order_key="x")
             other = MessageQueue(topic="U", broker_name="b", queue_id=2)
-            with pytest.raises(BadMessage, match="queue of topic U"):
+            with pytest.raises(BadMessage, match="the queue belongs to topic U"):
                 await sender.send(MESSAGE, queue=other)
 
     on_stage(scenario)
@@ -278,10 +278,10 @@ def test_a_batch_is_one_request() -> None:
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([], "at least one"),
-        ([Message("T", b"x"), Message("U", b"x")], "of one topic"),
-        ([Message("T", bytes(1 << 20))] * 4, "send it in parts"),
-        ([Message("T", b"")], "at least one"),
+        ([], "at least one message"),
+        ([Message("T", b"x"), Message("U", b"x")], "of the same topic"),
+        ([Message("T", bytes(1 << 20))] * 4, "split it"),
+        ([Message("T", b"")], "non-empty bytes"),
     ],
 )
 def test_batches_that_cannot_be_sent(messages: list[Message], reason: str) -> None:

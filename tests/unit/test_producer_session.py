@@ -199,7 +199,7 @@ def test_errors_of_the_block_come_out_as_they_are() -> None:
         ({"group": "a b"}, "letters"),
         ({"timeout_s": 0}, "positive"),
         ({"retries": -1}, "at least 0"),
-        ({"select": "best"}, "no such choice"),
+        ({"select": "best"}, "unknown queue selector"),
         ({"nameservers": ""}, "at least one nameserver"),
         ({"nameservers": "host"}, "host:port"),
     ],

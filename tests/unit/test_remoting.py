@@ -184,7 +184,7 @@ def test_server_may_ask_the_client() -> None:
 def test_timeout_leaves_the_connection_usable_and_drops_the_late_answer() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         async with open_connection(world, ADDRESS) as connection:
-            with pytest.raises(RequestTimeout, match="request 4 in 1 s"):
+            with pytest.raises(RequestTimeout, match="request 4 within 1 s"):
                 await connection.request(request(SLEEP, {"s": "2"}), timeout_s=1)
             await trio.sleep(2)
             assert (await connection.request(request(ECHO, {}, b"on"))).body == b"on"

@@ -36,12 +36,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """What `audit` is told beyond the common options."""
+    """Options of `audit` beyond the common ones."""
 
     topics: tuple[str, ...] = ()
     """Only these; empty for all."""
     top: int = 20
-    """How many hot keys and tags."""
+    """How many hot keys and tags to report."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ def audit(job: Job, options: AuditOptions) -> None:
         topics = _topics(records(*COLUMNS))
     total = next((row for row in topics if row["topic"] is None and row["messages"]), None)
     if total is None:
-        raise PipelineError("there is no message to audit in what was read")
+        raise PipelineError("the input contains no messages to audit")
     bucket_s = bucket_of((total["last_ms"] - total["first_ms"]) / 1000)
     with job.phase("rates"):
         series = _series(records(*COLUMNS), bucket_s)
@@ -265,8 +265,8 @@ def _tell(job: Job, out: Path, found: Audit) -> None:
     }
     if total["negative_latency"]:
         report.notes.append(
-            f"{total['negative_latency']} messages were stored before they were born, by up to"
-            f" {-total['latency_min_ms']} ms: clocks differ; they are in no percentile"
+            f"{total['negative_latency']} messages have store time before born time, by up to"
+            f" {-total['latency_min_ms']} ms: clocks differ; they are excluded from percentiles"
         )
     if total["unreadable"]:
         report.exit_code = EXIT_FINDING

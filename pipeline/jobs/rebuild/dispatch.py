@@ -51,7 +51,7 @@ ROWS: Final = 16_384
 HELD_MAX: Final = 1 << 17
 """Units, or keys, that a task gathers before it writes runs of them."""
 DAMAGE_MAX: Final = 50
-"""Damaged places of one split that are told one by one; all are counted."""
+"""Damaged places of one split that are reported one by one; all are counted."""
 MULTI: Final = b"INNER_MULTI_DISPATCH\x01"
 _OFFSET_MAX: Final = (1 << 63) - 1
 

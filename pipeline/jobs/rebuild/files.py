@@ -31,7 +31,7 @@ _ENTRY: Final = numpy.dtype(
 _SECONDS_MAX: Final = (1 << 31) - 1
 _READ: Final = 4 << 20
 REFUSED_MAX: Final = 20
-"""Records without a place in their queue that are told one by one."""
+"""Records without a place in their queue that are reported one by one."""
 
 
 class Written(NamedTuple):

@@ -88,7 +88,7 @@ UNCOMPILED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildOptions:
-    """What `rebuild` is told beyond the common options."""
+    """Options of `rebuild` beyond the common ones."""
 
     force: bool = False
     """Replace what is in OUT."""
@@ -142,8 +142,8 @@ def _passes(
     _tell_log(job, said, log)
     if job.report.findings and not options.around_damage:
         job.report.notes.append(
-            "the log is damaged, nothing was built: mend it from a replica, or build around the"
-            " damage with --around-damage"
+            "the log is damaged, nothing was built: restore it from a replica, or skip the damage"
+            " with --around-damage"
         )
         return None
     with job.phase("writing queues and index"):
@@ -194,10 +194,10 @@ def _asked(job: Job, options: RebuildOptions) -> tuple[BrokerLog, Path]:
     """The log and the directory of the result. Raises `WrongUsage`, `PipelineError`."""
     out = job.settings.out
     if out is None:
-        raise WrongUsage("say where to: --out DIR")
+        raise WrongUsage("no output: give --out DIR")
     logs = broker_logs(job.settings)
     if len(logs) != 1 or len(logs[0].replicas) != 1:
-        raise WrongUsage("rebuild takes one store: give --store once")
+        raise WrongUsage("rebuild reads one store: give --store once")
     check_place(out, Path(logs[0].replicas[0].replica.root), force=options.force)
     return logs[0], out
 
@@ -236,8 +236,9 @@ def _checked_shape(directory: StoreDirectory, staging: str) -> Shape:
     for size, unit in ((sizes.queue_segment, UNIT), (sizes.batch_queue_segment, BATCH_UNIT)):
         if size % unit.size or not size:
             raise WrongUsage(
-                f"a queue file of {size} bytes does not hold whole units of {unit.size}: give"
-                " --set mappedFileSizeConsumeQueue=N or --set mapperFileSizeBatchConsumeQueue=N"
+                f"a queue file of {size} bytes is not a multiple of the entry size {unit.size}:"
+                " give --set mappedFileSizeConsumeQueue=N, or for batch queues"
+                " --set mapperFileSizeBatchConsumeQueue=N"
             )
     dispatcher = Dispatcher(directory)
     return Shape(dispatcher, sizes.queue_segment, sizes.batch_queue_segment, layout, staging)
@@ -300,9 +301,7 @@ def _tell_log(job: Job, said: list[Run], log: BrokerLog) -> None:
         total = sum(left_out.values())
         job.report.counts["of_deleted_topics"] = total
         names = ", ".join(sorted(left_out)[:5])
-        job.report.notes.append(
-            f"{total} records of topics that were deleted are left out: {names}"
-        )
+        job.report.notes.append(f"{total} records of deleted topics are skipped: {names}")
     damaged = sum(row["damaged"] for row in rows)
     if damaged:
         shown = sorted((run for run in said if run.kind == DAMAGE), key=lambda run: run.at)

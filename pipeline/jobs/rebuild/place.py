@@ -31,7 +31,7 @@ def check_place(out: Path, root: Path, *, force: bool) -> None:
     if place.is_relative_to(root):
         raise WrongUsage(f"{out} is within the store: give another --out")
     if out.exists() and not out.is_dir():
-        raise WrongUsage(f"{out} is no directory")
+        raise WrongUsage(f"{out} is not a directory")
     if out.is_dir():
         others = [entry.name for entry in out.iterdir() if entry.name != STAGING]
         if others and not force:

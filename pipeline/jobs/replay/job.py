@@ -68,7 +68,7 @@ INNER_BATCH_BIT: Final = 0x80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What `replay` is told beyond the common options."""
+    """Options of `replay` beyond the common ones."""
 
     target: str
     """Name servers of the cluster that gets the messages."""
@@ -87,7 +87,7 @@ class ReplayOptions:
     rate: float | None = None
     """Messages a second, of all tasks together."""
     create_topics: bool = False
-    """Make topics that the target lacks."""
+    """Create topics that the target lacks."""
     retry_timeout_ms: int = 30_000
     """A message that the target has not taken after this long ends the replay."""
 
@@ -105,7 +105,7 @@ def replay(job: Job, options: ReplayOptions) -> None:
     with job.phase("surveying the range"):
         counts, queues = _survey(_records(job, sources, SURVEYED))
     if not queues:
-        raise PipelineError("there is no message to replay in this range")
+        raise PipelineError("no messages to replay in this range")
     with job.phase("preparing topics"):
         writable = prepare_topics(options.target, queues, create=options.create_topics)
     targets = matched(queues, writable)
@@ -143,17 +143,19 @@ def _check(job: Job, options: ReplayOptions) -> None:
     """Raises `WrongUsage`."""
     job.settings.source_options()
     if options.speed is not None and options.rate is not None:
-        raise WrongUsage("--speed keeps the gaps of the source, --rate is fixed: give one of them")
+        raise WrongUsage("--speed and --rate cannot be combined: give one of them")
     for name, value in (("--speed", options.speed), ("--rate", options.rate)):
         if value is not None and not 0 < value < float("inf"):
-            raise WrongUsage(f"{name} is a number above 0, not {value:g}")
+            raise WrongUsage(f"{name} must be positive, not {value:g}")
     for name, text in (("--start", options.start), ("--end", options.end)):
         try:
             time_in_ms(text or "0")
         except ValueError as error:
-            raise WrongUsage(f"{name} {text!r}: give {error}") from error
+            raise WrongUsage(f"{name} {text!r}: expected {error}") from error
     if wrong := [topic for topic in options.topics if topic.startswith(SYSTEM_TOPICS)]:
-        raise WrongUsage(f"topic {wrong[0]} is the cluster's own and means nothing in another one")
+        raise WrongUsage(
+            f"topic {wrong[0]} is a system topic of its cluster and cannot be replayed"
+        )
 
 
 def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
@@ -168,7 +170,7 @@ def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
     if job.settings.endpoints:
         topics = options.topics or live_topics(job.settings.endpoints)
         if not topics:
-            raise PipelineError(f"{job.settings.endpoints} has no topics but its own")
+            raise PipelineError(f"{job.settings.endpoints} has only system topics")
         job.report.inputs.append({"endpoints": job.settings.endpoints, "topics": list(topics)})
         if options.end_offset is not None:
             common["endOffset"] = str(options.end_offset)
@@ -181,7 +183,7 @@ def _sources(job: Job, options: ReplayOptions) -> list[dict[str, str]]:
         if (options.start_offset or 0) < end:
             found.append(common | {"path": log.replicas[0].path, "endOffset": str(end)})
     if not found:
-        raise PipelineError("the logs end before --start-offset: there is no message to replay")
+        raise PipelineError("the logs end before --start-offset: no messages to replay")
     return found
 
 
@@ -296,7 +298,7 @@ def _send(
         return [json.loads(row.text) for row in ran.collect()]
     except BaseException:
         job.report.notes.append(
-            f"what was sent before it ended stays in the target; ids begin with {sink.job}"
+            f"messages sent before it ended remain in the target; their ids begin with {sink.job}"
         )
         raise
 
@@ -354,7 +356,7 @@ def _tell(
         )
     for kind, title in PASSED_OVER.items():
         if counts.get(kind):
-            report.notes.append(f"{counts[kind]} messages {title} were passed over")
+            report.notes.append(f"{counts[kind]} messages {title} were skipped")
     missing = {"missing": wanted - sent} if sent != wanted else {}
     titles = LEFT_OUT | {"missing": "messages that were there at first and gone when it was sent"}
     for kind, count in (counts | missing).items():

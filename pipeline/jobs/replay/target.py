@@ -76,7 +76,7 @@ def refuse_same_brokers(source: str, target: str) -> None:
     if shared := _with_admin(source, ask) & _with_admin(target, ask):
         raise WrongUsage(
             f"the target {target} is the source: both have the broker at {min(shared)};"
-            " a replay goes into another cluster"
+            " replay into a different cluster"
         )
 
 
@@ -96,8 +96,8 @@ def prepare_topics(
     if missing := sorted(needed.keys() - routes):
         if not create:
             raise WrongUsage(
-                f"the target {target} has no topic {', '.join(missing)}: --create-topics makes"
-                " what is missing, with as many queues as the source has"
+                f"the target {target} has no topic {', '.join(missing)}: create them with"
+                " --create-topics, with as many queues as in the source"
             )
 
         async def make(admin: Admin) -> None:
@@ -108,7 +108,9 @@ def prepare_topics(
         routes |= _with_admin(target, lambda admin: _routes(admin, missing))
     for topic in needed:
         if topic not in routes or not routes[topic].writable:
-            raise PipelineError(f"topic {topic} of {target} takes no messages now: see topic route")
+            raise PipelineError(
+                f"topic {topic} of {target} accepts no messages now: see `rocketbed topic route`"
+            )
     return {topic: routes[topic].writable for topic in needed}
 
 
@@ -164,7 +166,7 @@ def _refuse_same_messages(
         queue, offset = found
         raise WrongUsage(
             f"the target {target} is the source, or a copy of it: {describe(queue)} has the same"
-            f" message at offset {offset}; a replay goes into another cluster"
+            f" message at offset {offset}; replay into a different cluster"
         )
 
 
@@ -184,7 +186,7 @@ async def _is_there(log: WireLog, queue: MessageQueue, wanted: SourceQueue) -> b
 
 
 def _with_admin(endpoints: str, ask: Callable[[Admin], Awaitable[T]]) -> T:
-    """Ask a cluster something. Raises `PipelineError`, `WrongUsage` for addresses that are none."""
+    """Ask a cluster something. Raises `PipelineError`, `WrongUsage` for malformed addresses."""
 
     async def run() -> T:
         async with Admin(nameservers=endpoints) as admin:

@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionOptions:
-    """What `retention` is told beyond the common options."""
+    """Options of `retention` beyond the common ones."""
 
     hours: tuple[float, ...] = HOURS
     now_ms: int | None = None

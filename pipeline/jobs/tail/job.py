@@ -49,14 +49,14 @@ Write = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailOptions:
-    """What `tail` is told beyond the common options."""
+    """Options of `tail` beyond the common ones."""
 
     topics: tuple[str, ...] = ()
     """Only these; empty for all, which needs store directories."""
     start: str = "latest"
     """`earliest` or `latest`; a checkpoint counts more."""
     once: bool = False
-    """End when all is read that is there now."""
+    """Exit once everything stored now has been read."""
     as_json: bool = False
     """Lines of JSON."""
     checkpoint: Path | None = None
@@ -151,13 +151,13 @@ def _source(job: Job, options: TailOptions) -> dict[str, str]:
     settings = job.settings
     source = settings.source_options()
     if options.start not in STARTS:
-        raise WrongUsage(f"--from {' or '.join(STARTS)}, not {options.start!r}")
+        raise WrongUsage(f"--from must be {' or '.join(STARTS)}, not {options.start!r}")
     if settings.endpoints and not options.topics:
-        raise WrongUsage("a live cluster is read by topics: give --topic NAME, once or more")
+        raise WrongUsage("a live cluster is read by topic: give --topic NAME (repeatable)")
     if settings.out is None and options.checkpoint is not None:
-        raise WrongUsage("--checkpoint is for --out: lines that were printed are not kept")
+        raise WrongUsage("--checkpoint needs --out: printed messages have no checkpoint")
     if settings.out is None and settings.remote:
-        raise WrongUsage("lines are printed by the driver: with --remote give --out DIR")
+        raise WrongUsage("printing needs a local driver: with --remote give --out DIR")
     if options.topics:
         source["topics"] = ",".join(options.topics)
     source["startingOffsets"] = options.start
@@ -207,11 +207,11 @@ def _into_files(
         out.mkdir(parents=True, exist_ok=True)
         checkpoint.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PipelineError(f"{error.filename} cannot be made: {error.strerror}") from error
+        raise PipelineError(f"cannot create {error.filename}: {error.strerror}") from error
     if not any(checkpoint.iterdir()) and any(out.glob("*.parquet")):
         raise WrongUsage(
-            f"{out} holds Parquet files and {checkpoint} no checkpoint: messages would be there"
-            " twice; give another --out, or the --checkpoint that belongs to it"
+            f"{out} holds Parquet files but {checkpoint} holds no checkpoint: messages would be"
+            " duplicated; give another --out, or the --checkpoint that belongs to it"
         )
     writer = _stream(job, source, columns).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(checkpoint.absolute()))

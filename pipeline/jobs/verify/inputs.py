@@ -1,4 +1,4 @@
-"""What `verify` is told about a run: where its files are, and what its record requires.
+"""The inputs of `verify` for a run: where its files are, and what its record requires.
 
 A run of the testbed leaves `run.json`, a history and store directories (`chaos.record`). What an
 acknowledgement promised, and so which messages may be gone after which fault, is judged by the
@@ -58,7 +58,9 @@ def read_run(directory: Path) -> RunFiles:
         leaders = {str(broker): str(node) for broker, node in row["leaders"].items()}
         ordered = tuple(map(str, row.get("ordered_topics", ())))
     except (KeyError, TypeError, AttributeError) as error:
-        raise PipelineError(f"{directory / RUN_FILE} lacks {error}: is it a run's?") from error
+        raise PipelineError(
+            f"{directory / RUN_FILE} lacks {error}: is it the file of a run?"
+        ) from error
     brokers = {node: broker for broker, nodes in groups.items() for node in nodes}
     stores = tuple(
         f"{brokers[node]}/{node}={place}"
@@ -69,7 +71,7 @@ def read_run(directory: Path) -> RunFiles:
         if node not in places:
             raise PipelineError(f"the store of {node}, last master of {broker}, was not kept")
     if missing := sorted(set(groups) - set(leaders)):
-        raise PipelineError(f"broker {missing[0]} had no master at the end: nothing can be said")
+        raise PipelineError(f"broker {missing[0]} had no master at the end: it cannot be verified")
     names = Names(brokers | {broker: broker for broker in groups}, _only(groups))
     return RunFiles(
         history=directory / HISTORY_FILE,
@@ -94,7 +96,7 @@ def read_requirement(path: Path) -> Requirement:
             ordered_topics=tuple(map(str, row["ordered_topics"])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise PipelineError(f"{path} is no requirement: {error!r}") from error
+        raise PipelineError(f"{path} is not a valid requirement: {error!r}") from error
 
 
 def _read_json(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""`verify`: what clients were told against every replica, and the replicas against each other.
+"""`verify`: acknowledged messages against every replica, and the replicas against each other.
 
 The log of one replica of each broker, its leader, counts as the truth. The others are compared with
 it block by block, and only one that differs, or holds more, is read row by row too: equal bytes are
@@ -55,7 +55,7 @@ INTERPRETED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What `verify` is told beyond the common options."""
+    """Options of `verify` beyond the common ones."""
 
     run: Path | None = None
     """A testbed's run directory, instead of stores and histories."""
@@ -63,7 +63,7 @@ class VerifyOptions:
     requirement: Path | None = None
     """What may be gone, from the testbed."""
     copies: int = 1
-    """How many replicas have to hold an acknowledged message."""
+    """How many replicas must hold an acknowledged message."""
     leaders: dict[str, str] = field(default_factory=dict)
     """Broker -> replica whose log counts."""
     ordered_topics: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def verify(job: Job, options: VerifyOptions) -> None:
     job.report.inputs += [{"history": str(path)} for path in options.histories]
     by_value = any(kind_of(path) == "testbed" for path in options.histories)
     if by_value and not all(kind_of(path) == "testbed" for path in options.histories):
-        raise WrongUsage("histories of a testbed and others cannot be checked together")
+        raise WrongUsage("a history of the testbed and other histories cannot be checked together")
     work = Work(job, options, required, truth, by_value=by_value)
     with configured(job.spark, UNPACKED):
         tell(job, work.answers(names))
@@ -358,7 +358,7 @@ def choose_truth(brokers: Sequence[BrokerLog], leaders: dict[str, str]) -> Truth
         elif named in logs:
             chosen[broker.broker] = logs[named]
         else:
-            raise WrongUsage(f"{named}, the leader of {broker.broker}, is none of its stores")
+            raise WrongUsage(f"--leader {broker.broker}={named}: no such replica among its stores")
     return Truth(tuple(brokers), chosen)
 
 

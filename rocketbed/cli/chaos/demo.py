@@ -21,9 +21,9 @@ from rocketbed.cli.interrupts import Interruptible
     help="Directory of the report.",
 )
 def demo(seed: int, jobs: int, report: Path) -> int:
-    """Plant a bug in a simulated node, find it, shrink the plan that shows it, write the report.
+    """Plant a bug in a simulated node, find it, shrink the failing plan, and write the report.
 
-    Ends with 0 when all of that worked, 1 when the bug was not found.
+    Exits with 0 when all of that worked, 1 when the bug was not found.
     """
     try:
         with Interruptible():

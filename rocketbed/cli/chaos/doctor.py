@@ -1,4 +1,4 @@
-"""`rocketbed chaos doctor`: what this machine can do to a cluster, tried."""
+"""`rocketbed chaos doctor`: try which faults this machine supports."""
 
 import click
 
@@ -8,11 +8,13 @@ from rocketbed.chaos.host.janitor.record import sweep
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--strict", is_flag=True, help="End with 5 when something is broken or absent.")
-@click.option("--sweep", "do_sweep", is_flag=True, help="First remove what killed runs left.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--strict", is_flag=True, help="Exit with 5 when something is broken or absent.")
+@click.option(
+    "--sweep", "do_sweep", is_flag=True, help="First remove what killed runs left behind."
+)
 def doctor(names: tuple[str, ...], as_json: bool, strict: bool, do_sweep: bool) -> int:
-    """Try each fault of this machine for about a second: works, broken or absent, and why."""
+    """Try each fault on this machine for about a second: works, broken or absent, and why."""
     if do_sweep:
         for swept in sweep():
             for thing in swept.removed:

@@ -1,9 +1,9 @@
-"""`rocketbed chaos`: run scenarios against a cluster and judge what it did.
+"""`rocketbed chaos`: run scenarios against a cluster and check what it did.
 
-Ends with 0 when all held, 1 for an anomaly, 2 when the cluster stalled or missed its service level,
-3 when a node ended by itself, 4 when the harness failed, 5 when something was skipped under
---strict, 6 when a check did not finish, 7 when a simulation did not repeat itself, 64 for wrong
-usage, 130 when interrupted.
+Exits with 0 when every check held, 1 for an anomaly, 2 when the cluster stalled or missed its
+service level, 3 when a node ended by itself, 4 when the harness failed, 5 when
+something was skipped under --strict, 6 when a check did not finish, 7 when a simulation did not
+repeat itself, 64 for wrong usage, 130 when interrupted.
 """
 
 from collections.abc import Mapping
@@ -32,4 +32,4 @@ class ChaosGroup(ExtraGroup):
 
 @click.group(cls=ChaosGroup)
 def chaos() -> None:
-    """Break a cluster on purpose, and check what was promised."""
+    """Inject faults into a cluster and check its guarantees."""

@@ -9,8 +9,10 @@ from rocketbed.chaos.scenario.verbs import VERBS
 
 
 @click.command("list")
-@click.option("--faults", is_flag=True, help="The faults a step can name, not the scenarios.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option(
+    "--faults", is_flag=True, help="List the faults a step can name instead of scenarios."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(faults: bool, as_json: bool) -> int:
     """List the scenarios that ship, or the faults."""
     if faults:

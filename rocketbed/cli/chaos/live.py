@@ -1,4 +1,4 @@
-"""`rocketbed chaos run --live`: a run that somebody watches and breaks by hand, from a browser."""
+"""`rocketbed chaos run --live`: a run watched, and given faults by hand, from a browser."""
 
 import json
 from collections.abc import Callable
@@ -25,8 +25,8 @@ from rocketbed.cli.chaos.run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 
 NOT_IN_SIMULATION: Final = (
-    "--live needs a cluster that runs in real time, and a simulation has no time but its own:"
-    " --backend process"
+    "--live needs a cluster that runs in real time, and a simulation runs in virtual time:"
+    " add --backend process"
 )
 
 
@@ -95,8 +95,8 @@ def _tell(outcome: Outcome, place: Place, asked: LiveOptions, say: Callable[[str
         return outcome.exit_code
     say(summary_text(outcome.judgement, outcome.record))
     say(f"report: {place.directory / 'index.html'}")
-    say(f"again: rocketbed chaos replay {place.replay}")
-    say(f"   or: {run_command(replace(outcome.record, scenario=str(place.scenario)))}")
+    say(f"reproduce: rocketbed chaos replay {place.replay}")
+    say(f"       or: {run_command(replace(outcome.record, scenario=str(place.scenario)))}")
     if asked.as_json:
         files = {"replay": str(place.replay), "scenario": str(place.scenario)}
         row = {**outcome.judgement.as_row(), "directory": str(place.directory), **files}

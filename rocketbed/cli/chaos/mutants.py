@@ -25,7 +25,7 @@ SCENARIO = "soak-swarm"
 
 
 @click.command()
-@click.option("--only", help="Ids with commas between them (M7,E1,node); else all.")
+@click.option("--only", help="Comma-separated ids (M7,E1,node); default: all.")
 @click.option(
     "--budget",
     type=click.FloatRange(min=1),
@@ -35,13 +35,15 @@ SCENARIO = "soak-swarm"
 )
 @click.option("--repetitions", type=click.IntRange(min=1), default=REPETITIONS, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), help="First seed; else fresh ones.")
-@click.option("--full", is_flag=True, help=f"Shrink plans; {QUIET_S:.0f} s of silence each.")
+@click.option("--seed", type=click.IntRange(min=0), help="First seed; default: random.")
+@click.option(
+    "--full", is_flag=True, help=f"Shrink plans, and run each control for {QUIET_S:.0f} s."
+)
 @click.option("--record", is_flag=True, help="Add the score to chaos/score.json.")
-@click.option("--rehash", metavar="ID", help="Print the hashes of a mutant's targets, and end.")
-@click.option("--list", "list_only", is_flag=True, help="Say what each is, and end.")
-@click.option("--verbose", "-v", is_flag=True, help="Say what each run found.")
-@click.option("--json", "as_json", is_flag=True, help="The score as JSON on standard output.")
+@click.option("--rehash", metavar="ID", help="Print the hashes of a mutant's targets and exit.")
+@click.option("--list", "list_only", is_flag=True, help="Describe each mutant and exit.")
+@click.option("--verbose", "-v", is_flag=True, help="Print what each run found.")
+@click.option("--json", "as_json", is_flag=True, help="Print the score as JSON on standard output.")
 def mutants(
     only: str | None,
     budget: float,
@@ -55,10 +57,10 @@ def mutants(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Plant bugs in the node, one by one, and see how soon soak-swarm finds each.
+    """Plant bugs in the node, one at a time, and measure how soon soak-swarm finds each.
 
-    Ends with 1 when fewer are found than at the last time (chaos/score.json), or when something is
-    found where nothing is planted.
+    Exits with 1 when fewer are found than in the last recorded score (chaos/score.json), or when a
+    run without a planted bug fails.
     """
     if rehash is not None:
         _say_hashes(rehash)

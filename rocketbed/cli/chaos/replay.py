@@ -1,4 +1,4 @@
-"""`rocketbed chaos replay`: have a failure again."""
+"""`rocketbed chaos replay`: reproduce a failure."""
 
 import json
 from pathlib import Path
@@ -24,23 +24,25 @@ EXIT_NOT_REPEATABLE = 7
 @click.option(
     "--backend",
     type=click.Choice(["sim", "process", "docker"]),
-    help="Another place than where it failed.",
+    help="Replay on this backend instead of the one on which it failed.",
 )
 @click.option(
     "--net",
     type=click.Choice(["auto", "plain", "proxy", "switch"]),
     default="auto",
     show_default=True,
-    help="What lies between real processes.",
+    help="Network between real processes.",
 )
-@click.option("--original", is_flag=True, help="The plan as it was before it was shrunk.")
-@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
+@click.option("--original", is_flag=True, help="Replay the plan as it was before it was shrunk.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
+)
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("out/replay"),
     show_default=True,
-    help="Directory for the run and its page.",
+    help="Directory for the run and its report.",
 )
 def replay(
     file: Path,
@@ -50,9 +52,9 @@ def replay(
     as_json: bool,
     report: Path,
 ) -> int:
-    """Run what FILE (a .rbx of `chaos run`) holds, and compare.
+    """Replay FILE (a .rbx written by `chaos run`) and compare it with the original run.
 
-    Ends as the run does; with 7 when a simulation took another way than before.
+    Exits as the run does, or with 7 when a simulation did not repeat itself.
     """
 
     def say(line: str) -> None:

@@ -31,17 +31,21 @@ from rocketbed.pipeline.agreement import second_judge
     type=click.Choice(["sim", "process", "docker"]),
     default="sim",
     show_default=True,
-    help="In simulation, on real processes, or in containers.",
+    help="Where the cluster runs: in simulation, as real processes, or in containers.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="What is drawn; else random.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Run so many seeds from --seed on.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed of every random choice; default: random."
+)
+@click.option(
+    "--seeds", metavar="N", type=click.IntRange(min=1), help="Run N seeds, starting at --seed."
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option(
     "--net",
     type=click.Choice(["auto", "plain", "proxy", "switch"]),
     default="auto",
     show_default=True,
-    help="What lies between real processes.",
+    help="Network between real processes.",
 )
 @click.option(
     "--target",
@@ -56,49 +60,55 @@ from rocketbed.pipeline.agreement import second_judge
     show_default=True,
     help="With --target: roles as configured, or elected by a controller.",
 )
-@click.option("--quick", is_flag=True, help="A short form of the scenario.")
-@click.option("--strict", is_flag=True, help="End with 5 if a step had to be skipped.")
-@click.option("--no-shrink", is_flag=True, help="Do not look for a shorter failing plan.")
+@click.option("--quick", is_flag=True, help="Run a shortened form of the scenario.")
+@click.option("--strict", is_flag=True, help="Exit with 5 if a step had to be skipped.")
+@click.option("--no-shrink", is_flag=True, help="Do not shrink failing plans.")
 @click.option(
     "--corpus",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep plans that reached new places there; half of the seeds vary one of them.",
+    help="Keep plans that reached new coverage here; half of the seeds mutate one of them.",
 )
 @click.option(
-    "--crash-points", metavar="NODE", help="NODE dies, in each run at another disk event."
+    "--crash-points", metavar="NODE", help="Crash NODE at a different disk event in each run."
 )
-@click.option("--power", is_flag=True, help="With --crash-points: by a power cut, not a kill.")
+@click.option(
+    "--power",
+    is_flag=True,
+    help="With --crash-points: cut the power instead of killing the process.",
+)
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
     default=40,
     show_default=True,
-    help="With --crash-points: how many places of each seed.",
+    help="With --crash-points: how many crash points to try for each seed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
+)
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("out/chaos"),
     show_default=True,
-    help="Directory for the pages of runs, and for what failed.",
+    help="Directory for run reports and failing plans.",
 )
 @click.option(
     "--verify",
     type=click.Choice(["spark"]),
-    help="Judge each run a second time: by Spark's verify, which has to agree.",
+    help="Check each run a second time with `pipeline verify` on Spark; both must agree.",
 )
 @click.option(
     "--live",
     "is_live",
     is_flag=True,
-    help="Watch the run in a browser and break it by hand, until you end it; --backend process.",
+    help="Watch the run in a browser, inject faults by hand, and stop it; needs --backend process.",
 )
 @click.option(
     "--live-port",
     type=click.IntRange(0, 65_535),
     default=0,
-    help="The page's port on 127.0.0.1; else a free one.",
+    help="Port of the page on 127.0.0.1; default: a free one.",
 )
 def run(
     scenario: str,
@@ -122,7 +132,7 @@ def run(
     is_live: bool,
     live_port: int,
 ) -> int:
-    """Run SCENARIO, a name from `chaos list` or a file (.toml, .py), and judge it."""
+    """Run SCENARIO, a name from `chaos list` or a file (.toml, .py), and check the result."""
 
     def say(line: str) -> None:
         click.echo(line, err=as_json)
@@ -173,8 +183,8 @@ def check_live(*others: object) -> None:
     """Refuse what makes no sense beside --live."""
     if any(others):
         raise click.UsageError(
-            "--live is one run that you end: no --seeds, --corpus, --crash-points, --verify,"
-            " --strict"
+            "--live is a single run that you stop by hand; it cannot be combined with --seeds,"
+            " --corpus, --crash-points, --verify or --strict"
         )
 
 
@@ -187,7 +197,9 @@ def check_target(
     """Have the software that is to be run, or end with what to do."""
     if not target:
         if mode == "controller":
-            raise click.UsageError("--mode is of a real RocketMQ: add --target rocketmq:5.3.3")
+            raise click.UsageError(
+                "--mode applies only to a real RocketMQ: add --target rocketmq:5.3.3"
+            )
         return
     if backend == "sim":
         raise click.UsageError(
@@ -224,9 +236,9 @@ def tell(result: Campaign, say: Callable[[str], None]) -> None:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
         say(f"{len(result.outcomes)} runs, {result.simulated_s:.0f} simulated seconds: {counts}")
     if result.new_points:
-        say(f"{result.new_points} places were reached for the first time")
+        say(f"{result.new_points} places reached for the first time")
     for path in result.replays.values():
-        say(f"again: rocketbed chaos replay {path}")
+        say(f"reproduce: rocketbed chaos replay {path}")
 
 
 def tell_failure(
@@ -234,7 +246,7 @@ def tell_failure(
 ) -> int:
     """The harness could not write its files, or has no place to run; the exit code."""
     foreseen = is_full(error) or isinstance(error, BackendError)
-    text = explain(error) if foreseen else f"the harness cannot go on: {error}"
+    text = explain(error) if foreseen else f"the harness cannot continue: {error}"
     say(f"the run failed: {text}")
     if as_json:
         click.echo(

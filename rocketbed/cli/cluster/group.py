@@ -27,7 +27,7 @@ _directory_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=DEFAULT_DIRECTORY,
     show_default=True,
-    help="Where the cluster lives.",
+    help="Directory of the cluster.",
 )
 
 
@@ -46,7 +46,7 @@ cluster.add_command(watch)
     "--sync/--async",
     "sync",
     default=True,
-    help="Whether a message is acknowledged only once a slave has it (default: yes).",
+    help="--sync: acknowledge a message only once a slave has it (default: --sync).",
 )
 @click.option("--flush", type=click.Choice(["sync", "async"]), default="async", show_default=True)
 @click.option(
@@ -54,15 +54,15 @@ cluster.add_command(watch)
     type=click.IntRange(0, 64_000),
     default=DEFAULT_PORT,
     show_default=True,
-    help="The nameserver's port, the nodes' follow from it; 0 takes free ones.",
+    help="Port of the nameserver; brokers use ports derived from it. 0: free ports.",
 )
-@click.option("--docker", is_flag=True, help="In containers; builds their image if need be.")
+@click.option("--docker", is_flag=True, help="Run in containers; builds the image if necessary.")
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A setting of every node by RocketMQ's name; repeatable.",
+    help="A setting for every broker, by RocketMQ's name; repeatable.",
 )
 def up(
     directory: Path,
@@ -75,8 +75,8 @@ def up(
 ) -> int:
     """Start a cluster and wait until it serves.
 
-    With --docker its members are containers on a network of their own, its directory is bound into
-    them, and --port leads to the nameserver.
+    With --docker its members are containers on their own network, with the cluster directory bind
+    mounted; --port is published for the nameserver.
     """
     from rocketbed.chaos.cluster.claim import claimed
     from rocketbed.chaos.cluster.upkeep import create, known, missing, start_missing
@@ -98,7 +98,7 @@ def up(
                 settings=settings,
             )
         if not missing(found):
-            say("every member runs already")
+            say("every member is already running")
         found.prepare()
         show(_status_lines(run(lambda: start_missing(found))))
         click.echo(f"clients: -n {found.nameserver_address}")
@@ -107,9 +107,11 @@ def up(
 
 @cluster.command("down")
 @_directory_option
-@click.option("--remove", is_flag=True, help="Delete the members' directories, data and all.")
+@click.option(
+    "--remove", is_flag=True, help="Also delete the members' directories, including their data."
+)
 def down(directory: Path, remove: bool) -> int:
-    """Stop a cluster; its data stays."""
+    """Stop a cluster; its data is kept."""
     from rocketbed.chaos.cluster.claim import claimed
     from rocketbed.chaos.cluster.cluster import LocalCluster
     from rocketbed.chaos.cluster.upkeep import remove_files
@@ -119,13 +121,13 @@ def down(directory: Path, remove: bool) -> int:
         running = [name for name in found.names if found.pid(name) is not None]
         killed = run(found.close)
         for name in running:
-            click.echo(f"{name} {'had to be killed' if name in killed else 'stopped'}")
+            click.echo(f"{name} {'killed (did not stop in time)' if name in killed else 'stopped'}")
         if not running:
             click.echo("no member was running")
         if remove:
             remove_files(found)
     if remove:
-        click.echo(f"{directory} is removed")
+        click.echo(f"{directory} removed")
     return 0
 
 
@@ -133,7 +135,7 @@ def down(directory: Path, remove: bool) -> int:
 @_directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> int:
-    """Show members, roles and offsets; ends with 1 unless every member serves."""
+    """Show members, roles and offsets; exits with 1 unless every member serves."""
     from rocketbed.chaos.cluster.cluster import LocalCluster
 
     found = LocalCluster.load(directory)
@@ -147,14 +149,14 @@ def status(directory: Path, as_json: bool) -> int:
 
 @cluster.command("promote")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Even if another slave has more of the log.")
+@click.option("--force", is_flag=True, help="Promote even if another slave has more of the log.")
 @_directory_option
 def promote(name: str, force: bool, directory: Path) -> int:
     """Make a slave the master; the former master becomes its slave.
 
-    The former master is stopped first. What it had and the new master has not is cut from its log
-    and kept in its store's rocketbed.cut. A slave that has less than another one is refused, since
-    what it lacks may have been acknowledged.
+    The former master is stopped first. The tail of its log that the new master lacks is truncated;
+    a copy is kept in rocketbed.cut in its store. A slave whose log is shorter than another
+    slave's is refused, since the missing messages may have been acknowledged.
     """
     from rocketbed.chaos.cluster.claim import claimed
     from rocketbed.chaos.cluster.cluster import LocalCluster
@@ -168,7 +170,7 @@ def promote(name: str, force: bool, directory: Path) -> int:
             return await found.status()
 
         rows = run(change)
-    click.echo(f"{name} is the master now, {former} its slave")
+    click.echo(f"{name} is now the master, {former} is its slave")
     show(_status_lines(rows))
     return 0
 
@@ -176,7 +178,7 @@ def promote(name: str, force: bool, directory: Path) -> int:
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise click.UsageError(f"--set {text}: KEY=VALUE is needed")
+        raise click.UsageError(f"--set {text}: expected KEY=VALUE")
     return key.strip(), value.strip()
 
 

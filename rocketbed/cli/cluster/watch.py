@@ -1,4 +1,4 @@
-"""`rocketbed cluster watch`: a running cluster as a page with buttons."""
+"""`rocketbed cluster watch`: watch and control a running cluster in a browser."""
 
 from pathlib import Path
 
@@ -12,25 +12,25 @@ import click
     type=click.Path(file_okay=False, path_type=Path),
     default="rocketbed-cluster",
     show_default=True,
-    help="Where the cluster lives.",
+    help="Directory of the cluster.",
 )
 @click.option(
     "--live-port",
     "port",
     type=click.IntRange(0, 65_535),
     default=0,
-    help="The page's port on 127.0.0.1; else a free one.",
+    help="Port of the page on 127.0.0.1; default: a free one.",
 )
 @click.option(
     "--load",
     type=click.FloatRange(min=0, min_open=True, max=20_000),
-    help="Send so many messages a second to the topic `watch`.",
+    help="Send this many messages a second to the topic `watch`.",
 )
 def watch(directory: Path, port: int, load: float | None) -> int:
     """Watch a cluster in a browser: roles, offsets, rates; kill, pause, start and promote.
 
-    The page is for this system only, and for who has its address. The cluster goes on when the
-    watch ends; what was done by hand stands in the cluster's watch.toml, as a scenario.
+    The page is served on this machine only, to whoever has its URL. The cluster keeps running when
+    the command ends; what was done by hand is written to its watch.toml, as a scenario.
     """
     try:
         from rocketbed.chaos.live.watch import watch as serve
@@ -42,6 +42,6 @@ def watch(directory: Path, port: int, load: float | None) -> int:
         ) from exc
     kept = serve(directory, click.echo, port=port, rate=load)
     if kept is not None:
-        click.echo(f"what was done: {kept}")
-        click.echo(f"again: rocketbed chaos run {kept} --backend process")
+        click.echo(f"recorded as a scenario: {kept}")
+        click.echo(f"reproduce: rocketbed chaos run {kept} --backend process")
     return 0

@@ -14,18 +14,20 @@ from rocketbed.pipeline.jobs.seeds import SeedOptions
 
 @click.command()
 @click.argument("scenario")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="First seed."
+)
 @click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--quick", is_flag=True, help="A short form of the scenario.")
+@click.option("--quick", is_flag=True, help="Run a shortened form of the scenario.")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=1), default=300.0, show_default=True,
-    help="Seconds that one seed may take.",
+    help="Time limit of one seed, in seconds.",
 )  # fmt: skip
 @click.option(
     "--memory", "memory_mib", type=click.IntRange(min=64), default=1024, show_default=True,
-    help="MiB that one seed may take.",
+    help="Memory limit of one seed, in MiB.",
 )  # fmt: skip
-@click.option("--resume", is_flag=True, help="Go on with the campaign in --out.")
+@click.option("--resume", is_flag=True, help="Continue the campaign in --out.")
 @job_options()
 def campaign(
     scenario: str,
@@ -39,15 +41,17 @@ def campaign(
 ) -> int:
     """Run many seeds of SCENARIO (a name from `chaos list`, or a file) in simulation.
 
-    Every seed runs in a process of its own. What did not pass is kept in --out with its replay
-    file; results are there as they come, so an interrupted campaign goes on with --resume.
+    Every seed runs in its own process. Runs that did not pass are kept in --out with their replay
+    files. Results are written as they arrive, so --resume continues an interrupted campaign.
     """
     settings = settings_of(common)
     out = settings.out or Path("out/campaign")
     if not any(scenario.endswith(end) for end in (".toml", ".py")):
         known = _scenario_names()
         if scenario not in known:
-            raise click.UsageError(f"no scenario {scenario!r}: {', '.join(known)}, or a file")
+            raise click.UsageError(
+                f"unknown scenario {scenario!r}: choose {', '.join(known)}, or give a file"
+            )
     else:
         scenario = str(Path(scenario).absolute())
     options = CampaignOptions(

@@ -11,14 +11,16 @@ from rocketbed.pipeline.jobs.export import export as export_job
 
 @click.command()
 @job_options("store", "mode", "columns")
-@click.option("--topic", multiple=True, help="Only this topic; again for more.")
-@click.option("--compact", is_flag=True, help="Fewer files, for a shuffle of all rows.")
+@click.option("--topic", multiple=True, help="Only this topic; repeatable.")
+@click.option(
+    "--compact", is_flag=True, help="Write fewer files, at the cost of a shuffle of all rows."
+)
 @click.option(
     "--records-per-file",
     type=click.IntRange(min=1),
     default=RECORDS_PER_FILE,
     show_default=True,
-    help="Most rows of one file.",
+    help="Maximum number of rows in a file.",
 )
 @click.option(
     "--compression",
@@ -29,7 +31,7 @@ from rocketbed.pipeline.jobs.export import export as export_job
 def export(
     topic: tuple[str, ...], compact: bool, records_per_file: int, compression: str, **common: Any
 ) -> int:
-    """Write the messages of stores as Parquet, by topic and date; again for what came since."""
+    """Export stored messages as Parquet, by topic and date; a second run adds new messages."""
     settings = settings_of(common)
     options = ExportOptions(
         topics=topic,

@@ -1,6 +1,6 @@
 """`rocketbed pipeline`: jobs over many stored messages, on Spark.
 
-Ends with 0 when all is well, 1 for a finding, 3 when the data cannot be read, 4 when Spark failed,
+Exits with 0 when all is well, 1 for a finding, 3 when the data cannot be read, 4 when Spark failed,
 64 for wrong usage, 130 when interrupted.
 """
 
@@ -32,4 +32,4 @@ class PipelineGroup(ExtraGroup):
 
 @click.group(cls=PipelineGroup)
 def pipeline() -> None:
-    """Export, check and measure many stored messages, on Spark."""
+    """Export, check and measure stored messages at scale, on Spark."""

@@ -80,7 +80,7 @@ def summary(report: Report) -> str:
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise click.UsageError(f"--conf wants KEY=VALUE, got {text!r}")
+        raise click.UsageError(f"--conf {text}: expected KEY=VALUE")
     return key, value
 
 
@@ -93,17 +93,17 @@ _READING: dict[str, Callable[[Any], Any]] = {
         "--store",
         multiple=True,
         metavar="[BROKER/REPLICA=]DIR",
-        help="A store directory; again for each replica.",
+        help="A store directory; repeat for each replica.",
     ),
     "endpoints": click.option(
-        "--endpoints", metavar="HOST:PORT,...", help="A live cluster's name servers."
+        "--endpoints", metavar="HOST:PORT,...", help="Nameservers of a live cluster."
     ),
     "mode": click.option(
         "--mode",
         type=click.Choice(MODES, case_sensitive=False),
         default=MODES[0],
         show_default=True,
-        help="What becomes of records that cannot be read.",
+        help="How to handle records that cannot be decoded.",
     ),
     "columns": click.option(
         "--columns", metavar="NAME,...", help="Only these columns of the records."
@@ -111,24 +111,31 @@ _READING: dict[str, Callable[[Any], Any]] = {
 }
 _OPTIONS: list[Callable[[Any], Any]] = [
     click.option(
-        "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where results are written."
+        "--out", type=click.Path(path_type=Path), metavar="DIR", help="Directory for the results."
     ),
     click.option(
-        "--master", default="local[*]", show_default=True, help="Spark: local[N], spark://..."
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="Spark master: local[N], spark://...",
     ),
-    click.option("--remote", metavar="sc://HOST:PORT", help="Spark Connect, instead of --master."),
-    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
+    click.option(
+        "--remote", metavar="sc://HOST:PORT", help="Spark Connect server, instead of --master."
+    ),
+    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; repeatable."),
     click.option(
         "--report",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Write the report, JSON.",
+        help="Write the report to this file, as JSON.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="The report on standard output."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print the report as JSON on standard output."
+    ),
     click.option(
         "--spark-log",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Append what Spark logs.",
+        help="Append Spark's log to this file.",
     ),
 ]

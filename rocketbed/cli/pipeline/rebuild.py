@@ -14,22 +14,26 @@ from rocketbed.pipeline.options import size_in_bytes
 
 @click.command()
 @job_options("store")
-@click.option("--force", is_flag=True, help="Replace queues and index that are in OUT.")
-@click.option("--around-damage", is_flag=True, help="Build also from a log that is damaged.")
+@click.option("--force", is_flag=True, help="Replace consume queues and index that exist in --out.")
+@click.option(
+    "--around-damage", is_flag=True, help="Build even from a damaged log, skipping the damage."
+)
 @click.option(
     "--split",
     "split_bytes",
     default=str(SPLIT_BYTES),
     metavar="BYTES",
-    help="How much of the log one task reads, e.g. 64m.",
+    help="How many bytes of the log one task reads, e.g. 64m.",
 )
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The broker's broker.conf, for what the files do not tell.",
+    help="The broker's broker.conf, for settings that cannot be read off the files.",
 )
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="One such setting.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one such setting."
+)
 def rebuild(
     force: bool,
     around_damage: bool,
@@ -38,7 +42,7 @@ def rebuild(
     overrides: tuple[str, ...],
     **common: Any,
 ) -> int:
-    """Make consume queues and index files anew from a store's log, in parallel."""
+    """Rebuild consume queues and index files from a store's commit log, in parallel."""
     settings = settings_of(common)
     properties = {}
     if config is not None:
@@ -46,7 +50,7 @@ def rebuild(
     for text in overrides:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError(f"--set wants KEY=VALUE, got {text!r}")
+            raise click.UsageError(f"--set {text}: expected KEY=VALUE")
         properties[name.strip()] = value.strip()
     try:
         size = size_in_bytes(split_bytes)

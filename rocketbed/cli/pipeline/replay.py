@@ -1,4 +1,4 @@
-"""`rocketbed pipeline replay`: messages of one cluster sent again into another."""
+"""`rocketbed pipeline replay`: replay messages of one cluster into another."""
 
 from typing import Any
 
@@ -14,23 +14,32 @@ _TIME = "TIME"
 @click.command()
 @job_options("store", "endpoints", "mode")
 @click.option(
-    "--target", required=True, metavar="HOST:PORT,...", help="Name servers of the target."
+    "--target", required=True, metavar="HOST:PORT,...", help="Nameservers of the target cluster."
 )
-@click.option("--topic", "topics", multiple=True, help="Only this topic; again for more.")
-@click.option("--start", default="", metavar=_TIME, help="Stored at or after; ISO 8601 or ms.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option(
+    "--start",
+    default="",
+    metavar=_TIME,
+    help="Stored at or after; ISO 8601 or milliseconds since the epoch.",
+)
 @click.option("--end", default="", metavar=_TIME, help="Stored before.")
-@click.option("--start-offset", type=click.IntRange(min=0), help="From this byte of the log on.")
-@click.option("--end-offset", type=click.IntRange(min=0), help="Up to this byte of the log.")
+@click.option(
+    "--start-offset", type=click.IntRange(min=0), help="Start at this byte offset of the log."
+)
+@click.option(
+    "--end-offset", type=click.IntRange(min=0), help="Stop at this byte offset of the log."
+)
 @click.option(
     "--speed", type=float, metavar="X",
-    help="Keep the gaps between messages, X times as fast. Default: as fast as it goes.",
+    help="Keep the time between messages, X times as fast. Default: as fast as possible.",
 )  # fmt: skip
-@click.option("--rate", type=float, metavar="N", help="N messages a second.")
-@click.option("--create-topics", is_flag=True, help="Make topics that the target lacks.")
+@click.option("--rate", type=float, metavar="N", help="Send at most N messages a second.")
+@click.option("--create-topics", is_flag=True, help="Create topics that the target lacks.")
 def replay(**given: Any) -> int:
     """Send a range of messages, from stores or a live cluster, into another live cluster.
 
-    Every queue keeps its order. Each message gets a new id and keeps its old one in RB_ORIGIN.
+    Each queue keeps its order. Each message gets a new id; RB_ORIGIN holds the old one.
     """
     settings = settings_of(given)
     options = ReplayOptions(**given)

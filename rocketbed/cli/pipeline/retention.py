@@ -1,4 +1,4 @@
-"""`rocketbed pipeline retention`: where a log's bytes are, and what deleting would do."""
+"""`rocketbed pipeline retention`: where a log's bytes are, and what retention would remove."""
 
 from typing import Any
 
@@ -19,17 +19,21 @@ from rocketbed.pipeline.options import time_in_ms
     type=click.FloatRange(min=0),
     default=HOURS,
     show_default=True,
-    help="A retention time to try; again for more.",
+    help="A retention time to evaluate, in hours; repeatable.",
 )
-@click.option("--now", metavar="TIME", help="The moment they count from: ISO 8601 or milliseconds.")
-@click.option("--no-keys", is_flag=True, help="Leave out what compaction would remove.")
+@click.option(
+    "--now",
+    metavar="TIME",
+    help="Measure ages at this time: ISO 8601 or milliseconds since the epoch; default: now.",
+)
+@click.option("--no-keys", is_flag=True, help="Skip the estimate of what compaction would remove.")
 def retention(hours: tuple[float, ...], now: str | None, no_keys: bool, **common: Any) -> int:
-    """Bytes by segment, day and topic, and what retention or compaction would remove of them."""
+    """Report bytes by segment, day and topic, and how much retention or compaction would remove."""
     settings = settings_of(common)
     try:
         now_ms = None if now is None else time_in_ms(now)
     except ValueError as error:
-        raise click.UsageError(f"--now wants {error}") from error
+        raise click.UsageError(f"--now: expected {error}") from error
     options = RetentionOptions(hours=hours, now_ms=now_ms, keys=not no_keys)
     tables: dict[str, list[dict[str, Any]]] = {}
 

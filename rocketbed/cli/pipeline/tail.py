@@ -17,19 +17,19 @@ from rocketbed.pipeline.report import EXIT_INTERRUPTED, EXIT_USAGE
 
 @click.command()
 @job_options("store", "endpoints", "mode", "columns")
-@click.option("--topic", multiple=True, help="Only this topic; again for more.")
+@click.option("--topic", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--from", "start", type=click.Choice(STARTS), default="latest", show_default=True,
-    help="Where to begin, when there is no checkpoint.",
+    help="Where to start when there is no checkpoint.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="End when all is read that is there now.")
+@click.option("--once", is_flag=True, help="Exit once everything stored now has been read.")
 @click.option(
     "--checkpoint", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Where it is kept how far files are written; default: _checkpoint in --out.",
+    help="Checkpoint directory for --out; default: _checkpoint in --out.",
 )  # fmt: skip
 @click.option(
     "--every", "every_s", type=click.FloatRange(min=0.0), metavar="SECONDS",
-    help="A batch so often; default: 0.25 for lines, 10 for files.",
+    help="Time between batches; default: 0.25 for lines, 10 for files.",
 )  # fmt: skip
 def tail(
     topic: tuple[str, ...],
@@ -39,9 +39,9 @@ def tail(
     every_s: float | None,
     **common: Any,
 ) -> int:
-    """Print messages as they are stored, a line each (--json: as JSON), or write them to --out.
+    """Print messages as they are stored, one per line (--json: as JSON), or write them to --out.
 
-    Ctrl-C ends it. The report goes to --report; standard output has the messages only.
+    Stop it with Ctrl-C. The report goes to --report; standard output has only the messages.
     """
     settings = settings_of(common)
     options = TailOptions(

@@ -18,33 +18,36 @@ _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
     "--run",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="DIR",
-    help="A run of the testbed, instead of --store and --history.",
+    help="Directory of a testbed run, instead of --store and --history.",
 )
 @click.option(
     "--history",
     multiple=True,
     type=_FILE,
     metavar="FILE",
-    help="What clients were told: the testbed's, JSON lines, Arrow or Parquet; again for more.",
+    help="Client history: the testbed's, JSON lines, Arrow or Parquet; repeatable.",
 )
 @click.option(
-    "--requirement", type=_FILE, metavar="FILE", help="What may be gone, as the testbed judges."
+    "--requirement",
+    type=_FILE,
+    metavar="FILE",
+    help="The testbed's durability requirement: which messages may be lost.",
 )
 @click.option(
     "--copies",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many replicas have to hold an acknowledged message.",
+    help="How many replicas must hold an acknowledged message.",
 )
 @click.option(
     "--leader",
     multiple=True,
     metavar="BROKER=REPLICA",
-    help="Whose log counts; else the longest one.",
+    help="Replica whose log is authoritative; default: the longest log.",
 )
-@click.option("--ordered-topic", multiple=True, help="A topic whose order readers rely on.")
-@click.option("--no-queues", is_flag=True, help="Leave the consume queues out.")
+@click.option("--ordered-topic", multiple=True, help="A topic whose order is checked; repeatable.")
+@click.option("--no-queues", is_flag=True, help="Do not check the consume queues.")
 def verify(
     run: Path | None,
     history: tuple[Path, ...],
@@ -55,10 +58,10 @@ def verify(
     no_queues: bool,
     **common: Any,
 ) -> int:
-    """Check what was acknowledged against every replica, and replicas against each other."""
+    """Check acknowledged messages against every replica, and the replicas against each other."""
     settings = settings_of(common)
     if run is not None and (settings.stores or history):
-        raise click.UsageError("--run names its stores and history: leave --store, --history out")
+        raise click.UsageError("--run names stores and history: it excludes --store and --history")
     options = VerifyOptions(
         run=run,
         histories=history,
@@ -74,5 +77,5 @@ def verify(
 def _leader(text: str) -> tuple[str, str]:
     broker, equals, replica = text.partition("=")
     if not (broker and equals and replica):
-        raise click.UsageError(f"--leader wants BROKER=REPLICA, got {text!r}")
+        raise click.UsageError(f"--leader {text}: expected BROKER=REPLICA")
     return broker, replica

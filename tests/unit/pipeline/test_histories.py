@@ -135,9 +135,9 @@ def test_every_line_is_read_once_however_the_file_is_cut(tmp_path: Path, step: i
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"uniq_key": "k"', "has a line at byte {at} that is no row"),
-        ("nonsense", "has a line at byte {at} that is no row"),
-        ("[1, 2]", "it is no object"),
+        ('{"uniq_key": "k"', "has an invalid line at byte {at}"),
+        ("nonsense", "has an invalid line at byte {at}"),
+        ("[1, 2]", "not a JSON object"),
         ('{"uniq_key": 7}', "a field of another type"),
         ('{"queue_offset": "7"}', "a field of another type"),
     ],

@@ -58,7 +58,7 @@ def test_options_of_streams_are_kept_for_them() -> None:
         ("startTimestamp", "yesterday", "2026-11-20T12:00:00Z"),
         ("startOffset", "-4", "0 or more"),
         ("topics", ", ,", "separated by commas"),
-        ("pahts", "/x", "it has: "),
+        ("pahts", "/x", "; options: "),
     ],
 )
 def test_what_cannot_be_is_named(name: str, text: str, says: str) -> None:
@@ -70,6 +70,6 @@ def test_what_cannot_be_is_named(name: str, text: str, says: str) -> None:
 
 @pytest.mark.parametrize("what", ["Offset", "Timestamp"])
 def test_a_range_that_ends_before_it_begins(what: str) -> None:
-    with pytest.raises(OptionError, match="is behind"):
+    with pytest.raises(OptionError, match="is after"):
         Options.parse({f"start{what}": "7", f"end{what}": "6"})
     Options.parse({f"start{what}": "7", f"end{what}": "7"})

@@ -304,11 +304,11 @@ def test_a_staging_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
     ("command", "arguments", "says"),
     [
         (rebuild, ["--split", "many"], "--split: a number of bytes"),
-        (rebuild, ["--set", "maxIndexNum"], "--set wants KEY=VALUE, got 'maxIndexNum'"),
+        (rebuild, ["--set", "maxIndexNum"], "--set maxIndexNum: expected KEY=VALUE"),
         (rebuild, ["--config", "nowhere.conf"], "nowhere.conf"),
-        (rebuild, ["--store", "a"], "say where to: --out DIR"),
-        (rebuild, ["--out", "here"], "say what to read: --store DIR"),
-        (retention, ["--now", "yesterday"], "--now wants milliseconds since 1970"),
+        (rebuild, ["--store", "a"], "no output: give --out DIR"),
+        (rebuild, ["--out", "here"], "no input: give --store DIR"),
+        (retention, ["--now", "yesterday"], "--now: expected milliseconds since 1970"),
         (retention, ["--hours", "-1"], "--hours"),
     ],
 )

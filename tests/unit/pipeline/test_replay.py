@@ -139,10 +139,10 @@ def test_ranges_of_the_target_are_put_together() -> None:
     ("options", "said"),
     [
         ({"speed": 1.0, "rate": 5.0}, "give one of them"),
-        ({"speed": 0.0}, "--speed is a number above 0"),
-        ({"rate": float("nan")}, "--rate is a number above 0"),
-        ({"start": "noon"}, "--start 'noon': give milliseconds"),
-        ({"topics": ("%RETRY%g",)}, "the cluster's own"),
+        ({"speed": 0.0}, "--speed must be positive"),
+        ({"rate": float("nan")}, "--rate must be positive"),
+        ({"start": "noon"}, "--start 'noon': expected milliseconds"),
+        ({"topics": ("%RETRY%g",)}, "a system topic of its cluster"),
     ],
 )
 def test_what_cannot_be_replayed(options: dict[str, Any], said: str) -> None:

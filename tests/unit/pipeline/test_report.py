@@ -204,12 +204,12 @@ def test_settings_name_what_to_read_once() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("export", "say where to: --out DIR"),
+        ("export", "no output: give --out DIR"),
         ("export --out /tmp/nowhere", "--store DIR"),
         ("export --store /s --out /tmp/x --conf nonsense", "KEY=VALUE"),
         ("export --store /s --out /tmp/x --mode maybe", "--mode"),
         ("verify", "--store DIR"),
-        ("verify --run / --store /s", "leave --store"),
+        ("verify --run / --store /s", "excludes --store"),
         ("verify --store /s --leader b1", "BROKER=REPLICA"),
         ("verify --store /s --copies 0", "--copies"),
         ("verify --endpoints 127.0.0.1:1", "No such option"),

@@ -48,8 +48,8 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"endpoints": ""}, "endpoints is needed"),
-        ({"path": "/data"}, "never written to"),
+        ({"endpoints": ""}, "endpoints is required"),
+        ({"path": "/data"}, "cannot be written to"),
         ({"delivery": "once"}, "at-least-once or exactly-once"),
         ({"jobId": "a b"}, "up to 64"),
         ({"tasks": "0"}, "from 1"),
@@ -61,22 +61,22 @@ def test_options() -> None:
 def test_options_that_are_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(SinkError, match=reason):
         options(**given)
-    with pytest.raises(SinkError, match="jobId is for batch jobs"):
+    with pytest.raises(SinkError, match="jobId is only for batch jobs"):
         SinkOptions.parse({"endpoints": "h:1", "jobId": "x"}, streaming=True)
 
 
 def test_columns() -> None:
     check_columns({"topic": "string", "body": "binary", "queue_offset": "bigint"}, options())
     for columns, reason in (
-        ({"topic": "string"}, "column body is needed"),
+        ({"topic": "string"}, "column body is required"),
         ({"body": "int"}, "column body is int, not binary or string"),
-        ({"body": "binary", "color": "string"}, "column color is no part of a message"),
+        ({"body": "binary", "color": "string"}, "column color is not part of a message"),
         ({"body": "binary", "keys": "array<int>"}, "column keys is array<int>"),
-        ({"body": "binary", "broker": "string"}, "broker needs column queue_id"),
+        ({"body": "binary", "broker": "string"}, "broker requires column queue_id"),
     ):
         with pytest.raises(SinkError, match=reason):
             check_columns(columns, options())
-    with pytest.raises(SinkError, match="neither a column topic nor"):
+    with pytest.raises(SinkError, match="no destination: add a column topic"):
         check_columns({"body": "binary"}, SinkOptions(endpoints="h:1"))
 
 
@@ -128,13 +128,13 @@ def test_a_row_that_was_read_can_be_written() -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"body": [b""]}, "row 10 of partition 1: the body has to be bytes, at least one"),
-        ({"body": [None]}, "at least one"),
+        ({"body": [b""]}, "row 10 of partition 1: the body must be non-empty bytes"),
+        ({"body": [None]}, "must be non-empty bytes"),
         ({"body": [b"x"], "topic": ["no blanks"]}, "letters, digits"),
-        ({"body": [b"x"], "keys": [["a b"]]}, "without blanks"),
-        ({"body": [b"x"], "properties": [[("p", None)]]}, "property p has no text"),
-        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "x")]]}, "sets UNIQ_KEY itself"),
-        ({"body": [bytes(5 << 20)]}, "over 4194304"),
+        ({"body": [b"x"], "keys": [["a b"]]}, "without spaces"),
+        ({"body": [b"x"], "properties": [[("p", None)]]}, "property p has no value"),
+        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "x")]]}, "set by the client: UNIQ_KEY"),
+        ({"body": [bytes(5 << 20)]}, "the limit is 4194304"),
     ],
 )
 def test_rows_that_cannot_be_messages(columns: dict[str, list[Any]], reason: str) -> None:

@@ -61,13 +61,13 @@ def test_the_form_on_disk() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({}, "no rocketbed offset"),
-        (7, "no rocketbed offset"),
+        ({}, "does not contain a rocketbed offset"),
+        (7, "does not contain a rocketbed offset"),
         ({"v": 2, "kind": "physical", "brokers": {}}, "format 2"),
         ({"v": 1, "kind": "queue", "queues": {}}, "kind queue, this stream needs physical"),
-        ({"v": 1, "kind": "physical", "brokers": {"a": {"pos": -1}}}, "no whole number"),
-        ({"v": 1, "kind": "physical", "brokers": {"a": {"pos": 1.5}}}, "no whole number"),
-        ({"v": 1, "kind": "physical", "brokers": {"a": 5}}, "no rocketbed offset"),
+        ({"v": 1, "kind": "physical", "brokers": {"a": {"pos": -1}}}, "not an integer"),
+        ({"v": 1, "kind": "physical", "brokers": {"a": {"pos": 1.5}}}, "not an integer"),
+        ({"v": 1, "kind": "physical", "brokers": {"a": 5}}, "does not contain a rocketbed offset"),
     ],
 )
 def test_what_is_no_offset_is_refused(value: Any, reason: str) -> None:
@@ -91,8 +91,8 @@ def test_starting_offsets() -> None:
     for text, reason in (
         ("tomorrow", "earliest, latest or JSON"),
         ('{"broker-a": -1}', "negative"),
-        ('{"broker-a": "x"}', "no rocketbed offset"),
-        ("[1]", "no rocketbed offset"),
+        ('{"broker-a": "x"}', "does not contain a rocketbed offset"),
+        ("[1]", "does not contain a rocketbed offset"),
     ):
         with pytest.raises(StreamError, match=reason):
             parse_starting(text, PHYSICAL)

@@ -67,10 +67,10 @@ def test_json_has_every_column_and_every_byte() -> None:
 @pytest.mark.parametrize(
     ("settings", "options", "said"),
     [
-        ({}, {}, "say what to read"),
+        ({}, {}, "no input: give"),
         ({"endpoints": "h:1"}, {}, "give --topic"),
         ({"stores": ("x",)}, {"start": "yesterday"}, "earliest or latest"),
-        ({"stores": ("x",)}, {"checkpoint": Path("c")}, "--checkpoint is for --out"),
+        ({"stores": ("x",)}, {"checkpoint": Path("c")}, "--checkpoint needs --out"),
         ({"stores": ("x",), "remote": "sc://h"}, {}, "with --remote give --out"),
     ],
 )

@@ -189,7 +189,7 @@ def test_the_longest_log_counts_unless_another_is_named() -> None:
     broker = BrokerLog("b", logs, 0, 70)
     assert choose_truth([broker], {}).leaders["b"] is logs[1]
     assert choose_truth([broker], {"b": "b1"}).leaders["b"] is logs[0]
-    with pytest.raises(WrongUsage, match="b9, the leader of b, is none of its stores"):
+    with pytest.raises(WrongUsage, match="--leader b=b9: no such replica among its stores"):
         choose_truth([broker], {"b": "b9"})
 
 

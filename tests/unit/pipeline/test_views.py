@@ -197,5 +197,5 @@ def test_blocks_of_replicas_end_at_the_same_place(tmp_path: Path) -> None:
 )
 def test_a_filter_that_a_view_has_no_column_for(tmp_path: Path, view: str, option: str) -> None:
     log = Log(tmp_path / "store").append(messages(3))
-    with pytest.raises(OptionError, match=f"view={view} cannot be narrowed"):
+    with pytest.raises(OptionError, match=f"view={view} does not support option"):
         rows(log.root, view=view, **{option: "1"})

@@ -67,7 +67,7 @@ def test_a_body_that_is_damaged_is_a_row_and_no_records_are_an_error() -> None:
     kept = rows(damaged, mode="DROPMALFORMED")
     assert [row["queue_offset"] for row in kept] == [0, 2]
     for cut in (len(good) - 1, 10):
-        with pytest.raises(WireError, match=r"queue 0 of topic T at broker-a.*no record"):
+        with pytest.raises(WireError, match=r"queue 0 of topic T at broker-a.*not a record"):
             rows(good[:cut])
     alien = encode(replace(some(1)[0]), offset=5, queue_offset=0, store_ms=STORE_MS)
     with pytest.raises(WireError, match=f"bytes at {len(good)}"):
