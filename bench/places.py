@@ -20,7 +20,7 @@ import trio
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.host import DockerHost
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.machine.plain import Machine
 from rocketbed.chaos.process.network.choice import Net
@@ -87,7 +87,7 @@ async def _cluster(host: Host, net: Net) -> AsyncIterator[tuple[ProcessBackend, 
     """A cluster that has acknowledged a message; seconds that this took."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        keeper = stack.enter_context(Run.begin())
+        keeper = stack.enter_context(Ledger.begin())
         began_ns = time.monotonic_ns()
         machines = {name: Machine(directory / "nodes" / name, name) for name in PLAN.shape.nodes}
         history = stack.enter_context(

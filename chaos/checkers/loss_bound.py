@@ -30,7 +30,7 @@ class Sent:
     invoked_ns: int
     returned_ns: int
     end: int | None
-    """Of its record; None when nobody said where it is."""
+    """End offset of the message's record; None when unknown."""
     size: int
 
 
@@ -127,7 +127,7 @@ class Losses:
         """Why the bound of a turn is not known; empty when all are."""
         for loss in self.turns:
             if loss.turn.threshold is None:
-                return f"{loss.text}: nothing tells how far its log reached"
+                return f"{loss.text}: how far its log reached is unknown"
         return ""
 
     def _judge(self) -> None:

@@ -89,7 +89,7 @@ class ManagedProcess:
         self.command = list(command)
         self.directory = directory
         self._pid: int | None = None
-        """Of the process that was seen last."""
+        """Pid of the last process seen."""
 
     @property
     def pid_path(self) -> Path:
@@ -132,11 +132,11 @@ class ManagedProcess:
         return self._pid
 
     async def launch(self) -> int:
-        """`start`, as every kind of program has it."""
+        """`start`, the interface shared by all kinds of program."""
         return self.start()
 
     async def send(self, number: signal.Signals) -> bool:
-        """`signal`, as every kind of program has it."""
+        """`signal`, the interface shared by all kinds of program."""
         return self.signal(number)
 
     def signal(self, number: signal.Signals) -> bool:
@@ -217,7 +217,7 @@ def rocketbed_command(*arguments: str) -> list[str]:
 
 
 def _fields(pid: int) -> list[str]:
-    """Of `/proc/<pid>/stat`, what stands behind the name: state first."""
+    """The fields of `/proc/<pid>/stat` after the name, the state first."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.janitor.record import Run as JanitorRun
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.machine.full import make_machine
 from rocketbed.chaos.process.machine.plain import Machine
@@ -48,7 +48,7 @@ class Guest(Protocol):
 class Host(Protocol):
     """Where the programs of a cluster run."""
 
-    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The network between its machines."""
 
     def backend(self, setup: "SetUp") -> ProcessBackend:
@@ -64,7 +64,7 @@ class SetUp:
     directory: Path
     """For configurations and logs."""
     began_ns: int
-    keeper: JanitorRun
+    keeper: Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class LocalHost:
 
     software: Software = field(default_factory=OwnSoftware)
 
-    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
@@ -147,7 +147,7 @@ async def run(
     by_hand = attendant.needs if attendant is not None else ()
     wanted = sorted({*plan.needs, *of_steps, *by_hand})
     with ExitStack() as stack:
-        keeper = stack.enter_context(JanitorRun.begin())
+        keeper = stack.enter_context(Ledger.begin())
         machines = {
             name: make_machine(directory / NODES / name, f"{plan.seed}/{name}", keeper, wanted)
             for name in shape.nodes

@@ -221,7 +221,7 @@ class Inode:
         self._own()
         offset, shift = divmod(bit, 8)
         if offset >= self.length:
-            raise ValueError(f"bit {bit} lies behind the end of the file ({self.length} bytes)")
+            raise ValueError(f"bit {bit} lies beyond the end of the file ({self.length} bytes)")
         if len(self.data) <= offset:
             self.data.extend(bytes(offset + 1 - len(self.data)))
         self.data[offset] ^= 1 << shift

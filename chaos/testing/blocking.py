@@ -63,7 +63,7 @@ class StageThread:
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function where the cluster is."""
         if self._token is None:
-            raise NotReady("the cluster runs only while the test does")
+            raise NotReady("the cluster runs only during the test")
         try:
             return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as error:
@@ -167,7 +167,7 @@ class BlockingCluster:
     def thread(self) -> StageThread:
         """Raises `NotReady` outside the test."""
         if self._thread is None:
-            raise NotReady("the cluster runs only while the body of the test does: use it there")
+            raise NotReady("the cluster runs only during the body of the test: use it there")
         return self._thread
 
     @property

@@ -1,4 +1,4 @@
-"""One run of one test in this very process, from nothing to what came of it.
+"""One run of one test in this very process, from set-up to outcome.
 
 One function for each backend makes a cluster there and plays the script to its end. A signal that
 ends the process ends what was started first.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def perform(
     spec: RunSpec, script: Script, directory: Path, *, home: str = ""
 ) -> tuple[RunResult, BaseException | None]:
-    """Run a script; what came of it, and the error of the body or of the checks.
+    """Run a script; its outcome, and the error of the body or of the checks.
 
     `home` is the file of the test, for the place of its failure. The directory is empty.
     """
@@ -105,7 +105,7 @@ class Played:
     simulated_s: float = 0.0
     """0 where time is real."""
     digest: str = ""
-    """Of the simulation."""
+    """The simulation's digest."""
 
 
 Place = Callable[[Plan, Path, Wishes, Script], Played]

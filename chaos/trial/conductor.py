@@ -86,7 +86,7 @@ class Conductor:
         self.storm_s = 0.0
         """How long the storm was, once it is over."""
         self.zero_ns = backend.now_ns()
-        """Of the backend's clock when the load began."""
+        """Backend time at which the load began."""
 
     async def run(self, directory: Path) -> RunRecord:
         """All phases, then everything into the directory. Raises `BackendError`.
@@ -266,7 +266,7 @@ class Conductor:
             try:
                 await FinalReader(self._reading, self.backend.world).run()
             except ClientFailure as error:
-                reason = f"the final reading failed: {error}"
+                reason = f"the final read failed: {error}"
                 scope.cancel()
                 await trio.lowlevel.checkpoint()
         if scope.cancelled_caught:

@@ -74,7 +74,7 @@ class DockerCluster(LocalCluster):
         """
         directory = directory.resolve()
         if (directory / FILE).exists():
-            raise ClusterError(f"{directory} has a cluster already")
+            raise ClusterError(f"{directory} already holds a cluster")
         if port and not is_free(port):
             raise ClusterError(f"port {port} is in use: choose another --port, or 0 for none")
         names = node_names(slaves)

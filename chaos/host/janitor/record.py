@@ -58,10 +58,10 @@ class Swept:
     """What could not be removed, with the reason; its record stays for the next sweep."""
 
 
-class Run:
+class Ledger:
     """One run of a harness: a directory of its own, and records of what it makes.
 
-        with Run.begin() as run:
+        with Ledger.begin() as run:
             with run.keeping("cgroup", path): ...
 
     At the end everything still on record is taken away, with the directory.
@@ -108,7 +108,7 @@ class Run:
         `cgroup` (a path), `throttle` (major:minor), `netns` (a name), `directory`, `file`.
         """
         if kind not in REMOVERS:
-            raise ValueError(f"no kind of record is called {kind}; there are {', '.join(REMOVERS)}")
+            raise ValueError(f"unknown kind of record {kind}; one of {', '.join(REMOVERS)}")
         number = next(self._numbers)
         self._write({"number": number, "kind": kind, "value": str(value)})
         return number

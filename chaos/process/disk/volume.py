@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rocketbed.chaos.host import loop_device as loop
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.wire.errors import RocketbedError
 
 DEFAULT_SIZE: Final = 256 << 20
@@ -42,7 +42,7 @@ class VolumeError(RocketbedError):
 class Volume:
     """One file system. Make it with `create`; states: mounted, cut, unmounted, destroyed."""
 
-    def __init__(self, run: Run, directory: Path, commit_s: int) -> None:
+    def __init__(self, run: Ledger, directory: Path, commit_s: int) -> None:
         self.image = directory / "volume.img"
         """The device's content, sparse."""
         self.path = directory / "volume"
@@ -58,7 +58,7 @@ class Volume:
 
     @classmethod
     def create(
-        cls, directory: Path, *, run: Run, size: int = DEFAULT_SIZE, commit_s: int = 5
+        cls, directory: Path, *, run: Ledger, size: int = DEFAULT_SIZE, commit_s: int = 5
     ) -> Self:
         """Make and mount an empty volume below `directory`; everything goes on record of `run`.
 
