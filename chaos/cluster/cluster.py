@@ -22,8 +22,8 @@ from rocketbed.chaos.cluster.plan import (
     FILE,
     NAMESERVER,
     ClusterError,
+    ClusterMember,
     ClusterPlan,
-    Member,
     make_plan,
     read_plan,
 )
@@ -69,7 +69,7 @@ class LocalCluster:
         self._world = real_world("cluster") if world is None else world
         self._processes = {member.name: self._make_process(member) for member in plan.members}
 
-    def _make_process(self, member: Member) -> MemberProcess:
+    def _make_process(self, member: ClusterMember) -> MemberProcess:
         own = self.member_directory(member.name)
         return ManagedProcess(member.name, self._command(member), own)
 
@@ -333,7 +333,7 @@ class LocalCluster:
         """A client for administration, to be entered."""
         return Admin(self._world, nameservers=self.nameserver_address, timeout_s=ASK_S)
 
-    async def _status(self, member: Member, admin: Admin) -> MemberStatus:
+    async def _status(self, member: ClusterMember, admin: Admin) -> MemberStatus:
         pid = self._process(member.name).pid()
         is_routed = False
         info = None
@@ -357,7 +357,7 @@ class LocalCluster:
         self.plan.member(name)
         return self._processes[name]
 
-    def _command(self, member: Member) -> list[str]:
+    def _command(self, member: ClusterMember) -> list[str]:
         if not member.is_node:
             return self._command_line(
                 "nameserver",

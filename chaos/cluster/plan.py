@@ -38,7 +38,7 @@ class ClusterError(RocketbedError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ClusterMember:
     name: str
     """`nameserver`, `master`, `slave-1`, ..."""
     port: int
@@ -63,7 +63,7 @@ class Member:
 class ClusterPlan:
     """A cluster as it was asked for."""
 
-    members: tuple[Member, ...]
+    members: tuple[ClusterMember, ...]
     sync: bool = True
     """Whether the master waits for a slave before it acknowledges (SYNC_MASTER)."""
     in_sync_replicas: int = 2
@@ -83,7 +83,7 @@ class ClusterPlan:
     does not have (`rbDiverged=cut`)."""
 
     @property
-    def master(self) -> Member:
+    def master(self) -> ClusterMember:
         """The member with id 0."""
         return next(member for member in self.members if member.broker_id == 0)
 
@@ -103,7 +103,7 @@ class ClusterPlan:
         )
         return replace(self, members=members, promotions=self.promotions + 1)
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> ClusterMember:
         """By name. Raises `ClusterError`."""
         for member in self.members:
             if member.name == name:
@@ -111,7 +111,7 @@ class ClusterPlan:
         known = ", ".join(member.name for member in self.members)
         raise ClusterError(f"unknown member {name}; known: {known}")
 
-    def node_settings(self, member: Member, directory: Path) -> dict[str, str]:
+    def node_settings(self, member: ClusterMember, directory: Path) -> dict[str, str]:
         """Lines of a node's `broker.conf`."""
         return {
             "brokerClusterName": CLUSTER_NAME,
@@ -129,7 +129,7 @@ class ClusterPlan:
             **self.settings,
         }
 
-    def role_settings(self, member: Member) -> dict[str, str]:
+    def role_settings(self, member: ClusterMember) -> dict[str, str]:
         """Those lines that a promotion changes."""
         master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
         return {
@@ -149,7 +149,7 @@ def read_plan(directory: Path) -> ClusterPlan:
     path = directory / FILE
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        members = tuple(Member(**row) for row in value.pop("members"))
+        members = tuple(ClusterMember(**row) for row in value.pop("members"))
         plan = ClusterPlan(members=members, **value)
     except FileNotFoundError:
         raise ClusterError(f"{directory} has no cluster: {FILE} is missing") from None
@@ -174,9 +174,9 @@ def make_plan(
     """
     names = node_names(slaves)
     ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
-    members = [Member(name=NAMESERVER, port=ports[0])]
+    members = [ClusterMember(name=NAMESERVER, port=ports[0])]
     for number, name in enumerate(names):
-        members.append(Member(name=name, port=ports[1 + number], broker_id=number))
+        members.append(ClusterMember(name=name, port=ports[1 + number], broker_id=number))
     return ClusterPlan(
         members=tuple(members),
         sync=sync and slaves > 0,

@@ -27,7 +27,7 @@ from rocketbed.chaos.scenario.plan import Plan
 
 if TYPE_CHECKING:
     from rocketbed.chaos.docker.host import DockerHost
-    from rocketbed.chaos.process.run import Host
+    from rocketbed.chaos.process.run import ProcessHost
 
 VERDICT_FILE: Final = "verdict.json"
 END_S: Final = 20.0
@@ -123,7 +123,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 
 
 @contextmanager
-def host_of(options: Options) -> "Iterator[Host | None]":
+def host_of(options: Options) -> "Iterator[ProcessHost | None]":
     """Where the cluster's programs run; None: as processes of this system."""
     if options.backend == "docker":
         with _docker_host(options) as host:

@@ -17,7 +17,7 @@ from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.machine.full import make_machine
-from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.machine.plain import PlainMachine
 from rocketbed.chaos.process.network.choice import Net, make_fabric
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.software import OwnSoftware, Software
@@ -45,7 +45,7 @@ class Guest(Protocol):
         """Look whether it is served, before and after the faults."""
 
 
-class Host(Protocol):
+class ProcessHost(Protocol):
     """Where the programs of a cluster run."""
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
@@ -59,7 +59,7 @@ class Host(Protocol):
 class SetUp:
     plan: Plan
     fabric: Fabric
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, PlainMachine]
     history: HistoryWriter
     directory: Path
     """For configurations and logs."""
@@ -95,7 +95,7 @@ def run_in_processes(
     net: Net = "auto",
     say: Callable[[str], None] = lambda line: None,
     guest: Guest | None = None,
-    host: Host | None = None,
+    host: ProcessHost | None = None,
     conductor: MakeConductor = Conductor,
 ) -> RunRecord:
     """Run a plan on `host` (None: this system). The directory has to exist and be empty.
@@ -131,7 +131,7 @@ async def run(
     net: Net,
     say: Callable[[str], None],
     guest: Guest | None = None,
-    host: Host | None = None,
+    host: ProcessHost | None = None,
     attendant: Attendant | None = None,
     conductor: MakeConductor = Conductor,
 ) -> RunRecord:

@@ -7,7 +7,7 @@ from random import Random
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.process import Host
+from rocketbed.chaos.sim.process import SimHost
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault
 
 
@@ -54,7 +54,7 @@ def arm(disk: SimDisk, point: CrashPoint) -> None:
     disk.crash_at = None if point.event is None else disk.events + point.event
 
 
-def flip_bit(host: Host, random: Random, directory: str, end: int, segment_size: int) -> str:
+def flip_bit(host: SimHost, random: Random, directory: str, end: int, segment_size: int) -> str:
     """Flip one bit of a log below `end`, on a host where nothing runs; what was hit."""
     paths = [path for path in host.image.paths() if path.startswith(f"{directory}/")]
     if not paths or end == 0:

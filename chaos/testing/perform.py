@@ -30,7 +30,7 @@ from rocketbed.chaos.testing.wishes import Wishes
 
 if TYPE_CHECKING:
     from rocketbed.chaos.process.network.choice import Net
-    from rocketbed.chaos.process.run import Host
+    from rocketbed.chaos.process.run import ProcessHost
 
 
 def perform(
@@ -162,7 +162,7 @@ PLACES: Final[Mapping[str, Place]] = {
 
 
 def _on_host(
-    plan: Plan, directory: Path, net: "Net", script: Script, host: "Host | None"
+    plan: Plan, directory: Path, net: "Net", script: Script, host: "ProcessHost | None"
 ) -> Played:
     from rocketbed.chaos.process.run import run, run_in_processes
 

@@ -14,8 +14,8 @@ from rocketbed.chaos.cluster.docker.member import ContainerMember
 from rocketbed.chaos.cluster.plan import (
     FILE,
     ClusterError,
+    ClusterMember,
     ClusterPlan,
-    Member,
     make_plan,
     read_plan,
 )
@@ -177,7 +177,7 @@ def test_networks_whose_names_contain_ours_are_others(api: FakeApi) -> None:
 def member(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerMember:
     monkeypatch.setattr(members, "ready_image", lambda daemon: "image")
     monkeypatch.setattr(members, "give", lambda directory: None)
-    slave = Member(name="slave-1", port=1, broker_id=1)
+    slave = ClusterMember(name="slave-1", port=1, broker_id=1)
     return ContainerMember(daemon_of(api), "bed", slave, ["node"], tmp_path / "slave-1", {})
 
 
@@ -319,7 +319,7 @@ def test_a_directory_with_a_cluster_of_processes_gets_no_containers(
 
 
 def test_a_cluster_whose_daemon_is_gone_says_so(tmp_path: Path) -> None:
-    plan = ClusterPlan(members=(Member(name="nameserver", port=1),), subnet="10.5.0.0/24")
+    plan = ClusterPlan(members=(ClusterMember(name="nameserver", port=1),), subnet="10.5.0.0/24")
     replace(plan, daemon=f"unix://{tmp_path}/socket").save(tmp_path)
     with pytest.raises(DockerError, match=f"no Docker daemon runs at {tmp_path}/socket.*delete"):
         DockerCluster.load(tmp_path)

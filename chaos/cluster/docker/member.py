@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.cluster.plan import Member
+from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.docker.backend import MEMORY, USER, give
 from rocketbed.chaos.docker.client import Daemon, asking, call
 from rocketbed.chaos.docker.container import SHELL, Spec, create, posix_code, remove
@@ -25,7 +25,7 @@ class ContainerMember:
         self,
         daemon: Daemon,
         cluster: str,
-        member: Member,
+        member: ClusterMember,
         command: list[str],
         directory: Path,
         ports: Mapping[int, tuple[str, int]],

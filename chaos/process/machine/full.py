@@ -25,7 +25,7 @@ from rocketbed.chaos.process.disk.faults import (
 from rocketbed.chaos.process.disk.volume import Volume, VolumeError
 from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults
 from rocketbed.chaos.process.machine.limits import CpuLimit, LimitError
-from rocketbed.chaos.process.machine.plain import Machine, copy_sparse
+from rocketbed.chaos.process.machine.plain import PlainMachine, copy_sparse
 from rocketbed.chaos.trace import NodeTrace
 from rocketbed.chaos.trial.api import BackendError, DiskFault
 
@@ -38,7 +38,7 @@ WATCHED: Final = {"disk.powercut", "disk.faults", *STANDS_ON}
 """Capabilities that take, or profit from, a library below the node that sees its disk calls."""
 
 
-class RealMachine(Machine):
+class RealMachine(PlainMachine):
     """A node's machine. `open` makes it, `close` takes it away."""
 
     def __init__(self, directory: Path, seed: str, run: Ledger) -> None:
@@ -228,8 +228,10 @@ def follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: i
         trace.add(record.time_ns - began_ns, end, end)
 
 
-def make_machine(directory: Path, seed: str, run: Ledger | None, wanted: Sequence[str]) -> Machine:
+def make_machine(
+    directory: Path, seed: str, run: Ledger | None, wanted: Sequence[str]
+) -> PlainMachine:
     """A plain machine, or one with the parts that are wanted and can be had."""
     if run is None or not wanted:
-        return Machine(directory, seed)
+        return PlainMachine(directory, seed)
     return RealMachine.open(directory, seed, run, wanted)

@@ -15,7 +15,7 @@ from rocketbed.chaos.trace import NodeTrace
 from rocketbed.chaos.trial.api import BackendError, DiskFault
 
 
-class Machine:
+class PlainMachine:
     """A node's directory, without any way to harm it but by hand."""
 
     def __init__(self, directory: Path, seed: str) -> None:
