@@ -143,7 +143,7 @@ def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path) -> 
 def test_a_recorded_process_without_a_mark_is_ended(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPER]) as child:
         with Ledger.begin(tmp_path, guard=False) as run:
-            run.note_process(child.pid)
+            run.note("process", f"{child.pid} {began(child.pid)}")
         assert child.wait(10) == -signal.SIGKILL
         assert not is_alive(child.pid, 0)
 

@@ -112,7 +112,7 @@ def test_read_only_and_back(volume: Volume) -> None:
     volume.make_read_only()
     with pytest.raises(OSError, match="Read-only"):
         write(volume.path / "a", b"x", sync=False)
-    volume.make_writable()
+    volume_loop.mount(volume.device, volume.path, volume_loop.MS_REMOUNT)
     write(volume.path / "a", b"x", sync=False)
     with (volume.path / "a").open("wb"), pytest.raises(VolumeError, match="open for writing"):
         volume.make_read_only()

@@ -113,10 +113,6 @@ class Ledger:
         self._write({"number": number, "kind": kind, "value": str(value)})
         return number
 
-    def note_process(self, pid: int) -> int:
-        """Put a child on record that does not have the mark in its environment."""
-        return self.note("process", f"{pid} {began(pid)}")
-
     def forget(self, number: int) -> None:
         """The thing is gone. After the end of the run it is off the record anyway."""
         if self._records >= 0:

@@ -191,7 +191,11 @@ class Volume:
 
         ext4 refuses (EBUSY) while a process has a file open for writing: see `force_read_only`.
         """
-        self._remount_with(loop.MS_RDONLY, "made read-only")
+        try:
+            self._mount(loop.MS_RDONLY | loop.MS_REMOUNT)
+        except OSError as exc:
+            hint = "; a file is open for writing" if exc.errno == errno.EBUSY else ""
+            raise VolumeError(f"{self.path} cannot be made read-only: {exc}{hint}") from exc
 
     def force_read_only(self) -> None:
         """The kernel's emergency read-only, with files open for writing: everything fails EROFS.
@@ -203,10 +207,6 @@ class Volume:
             loop.mount(self.device, self.path, loop.MS_REMOUNT | loop.MS_NOATIME, "abort")
         except OSError as exc:
             raise VolumeError(f"{self.path} cannot be aborted: {exc}") from exc
-
-    def make_writable(self) -> None:
-        """Undo `make_read_only`. Raises `VolumeError`."""
-        self._remount_with(0, "made writable")
 
     def freeze(self) -> None:
         """Let every write and sync hang until `thaw`. Raises `VolumeError`."""
@@ -253,13 +253,6 @@ class Volume:
 
     def _mount(self, flags: int) -> None:
         loop.mount(self.device, self.path, flags | loop.MS_NOATIME, self._options)
-
-    def _remount_with(self, flags: int, what: str) -> None:
-        try:
-            self._mount(flags | loop.MS_REMOUNT)
-        except OSError as exc:
-            hint = "; a file is open for writing" if exc.errno == errno.EBUSY else ""
-            raise VolumeError(f"{self.path} cannot be {what}: {exc}{hint}") from exc
 
     def _request(self, number: int, argument: int, what: str) -> None:
         if not self.is_mounted:
