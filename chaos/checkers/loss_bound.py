@@ -174,6 +174,9 @@ class Losses:
         turn = loss.turn
         if message.invoked_ns >= turn.change.time_ns:
             return False
+        # Where the end of the log is unknown nothing can be held against the node; `unobserved`
+        # then keeps the check from passing. A message of unknown place is excused only if it was
+        # never acknowledged.
         if turn.threshold is None or message.end is None:
             return not message.acknowledged or turn.threshold is None
         if message.end <= turn.threshold:
@@ -204,7 +207,7 @@ class Losses:
                 continue
             ends = lineage.ends[node]
             if node == master or not ends.complete:
-                held += 1
+                held += 1  # not observed: the doubt must not convict
                 continue
             highest = ends.highest(message.invoked_ns, message.returned_ns)
             sync = self._evidence.record.promise.flush == "sync"

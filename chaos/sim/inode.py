@@ -182,6 +182,8 @@ class Inode:
             for sector, before in generation.sectors.items():
                 platter.setdefault(sector, before)
         for sector, before in platter.items():
+            # A later write saved the failed one's bytes as "before", which never reached the
+            # platter: a cut would bring them back.
             for generation in self.generations[done:]:
                 if sector in generation.sectors:
                     generation.sectors[sector] = before

@@ -186,10 +186,13 @@ def clean(directory: Path) -> Swept:
     except OSError:
         return swept
     try:
+        # The owner, its guardian and a sweep may all come here; who waited finds nothing left.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / RECORDS).exists():
             return swept
         rows = _open_records(directory / RECORDS)
+        # Processes first: they keep mounts and control groups busy. Then the newest first, since
+        # a mount needs its loop device, and that its file.
         _end_processes(directory.name, rows, swept)
         for number, kind, value in reversed(rows):
             try:
@@ -198,6 +201,8 @@ def clean(directory: Path) -> Swept:
             except (OSError, ValueError) as error:
                 swept.left.append(f"{kind} {value}: {error}")
             else:
+                # After the removal: killed in between, a second try finds nothing, and that is
+                # harmless. The other order would leave it for good.
                 os.write(lock, json.dumps({"gone": number}).encode() + b"\n")
         if not swept.left:
             _remove_tree(directory, swept)
@@ -209,6 +214,7 @@ def clean(directory: Path) -> Swept:
 def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) -> None:
     """Wake, kill and wait for everything that belongs to a run."""
     killed: list[int] = []
+    # A process in a frozen control group does not die of SIGKILL until it is thawed.
     for _, kind, value in rows:
         with suppress(OSError, ValueError):
             wake(kind, value)

@@ -88,6 +88,7 @@ class Volume:
             file.truncate(size)
         command = [MKFS, "-q", "-F", "-E", "nodiscard,root_owner", "-m", "0"]
         subprocess.run([*command, str(self.image)], check=True, capture_output=True, text=True)
+        # On record before they exist: killed in between, the janitor still removes what there is.
         self._records.append(self._run.note("file", self.image))
         self._records.append(self._run.note("loop", self.image))
         self._records.append(self._run.note("mount", self.path))
@@ -113,6 +114,7 @@ class Volume:
         Whoever still writes gets EIO. Raises `VolumeError`.
         """
         began = time.perf_counter()
+        # The journal is not flushed: otherwise writes that nobody synced would survive the cut.
         self._request(loop.EXT4_IOC_SHUTDOWN, loop.SHUTDOWN_NO_LOG_FLUSH, "power cut")
         self.is_cut = True
         return time.perf_counter() - began
