@@ -20,12 +20,12 @@ import trio
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.host import DockerHost
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.machine.plain import PlainMachine
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
-from rocketbed.chaos.process.run import Host, LocalHost, SetUp
+from rocketbed.chaos.process.run import LocalHost, ProcessHost, SetUp
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.chaos.trial.members import Members
@@ -66,7 +66,7 @@ def places() -> Iterator[Row]:
         print(f"docker: left out, {error}", file=sys.stderr)
 
 
-async def _measure(name: str, host: Host, net: Net) -> list[Row]:
+async def _measure(name: str, host: ProcessHost, net: Net) -> list[Row]:
     label = f"{name}, {net}"
     rows: list[Row] = []
     async with _cluster(host, net) as (backend, members, began):
@@ -83,13 +83,17 @@ async def _measure(name: str, host: Host, net: Net) -> list[Row]:
 
 
 @asynccontextmanager
-async def _cluster(host: Host, net: Net) -> AsyncIterator[tuple[ProcessBackend, Members, float]]:
+async def _cluster(
+    host: ProcessHost, net: Net
+) -> AsyncIterator[tuple[ProcessBackend, Members, float]]:
     """A cluster that has acknowledged a message; seconds that this took."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        keeper = stack.enter_context(Run.begin())
+        keeper = stack.enter_context(Ledger.begin())
         began_ns = time.monotonic_ns()
-        machines = {name: Machine(directory / "nodes" / name, name) for name in PLAN.shape.nodes}
+        machines = {
+            name: PlainMachine(directory / "nodes" / name, name) for name in PLAN.shape.nodes
+        }
         history = stack.enter_context(
             HistoryWriter(directory / "history", lambda: time.monotonic_ns() - began_ns)
         )

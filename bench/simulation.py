@@ -14,7 +14,7 @@ from typing import Final
 
 from rocketbed.chaos.checkers.judgement import judge_run
 from rocketbed.chaos.history import Function, HistoryWriter, Outcome
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.hunt.runner import Options, run_many, run_plan
 from rocketbed.chaos.hunt.runner import Outcome as Ran
 from rocketbed.chaos.process.disk.volume import Volume, VolumeError
@@ -133,7 +133,7 @@ def _echo() -> float:
 
 def _cut() -> float:
     """Mean seconds of a cut and a remount."""
-    with Run.begin() as run:
+    with Ledger.begin() as run:
         volume = Volume.create(run.directory / "bench", run=run)
         try:
             seconds = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from bench.processes import Bench, wait_serving
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume, VolumeError
 from rocketbed.chaos.process.machine.limits import DiskLimit, LimitError, MemoryLimit
 
@@ -25,7 +25,7 @@ SECONDS = 20.0
 def longest_stall(bench: Bench) -> Iterator[Row]:
     """Rows, or one line on standard error that says why there are none."""
     with ExitStack() as stack:
-        run = stack.enter_context(Run.begin())
+        run = stack.enter_context(Ledger.begin())
         try:
             volume = Volume.create(run.directory / "slow", run=run, size=DISK_BYTES)
             stack.callback(volume.destroy)

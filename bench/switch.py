@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
@@ -35,7 +35,7 @@ def between_machines() -> Iterator[Row]:
     if why is not None:
         print(f"switch: left out, {why}", file=sys.stderr)
         return
-    with Run.begin() as run:
+    with Ledger.begin() as run:
         switched = trio.run(_round_trip, _switch(run, 1500))
         yield "switch, added round trip", 1e6 * (switched - plain), "us"
         delayed = trio.run(_round_trip, _switch(run, 1500), DELAY_S)
@@ -50,7 +50,7 @@ def _proxy() -> Fabric:
     return ProxyFabric(MACHINES, ())
 
 
-def _switch(run: Run, mtu: int) -> Fabric:
+def _switch(run: Ledger, mtu: int) -> Fabric:
     return SwitchFabric(MACHINES, (), run=run, mtu=mtu)
 
 

@@ -100,7 +100,7 @@ class Row(NamedTuple):
     queue_offset: int
     physical_offset: int
     length: int
-    """Of the body, bytes."""
+    """Body length, bytes."""
     epoch: int
     node: int
     body_crc: int
@@ -108,7 +108,7 @@ class Row(NamedTuple):
 
 
 _NOT_RETURNED = UNKNOWN, Outcome.INFO, UNKNOWN, UNKNOWN, UNKNOWN
-"""Of a row: `returned_ns` to `physical_offset`."""
+"""The columns `returned_ns` to `physical_offset` of such a row."""
 
 
 class Event(NamedTuple):
@@ -339,7 +339,7 @@ def read_history(path: str | os.PathLike[str]) -> History:
     history = History()
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            history.cut = "not a history file: its first bytes are others"
+            history.cut = "not a history file: wrong magic bytes"
             return history
         ended = False
         while not ended:
@@ -355,7 +355,7 @@ def read_history(path: str | os.PathLike[str]) -> History:
 def _read_block(read: Callable[[int], bytes], history: History) -> bytes | None:
     head = read(_BLOCK.size)
     if len(head) < _BLOCK.size:
-        history.cut = "the file ends without its end mark: the run was not closed"
+        history.cut = "the file has no end mark: the run did not finish"
         return None
     size, crc = _BLOCK.unpack(head)
     payload = read(size) if size <= _BLOCK_SIZE_MAX else b""

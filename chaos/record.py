@@ -45,7 +45,7 @@ class Expectation:
     rto_s: float | None = None
     """Longest time without an acknowledgement for a producer that sends."""
     progress: tuple[int, float] | None = None
-    """At least so many acknowledgements in any such time (seconds) of the storm."""
+    """Minimum acknowledgements in any window of this many seconds of the fault phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class RunRecord:
     """When the last fault was over."""
     end_ns: int = 0
     digest: str = ""
-    """Of the simulation; empty elsewhere."""
+    """The simulation's digest; empty elsewhere."""
     marks: dict[str, int] = field(default_factory=dict)
     """Named points of the code that were reached, and how often."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -91,5 +91,5 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
                 for name, (complete, times, written, durable) in rows.items()
             }
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
-            raise ValueError(f"{path} is no trace of log ends: {error}") from error
+            raise ValueError(f"{path} is not a trace of log ends: {error}") from error
     return Trace(nodes)

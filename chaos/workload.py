@@ -32,7 +32,7 @@ def encode_body(writer: Writer, size: int) -> bytes:
     Raises `ValueError` for a smaller size.
     """
     if size < BODY_SIZE_MIN:
-        raise ValueError(f"a body that names its writer has at least {BODY_SIZE_MIN} bytes")
+        raise ValueError(f"a body that names its writer needs at least {BODY_SIZE_MIN} bytes")
     return sign_body(writer, _filler(writer.value, size - BODY_SIZE_MIN))
 
 

@@ -20,7 +20,7 @@ _DOWN_UNTIL_START = ("kill", "stop", "powercut", "crash", "wipe")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FaultSpan:
     step: str
     begin_ns: int
     end_ns: int
@@ -37,9 +37,9 @@ class Fault:
         }
 
 
-def faults(evidence: Evidence) -> list[Fault]:
+def faults(evidence: Evidence) -> list[FaultSpan]:
     """Every step with the time in which it was in force."""
-    found: list[Fault] = []
+    found: list[FaultSpan] = []
     events = evidence.history.events
     for number, event in enumerate(events):
         if event.function != Function.NEMESIS or event.what in ("heal", "struck"):
@@ -47,11 +47,11 @@ def faults(evidence: Evidence) -> list[Fault]:
         targets = tuple(targets_of(event))
         step = str(event.fields.get("step", event.what))
         end = _end(evidence, events[number + 1 :], event, step, targets)
-        found.append(Fault(step, event.time_ns, end, targets, event.what))
+        found.append(FaultSpan(step, event.time_ns, end, targets, event.what))
     return found
 
 
-def outages(evidence: Evidence, struck: Iterable[Fault]) -> list[dict[str, Any]]:
+def outages(evidence: Evidence, struck: Iterable[FaultSpan]) -> list[dict[str, Any]]:
     """For each step the time until a send that began after it was acknowledged, seconds."""
     sends = evidence.rows(SENDS, (Outcome.OK,))
     begins = [int(value) for value in sends.column("invoked_ns")]

@@ -68,7 +68,7 @@ class Evidence:
     unread: dict[str, str] = field(default_factory=dict)
     """Directories that could not be read, and why."""
     directory: str = ""
-    """Of the run."""
+    """The run's directory."""
 
     @cached_property
     def group_names(self) -> list[str]:

@@ -130,7 +130,7 @@ class _Steps:
             self._gaps.append((position, low, high, reader.time_ns))
 
     def _skips(self) -> list[tuple[Example, bool]]:
-        """Of the gaps those that stored messages lie in."""
+        """The gaps that contain stored messages."""
         lows = passes.column([gap[1] for gap in self._gaps])
         highs = passes.column([gap[2] for gap in self._gaps])
         counts = passes.between(lows, highs, stored_messages(self._evidence).keys)

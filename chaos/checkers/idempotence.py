@@ -27,9 +27,11 @@ _COMPARED = ("commitlog", "consumequeue", "batchconsumequeue", "index")
 def recovery_idempotent(evidence: Evidence, count: int) -> CheckResult:
     """S14 on at most `count` images, chosen by the run's seed."""
     if not count:
-        return not_applicable(TITLE, "images", "not asked for")
+        return not_applicable(TITLE, "images", "not requested")
     if evidence.foreign:
-        reason = f"our own store would boot what {evidence.foreign} left, which shows nothing of it"
+        reason = (
+            f"our own store would boot what {evidence.foreign} left, which says nothing about it"
+        )
         return not_applicable(TITLE, "images", reason)
     images = [image for image in evidence.images if image.messages.values]
     if not images:

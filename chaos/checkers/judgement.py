@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.checkers.context import Fault, outages
+from rocketbed.chaos.checkers.context import FaultSpan, outages
 from rocketbed.chaos.checkers.evidence import Evidence, gather
 from rocketbed.chaos.checkers.registry import WAITING, Context, checks
 from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
@@ -67,7 +67,7 @@ class Judgement:
     results: list[CheckResult] = field(default_factory=list)
     bounds: list[dict[str, Any]] = field(default_factory=list)
     """Allowed and actual loss of each event that may take messages (chaos.md 2.3)."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[FaultSpan] = field(default_factory=list)
     """Steps with the times in which they were in force."""
     rto: list[dict[str, Any]] = field(default_factory=list)
     """For each step the time until the next acknowledgement of a send that began after it."""

@@ -63,7 +63,7 @@ class Change:
     what: str
     node: str
     written: int | None = None
-    """Of the node just before, bytes; None where nobody saw it."""
+    """The node's log end just before, bytes; None if not observed."""
     durable: int | None = None
     kept: int | None = None
     """Where its log ended after the recovery."""
@@ -255,7 +255,7 @@ class _Walk:
         self._cuts: list[Change] = []
         """What the master has lost and not yet come back from."""
         self._promotion: Change | None = None
-        """Of a node that does not serve yet."""
+        """A promotion whose node is not serving yet."""
         self._begin_era(-1)
 
     def run(self) -> None:

@@ -49,7 +49,10 @@ def zombie_bytes(evidence: Evidence) -> CheckResult:
             for number, value in enumerate(log.messages.values):
                 if value in zombies:
                     place = log.messages.physicals[number]
-                    text = f"value {value}, cut off the log of {node.name}, is in {log.label} again"
+                    text = (
+                        f"value {value}, truncated from the log of {node.name},"
+                        f" is in {log.label} again"
+                    )
                     findings.append(
                         Example(text, value=value, node=node.name, physical=place, distance=place)
                     )

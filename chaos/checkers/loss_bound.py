@@ -30,7 +30,7 @@ class Sent:
     invoked_ns: int
     returned_ns: int
     end: int | None
-    """Of its record; None when nobody said where it is."""
+    """End offset of the message's record; None when unknown."""
     size: int
 
 
@@ -127,7 +127,7 @@ class Losses:
         """Why the bound of a turn is not known; empty when all are."""
         for loss in self.turns:
             if loss.turn.threshold is None:
-                return f"{loss.text}: nothing tells how far its log reached"
+                return f"{loss.text}: how far its log reached is unknown"
         return ""
 
     def _judge(self) -> None:
@@ -174,6 +174,9 @@ class Losses:
         turn = loss.turn
         if message.invoked_ns >= turn.change.time_ns:
             return False
+        # Where the end of the log is unknown nothing can be held against the node; `unobserved`
+        # then keeps the check from passing. A message of unknown place is excused only if it was
+        # never acknowledged.
         if turn.threshold is None or message.end is None:
             return not message.acknowledged or turn.threshold is None
         if message.end <= turn.threshold:
@@ -204,7 +207,7 @@ class Losses:
                 continue
             ends = lineage.ends[node]
             if node == master or not ends.complete:
-                held += 1
+                held += 1  # not observed: the doubt must not convict
                 continue
             highest = ends.highest(message.invoked_ns, message.returned_ns)
             sync = self._evidence.record.promise.flush == "sync"

@@ -36,7 +36,7 @@ def key_queries(evidence: Evidence) -> list[CheckResult]:
         ]
     queries = evidence.rows((Function.QUERY_KEY,), (Outcome.OK,))
     if not len(queries):
-        reason = "nothing was asked by key"
+        reason = "no message was queried by key"
         return [
             not_applicable(title, unit, reason),
             not_applicable(miss, unit, reason, severity=Severity.WARNING),
@@ -87,7 +87,7 @@ def bounds(evidence: Evidence, losses: Losses) -> CheckResult:
     answers = evidence.rows((Function.BOUNDS, Function.PULL), (Outcome.OK,))
     told = [number for number in range(len(answers)) if answers.row(number).value >= 0]
     if not told:
-        return not_applicable(title, unit, "no answer told a queue's bounds")
+        return not_applicable(title, unit, "no response reported the bounds of a queue")
     ends: dict[int, int] = defaultdict(int)
     for key in stored_messages(evidence).keys:
         queue = int(key) >> OFFSET_BITS
@@ -116,7 +116,7 @@ class _Bounds:
         if minimum > maximum:
             self._find(row, f"minimum {minimum} is above maximum {maximum}", minimum - maximum)
         if maximum > end:
-            what = f"maximum {maximum} was told, the queue ends at {end}"
+            what = f"maximum {maximum} was reported, the queue ends at {end}"
             self._find(row, what, maximum - end, row.returned_ns, _ENDLESS_NS)
         if row.function != Function.BOUNDS:
             return  # Which replica answered a pull is not known, so it cannot go back.
@@ -126,10 +126,10 @@ class _Bounds:
             return
         span = before.returned_ns, row.returned_ns
         if maximum < before.value:
-            what = f"maximum {maximum} was told after {before.value}"
+            what = f"maximum {maximum} was reported after {before.value}"
             self._find(row, what, before.value - maximum, *span)
         if minimum < before.operation:
-            what = f"minimum {minimum} was told after {before.operation}"
+            what = f"minimum {minimum} was reported after {before.operation}"
             self._find(row, what, before.operation - minimum, *span)
 
     def _find(self, row: Row, what: str, distance: int, begin_ns: int = 0, end_ns: int = 0) -> None:
@@ -168,9 +168,7 @@ def time_searches(evidence: Evidence) -> CheckResult:
         return not_run(title, unit, missing, severity=Severity.WARNING)
     searches = evidence.rows((Function.SEARCH_TIME,), (Outcome.OK,))
     if not len(searches):
-        return not_applicable(
-            title, unit, "nothing was searched by time", severity=Severity.WARNING
-        )
+        return not_applicable(title, unit, "no search by time was made", severity=Severity.WARNING)
     if evidence.clock_stepped:
         reason = "a wall clock was changed"
         return not_applicable(title, unit, reason, severity=Severity.WARNING)

@@ -61,7 +61,7 @@ def unseen(evidence: Evidence) -> CheckResult:
     final = passes.where(process, (FINAL_READER,))
     pulls = evidence.rows((Function.PULL,)).column("process")
     if any(stall.what == "drain" for stall in evidence.record.stalls):
-        return not_applicable(title, unit, "the final reading did not come to its end")
+        return not_applicable(title, unit, "the final read did not finish")
     if len(passes.where(pulls, (FINAL_READER,))) or len(final):
         seen = passes.take(reads.column("value"), final)
         who = "the final reader"

@@ -38,7 +38,7 @@ def recovered_ends(evidence: Evidence, losses: Losses) -> CheckResult:
     title, unit = "S13 recovered end", "recoveries"
     restarts = _restarts(evidence)
     if not restarts:
-        reason = "no recovery from an image was told"
+        reason = "no recovery from an image was reported"
         return not_applicable(title, unit, reason)
     findings: list[Example] = []
     allowed: list[Example] = []

@@ -46,9 +46,9 @@ class Example:
     topic: str = ""
     queue: int | None = None
     offset: int | None = None
-    """Of the queue."""
+    """Queue offset."""
     physical: int | None = None
-    """Of the log, bytes."""
+    """Log offset, bytes."""
     time_ns: int | None = None
     distance: int = 0
     """How far it is from what should be, in the check's own measure; the farthest are shown."""

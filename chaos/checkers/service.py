@@ -7,7 +7,7 @@ not that a promise was broken (chaos.md 2.8, 4.9).
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from rocketbed.chaos.checkers.context import Fault, faults
+from rocketbed.chaos.checkers.context import FaultSpan, faults
 from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
@@ -166,7 +166,7 @@ def _attempts(evidence: Evidence) -> dict[int, list[tuple[int, int, bool]]]:
     return producers
 
 
-def _held_clients(evidence: Evidence) -> list[Fault]:
+def _held_clients(evidence: Evidence) -> list[FaultSpan]:
     """Steps that held a client rather than the cluster."""
     nodes = {node for nodes in evidence.record.groups.values() for node in nodes}
     return [

@@ -97,7 +97,7 @@ def honest_marks(evidence: Evidence) -> CheckResult:
         example = Example(text, node=event.node, time_ns=event.time_ns)
         (excused if event.node in evidence.damaged else findings).append(example)
     if not examined and not findings:
-        return not_applicable(title, unit, "no image has marks, or nobody saw the disk")
+        return not_applicable(title, unit, "no image has marks, or the disk was not observed")
     return judged(title, examined, unit, findings, allowed=excused)
 
 
@@ -105,7 +105,7 @@ def whole_tables(evidence: Evidence) -> CheckResult:
     """S15t: no table is written under its own name, where a cut would leave neither version."""
     title, unit = "S15t tables replaced as a whole", "nodes"
     if not evidence.record.digest:
-        return not_applicable(title, unit, "only a simulated disk tells of writes")
+        return not_applicable(title, unit, "only a simulated disk reports its writes")
     findings = [
         Example(
             f"{event.node} wrote into {event.fields['path']}",
@@ -195,7 +195,7 @@ def two_owners(evidence: Evidence) -> CheckResult:
             targets = event.fields.get("targets", ())
             living -= {event.node, *map(str, targets)}
     if not examined:
-        return not_applicable(title, unit, "the history tells of no start")
+        return not_applicable(title, unit, "the history records no start")
     return judged(title, examined, unit, findings)
 
 
@@ -213,7 +213,7 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
     counts = {node.name: _count(node.report, unit) for node in evidence.nodes}
     empty = [node for node, count in counts.items() if not count]
     if empty and not findings and not sum(counts.values()):
-        return not_run(title, unit, f"{', '.join(empty)}: there are none")
+        return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
     note = f"none in {', '.join(empty)}" if empty else ""
     return judged(title, sum(counts.values()), unit, findings, note, allowed=excused)
 

@@ -28,8 +28,8 @@ def claimed(directory: Path, *, make: bool = False) -> Iterator[None]:
         descriptor = _locked(directory, make, made)
     except BlockingIOError:
         raise ClusterError(
-            f"another command is at work on the cluster of {directory}: let it end first, or "
-            "interrupt it"
+            f"another command is using the cluster in {directory}: wait for it to finish, or"
+            " interrupt it"
         ) from None
     except OSError as error:
         raise ClusterError(

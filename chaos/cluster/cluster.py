@@ -22,8 +22,8 @@ from rocketbed.chaos.cluster.plan import (
     FILE,
     NAMESERVER,
     ClusterError,
+    ClusterMember,
     ClusterPlan,
-    Member,
     make_plan,
     read_plan,
 )
@@ -40,7 +40,7 @@ from rocketbed.world.real import real_world
 __all__ = ["ClusterError", "LocalCluster", "MemberStatus"]
 
 SERVING_S: Final = 30.0
-"""A member that does not serve after this long is taken to hang."""
+"""A member that is not serving after this long is taken to hang."""
 STOP_S: Final = 10.0
 """After a SIGTERM; then it is killed."""
 FENCE_S: Final = 3.0
@@ -69,7 +69,7 @@ class LocalCluster:
         self._world = real_world("cluster") if world is None else world
         self._processes = {member.name: self._make_process(member) for member in plan.members}
 
-    def _make_process(self, member: Member) -> MemberProcess:
+    def _make_process(self, member: ClusterMember) -> MemberProcess:
         own = self.member_directory(member.name)
         return ManagedProcess(member.name, self._command(member), own)
 
@@ -93,7 +93,7 @@ class LocalCluster:
         """
         directory = directory.absolute()
         if (directory / FILE).exists():
-            raise ClusterError(f"{directory} has a cluster already")
+            raise ClusterError(f"{directory} already holds a cluster")
         plan = make_plan(
             slaves=slaves,
             sync=sync,
@@ -214,7 +214,7 @@ class LocalCluster:
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal. Raises `ClusterError` when the member does not run."""
         if not self._process(name).signal(number):
-            raise ClusterError(f"{name} does not run")
+            raise ClusterError(f"{name} is not running")
 
     async def wait_ended(self, name: str) -> int | None:
         """Wait for a member's end; its exit code if this program started it."""
@@ -254,7 +254,9 @@ class LocalCluster:
         plan = self.plan.promoted(name)
         former = self.plan.master.name
         if self.pid(NAMESERVER) is None:
-            raise ClusterError(f"{NAMESERVER} does not run: start it first, it tells who is master")
+            raise ClusterError(
+                f"{NAMESERVER} is not running: start it first, it knows which node is master"
+            )
         if not force:
             await self._wait_longest(name)
         running = [one for one in self.nodes if self.pid(one) is not None]
@@ -289,7 +291,7 @@ class LocalCluster:
         has = "does not answer" if own is None else f"only {own}"
         raise ClusterError(
             f"{longest} has {others[longest]} bytes of log, {name} {has}: what {name} lacks may "
-            f"have been acknowledged; promote {longest}, or use --force to give it up"
+            f"have been acknowledged; promote {longest}, or use --force to discard it"
         )
 
     async def close(self) -> list[str]:
@@ -305,7 +307,7 @@ class LocalCluster:
         Raises `ClusterError` with the end of its log if it ended or takes too long.
         """
         process = self._process(name)
-        what = f"does not serve after {timeout_s:g} s"
+        what = f"is not serving after {timeout_s:g} s"
         with trio.move_on_after(timeout_s):
             if await self._serves_or_ended(name):
                 return
@@ -331,7 +333,7 @@ class LocalCluster:
         """A client for administration, to be entered."""
         return Admin(self._world, nameservers=self.nameserver_address, timeout_s=ASK_S)
 
-    async def _status(self, member: Member, admin: Admin) -> MemberStatus:
+    async def _status(self, member: ClusterMember, admin: Admin) -> MemberStatus:
         pid = self._process(member.name).pid()
         is_routed = False
         info = None
@@ -355,7 +357,7 @@ class LocalCluster:
         self.plan.member(name)
         return self._processes[name]
 
-    def _command(self, member: Member) -> list[str]:
+    def _command(self, member: ClusterMember) -> list[str]:
         if not member.is_node:
             return self._command_line(
                 "nameserver",

@@ -38,7 +38,7 @@ class ClusterError(RocketbedError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ClusterMember:
     name: str
     """`nameserver`, `master`, `slave-1`, ..."""
     port: int
@@ -63,7 +63,7 @@ class Member:
 class ClusterPlan:
     """A cluster as it was asked for."""
 
-    members: tuple[Member, ...]
+    members: tuple[ClusterMember, ...]
     sync: bool = True
     """Whether the master waits for a slave before it acknowledges (SYNC_MASTER)."""
     in_sync_replicas: int = 2
@@ -73,17 +73,17 @@ class ClusterPlan:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of every node, by RocketMQ's names."""
     subnet: str = ""
-    """Of a cluster in containers: the addresses of its network. Empty: they are processes."""
+    """Subnet of a cluster in containers; empty for a cluster of processes."""
     daemon: str = ""
-    """Of a cluster in containers: where its Docker daemon is, `unix:///path`."""
+    """Docker daemon of a cluster in containers, `unix:///path`."""
     published: int = 0
-    """Of a cluster in containers: the port of this system that leads to the nameserver, 0: none."""
+    """Host port forwarded to the nameserver of a cluster in containers; 0: none."""
     promotions: int = 0
     """How often another node was made the master. From the first on, slaves cut what the master
     does not have (`rbDiverged=cut`)."""
 
     @property
-    def master(self) -> Member:
+    def master(self) -> ClusterMember:
         """The member with id 0."""
         return next(member for member in self.members if member.broker_id == 0)
 
@@ -96,22 +96,22 @@ class ClusterPlan:
         if not member.is_node:
             raise ClusterError(f"{name} is a nameserver: only a slave can be promoted")
         if member == former:
-            raise ClusterError(f"{name} is the master already")
+            raise ClusterError(f"{name} is already the master")
         ids = {name: 0, former.name: member.broker_id}
         members = tuple(
             replace(one, broker_id=ids.get(one.name, one.broker_id)) for one in self.members
         )
         return replace(self, members=members, promotions=self.promotions + 1)
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> ClusterMember:
         """By name. Raises `ClusterError`."""
         for member in self.members:
             if member.name == name:
                 return member
         known = ", ".join(member.name for member in self.members)
-        raise ClusterError(f"no member is called {name}; there are {known}")
+        raise ClusterError(f"unknown member {name}; known: {known}")
 
-    def node_settings(self, member: Member, directory: Path) -> dict[str, str]:
+    def node_settings(self, member: ClusterMember, directory: Path) -> dict[str, str]:
         """Lines of a node's `broker.conf`."""
         return {
             "brokerClusterName": CLUSTER_NAME,
@@ -129,7 +129,7 @@ class ClusterPlan:
             **self.settings,
         }
 
-    def role_settings(self, member: Member) -> dict[str, str]:
+    def role_settings(self, member: ClusterMember) -> dict[str, str]:
         """Those lines that a promotion changes."""
         master = "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
         return {
@@ -149,7 +149,7 @@ def read_plan(directory: Path) -> ClusterPlan:
     path = directory / FILE
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        members = tuple(Member(**row) for row in value.pop("members"))
+        members = tuple(ClusterMember(**row) for row in value.pop("members"))
         plan = ClusterPlan(members=members, **value)
     except FileNotFoundError:
         raise ClusterError(f"{directory} has no cluster: {FILE} is missing") from None
@@ -174,9 +174,9 @@ def make_plan(
     """
     names = node_names(slaves)
     ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
-    members = [Member(name=NAMESERVER, port=ports[0])]
+    members = [ClusterMember(name=NAMESERVER, port=ports[0])]
     for number, name in enumerate(names):
-        members.append(Member(name=name, port=ports[1 + number], broker_id=number))
+        members.append(ClusterMember(name=name, port=ports[1 + number], broker_id=number))
     return ClusterPlan(
         members=tuple(members),
         sync=sync and slaves > 0,
@@ -189,7 +189,7 @@ def make_plan(
 def node_names(slaves: int) -> list[str]:
     """`master`, `slave-1`, ... Raises `ClusterError`."""
     if slaves < 0 or slaves > 16:
-        raise ClusterError(f"0 to 16 slaves, not {slaves}")
+        raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
     return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
 
 
@@ -206,7 +206,7 @@ def _fixed_ports(port: int, nodes: int) -> list[int]:
     first = port + FIRST_NODE_STEP
     found = [port, *(first + NODE_STEP * number for number in range(nodes))]
     if found[-1] + 1 > 65_535:
-        raise ClusterError(f"port {port} leaves no room for the nodes' ports: take a lower one")
+        raise ClusterError(f"port {port} leaves no room for the nodes' ports: choose a lower one")
     needed = [port, *(one for node in found[1:] for one in node_ports(node))]
     taken = [one for one in needed if not is_free(one)]
     if taken:

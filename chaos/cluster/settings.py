@@ -11,7 +11,7 @@ CONFIG: Final = "broker.conf"
 
 
 class NodeSettings:
-    """Of the node with this directory."""
+    """Settings of the node in this directory."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / CONFIG

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rocketbed.chaos.cluster.plan import NAMESERVER, Member
+from rocketbed.chaos.cluster.plan import NAMESERVER, ClusterMember
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    member: Member
+    member: ClusterMember
     pid: int | None
     """None: it does not run."""
     info: Mapping[str, str] | None

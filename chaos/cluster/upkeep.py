@@ -16,11 +16,11 @@ def known(directory: Path, *, docker: bool, say: Callable[[str], None]) -> Local
     """The cluster that a directory has. Raises `ClusterError` for one that is no containers'."""
     if not (directory / FILE).exists():
         return None
-    say(f"{directory} has a cluster already: it goes on with its own options")
+    say(f"{directory} already holds a cluster, which keeps its own options")
     found = LocalCluster.load(directory)
     if docker and not found.plan.subnet:
         raise ClusterError(
-            f"the cluster of {directory} is one of processes: take another --dir for one in "
+            f"the cluster of {directory} runs as processes: choose another --dir for one in "
             "containers, or delete it (cluster down --remove)"
         )
     return found

@@ -34,7 +34,7 @@ class OldMessage:
     physical: int
     size: int
     body_crc: int
-    """Of the unpacked body."""
+    """CRC of the uncompressed body."""
     properties: dict[str, str]
 
 
@@ -81,7 +81,7 @@ def read_old_store(source: Path) -> OldStore:
         holder = directory.lock_holder()
         if holder is not None:
             raise DemoError(
-                f"--store {source}: process {holder} holds it; stop that broker, or give a copy"
+                f"--store {source}: process {holder} has it open; stop that broker, or pass a copy"
             )
         old = OldStore(source, settings_of(directory))
         known = directory.topics()
@@ -97,7 +97,7 @@ def read_old_store(source: Path) -> OldStore:
     finally:
         directory.close()
     if not old.messages:
-        raise DemoError(f"--store {source}: there is no message in it")
+        raise DemoError(f"--store {source}: it contains no messages")
     return old
 
 
@@ -184,12 +184,12 @@ async def _pull(consumer: Consumer, queue: MessageQueue) -> dict[int, list[Recei
 def _difference(old: OldMessage, found: list[Received]) -> str:
     """What is wrong with what was pulled for an old message; empty when nothing is."""
     if len(found) != 1:
-        return f"it came {len(found)} times"
+        return f"it was delivered {len(found)} times"
     got = found[0]
     if (got.physical_offset, got.size) != (old.physical, old.size):
-        return f"log {old.physical} is due, it came from {got.physical_offset}"
+        return f"log {old.physical} was expected, it came from {got.physical_offset}"
     if body_crc(got.body) != old.body_crc:
-        return "its body is another one"
+        return "its body differs"
     if dict(got.properties) != old.properties:
         return f"its properties are {dict(got.properties)}, in the file {old.properties}"
     return ""

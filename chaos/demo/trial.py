@@ -115,7 +115,7 @@ class Guest:
         name = "O1 old messages served"
         if len(self.old.served) < len(OCCASIONS):
             missing = " and ".join(when for when in OCCASIONS if when not in self.old.served)
-            return not_run(name, "old messages", f"they were not asked for {missing}")
+            return not_run(name, "old messages", f"they were not requested {missing}")
         note = ", ".join(f"{served} {when}" for when, served in self.old.served.items())
         return judged(name, self.old.messages, "old messages", self.old.findings, note)
 
@@ -192,7 +192,7 @@ def make_directory(report: Path) -> Path:
     except OSError as exc:
         if exc.errno == errno.EEXIST:
             raise DemoError(
-                f"{directory} exists and holds no run: choose another --report"
+                f"{directory} exists and contains no run: choose another --report"
             ) from exc
         raise DemoError(f"{directory} cannot be made: {exc}") from exc
     return directory

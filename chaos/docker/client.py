@@ -44,7 +44,9 @@ class Daemon:
             import docker
             import docker.errors
         except ImportError as exc:
-            raise DockerError("no Docker SDK here: pip install 'rocketbed[chaos]'") from exc
+            raise DockerError(
+                "the Docker SDK is not installed: pip install 'rocketbed[chaos]'"
+            ) from exc
         address = address or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         if not address.startswith(LOCAL):
             raise DockerError(

@@ -22,7 +22,7 @@ import trio
 from rocketbed.chaos.docker.client import LABEL, Daemon, call
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.host.janitor.docker import docker_record
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import tail_of
 
 SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
@@ -61,7 +61,7 @@ class Spec:
 class Container:
     """A program to be run; `chaos.host.member.Launched`."""
 
-    def __init__(self, daemon: Daemon, run: Run, name: str, spec: Spec) -> None:
+    def __init__(self, daemon: Daemon, run: Ledger, name: str, spec: Spec) -> None:
         self.name = name
         self._daemon = daemon
         self._run = run

@@ -24,7 +24,7 @@ from typing import Final, Self
 from rocketbed.chaos.docker.client import LABEL, Daemon, asking
 from rocketbed.chaos.docker.container import remove
 from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.program import tied_program
 
 UP_S: Final = 30.0
@@ -50,13 +50,13 @@ class PrivateDaemon:
         """For DOCKER_HOST."""
         self._lock = -1
         self._process: subprocess.Popen[bytes] | None = None
-        self._run: Run | None = None
+        self._run: Ledger | None = None
 
     def __enter__(self) -> Self:
         if os.geteuid() != 0:
-            raise DockerError("a Docker daemon of one's own needs root")
+            raise DockerError("a private Docker daemon needs root")
         if shutil.which(DAEMON) is None:
-            raise DockerError("no dockerd here: apt-get install docker.io")
+            raise DockerError("dockerd not found: apt-get install docker.io")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -82,10 +82,10 @@ class PrivateDaemon:
         assert self._process is not None
         code = self._process.wait()
         tail = "\n".join(self.log_path.read_text(errors="replace").strip().splitlines()[-5:])
-        raise DockerError(f"dockerd has ended with code {code}; {self.log_path} ends with:\n{tail}")
+        raise DockerError(f"dockerd exited with code {code}; {self.log_path} ends with:\n{tail}")
 
     def _start(self) -> None:
-        run = self._run = Run.begin()
+        run = self._run = Ledger.begin()
         run.note("directory", self._state)
         run.note("mount", self._state)
         run.note("mount", self.directory)
@@ -107,7 +107,7 @@ class PrivateDaemon:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() >= until:
                 tail = self.log_path.read_text(errors="replace").strip().splitlines()[-5:]
-                raise DockerError("dockerd does not come up:\n" + "\n".join(tail))
+                raise DockerError("dockerd did not start:\n" + "\n".join(tail))
             time.sleep(LOOK_S)
         self._tidy()
 

@@ -17,7 +17,7 @@ from rocketbed.chaos.docker.container import Spec, create, kill_init, remove
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.network import make_network
 from rocketbed.chaos.host.janitor.docker import docker_record
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import HealthyLinks, usual_ports
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
@@ -30,7 +30,7 @@ class _Holder:
     container: str
     pid: int
     descriptor: int
-    """Of that pid; to be closed."""
+    """A pidfd of that process, to be closed."""
     record: int
 
 
@@ -45,7 +45,7 @@ class ContainerSwitchFabric(SwitchFabric):
         nameservers: Sequence[str],
         clients: Sequence[str],
         *,
-        run: Run,
+        run: Ledger,
         seed: str,
     ) -> None:
         super().__init__(nodes, nameservers, clients, run=run, seed=seed)
@@ -132,7 +132,7 @@ class BridgeFabric(HealthyLinks):
     instead = "the containers are on a bridge of Docker's: choose --net switch (root)"
 
     def __init__(
-        self, daemon: Daemon, nodes: Sequence[str], nameservers: Sequence[str], *, run: Run
+        self, daemon: Daemon, nodes: Sequence[str], nameservers: Sequence[str], *, run: Ledger
     ) -> None:
         super().__init__(nodes, usual_ports(nodes, nameservers))
         self._daemon = daemon

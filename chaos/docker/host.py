@@ -6,7 +6,7 @@ from rocketbed.chaos.docker.backend import ContainerFabric, DockerBackend
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.docker.image import ready_image
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
@@ -39,14 +39,14 @@ class DockerHost:
     def __exit__(self, *_error: object) -> None:
         self._daemon.close()
 
-    def fabric(self, net: Net, plan: Plan, keeper: Run) -> Fabric:
+    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The switch where it can be had, else a bridge. Raises `BackendError`."""
         nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
         missing = missing_for_switch()
         if net == "proxy":
             raise BackendError("--net proxy is for processes; containers have switch or plain")
         if net == "switch" and missing is not None:
-            raise BackendError(f"--net switch: {missing}; --net plain needs nothing of that")
+            raise BackendError(f"--net switch: {missing}; --net plain does not need it")
         if net == "plain" or missing is not None:
             return BridgeFabric(self._daemon, nodes, nameservers, run=keeper)
         return ContainerSwitchFabric(

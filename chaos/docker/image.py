@@ -18,7 +18,7 @@ IMAGE: Final = "rocketbed/node:local"
 BASE: Final = "rocketbed/base:local"
 SOURCE_LABEL: Final = "rocketbed.source"
 ROOT: Final = Path(__file__).resolve().parents[2]
-"""Of the checkout."""
+"""Root directory of the checkout."""
 DOCKERFILE: Final = "compose/Dockerfile"
 BUILT_OF: Final = ("rocketbed", "node", "replication", "routing", "chaos", "pipeline")
 FILES: Final = (
@@ -61,7 +61,7 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
 
 
 def source_digest() -> str:
-    """Of everything that goes into the image."""
+    """A digest of everything that goes into the image."""
     digest = hashlib.sha256()
     for path in _sources():
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
@@ -98,7 +98,7 @@ def run_build(
             check=False,
         )
     except FileNotFoundError as exc:
-        raise DockerError("no docker command here: apt-get install docker.io") from exc
+        raise DockerError("docker command not found: apt-get install docker.io") from exc
     except subprocess.TimeoutExpired as exc:
         raise DockerError(f"{name} was not built within {BUILD_S} s") from exc
     if done.returncode:
@@ -122,7 +122,7 @@ def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
     """An image's id and the digest of its sources; None when there is none."""
     import docker.errors
 
-    with asking(f"the image {name} cannot be looked at"):
+    with asking(f"the image {name} cannot be inspected"):
         try:
             row = daemon.api.inspect_image(name)
         except docker.errors.ImageNotFound:

@@ -8,7 +8,7 @@ from rocketbed.chaos.docker.client import Daemon, asking
 from rocketbed.chaos.docker.container import Spec, create, remove
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.host.janitor.docker import docker_record
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 
 LOOK_S: Final = 60
 
@@ -31,7 +31,7 @@ def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dic
     if found is None:
         raise DockerError(
             f"the Docker daemon at {daemon.address} has no image {name} and cannot pull it ({why});"
-            " give it one: docker pull, docker load or docker build"
+            " provide it: docker pull, docker load or docker build"
         )
     return found
 
@@ -48,7 +48,7 @@ def said_in(
 
     It has no network, and of this system only `files`, to be read.
     """
-    with Run.begin() as run, asking(f"{command[0]} does not run in the image {image}"):
+    with Ledger.begin() as run, asking(f"{command[0]} does not run in the image {image}"):
         name = f"rocketbed-{run.id}-look"
         run.note("container", docker_record(daemon.address, name))
         spec = Spec(
@@ -72,7 +72,7 @@ def said_in(
 def _inspect(daemon: Daemon, name: str) -> dict[str, Any] | None:
     import docker.errors
 
-    with asking(f"the image {name} cannot be looked at"):
+    with asking(f"the image {name} cannot be inspected"):
         try:
             row: dict[str, Any] = daemon.api.inspect_image(name)
         except docker.errors.ImageNotFound:

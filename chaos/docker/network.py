@@ -14,7 +14,7 @@ from rocketbed.chaos.docker.container import remove
 from rocketbed.chaos.docker.errors import DockerError
 
 FIRST_HOST: Final = 10
-"""Of the range: the first addresses are Docker's own."""
+"""First host number used: Docker reserves the addresses below it."""
 TRIES: Final = 10
 """Somebody else may take the range between our two steps."""
 OVERLAPS: Final = ("overlap", "conflicts with network")

@@ -14,5 +14,5 @@ def probe_docker() -> ProbeResult:
             has_image = bool(daemon.api.images(IMAGE))
     except DockerError as exc:
         return absent(str(exc))
-    image = f"{IMAGE} is there" if has_image else f"{IMAGE} is built at the first use"
+    image = f"{IMAGE} is there" if has_image else f"{IMAGE} will be built at first use"
     return works(f"Docker {version} at {daemon.address}; {image}")

@@ -26,7 +26,7 @@ from rocketbed.chaos.foreign.installation import NEEDED, Installation, version_o
 from rocketbed.chaos.process.machine.clock import ClockFaultError, find_library
 
 NAME: Final = "rocketbed/rocketmq"
-"""Of the images that are made here; the tag is the version."""
+"""Name of the images built here; the tag is the version."""
 ROOT_NAMES: Final = ("", "root", "0")
 JAVA_MIN: Final = 8
 _RELEASE: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -153,8 +153,8 @@ def read_layout(name: str, text: str) -> tuple[Installation, Owner]:
     for part in NEEDED:
         if not any(re.fullmatch(rf"{part}-\d.*\.jar", jar) for jar in told["jar"]):
             raise DockerError(
-                f"the image {name} has no {part}-VERSION.jar in {told['lib'][0]}: it has to be a"
-                " whole RocketMQ 5"
+                f"the image {name} has no {part}-VERSION.jar in {told['lib'][0]}: it must be a"
+                " complete RocketMQ 5"
             )
     found = Installation(
         version_of(told["jar"]),

@@ -70,7 +70,7 @@ class InstallationError(RocketbedError):
 @dataclass(frozen=True, slots=True)
 class Installation:
     version: str
-    """Of the broker's jar."""
+    """Version of the broker's jar."""
     lib: Path
     java: str = "java"
     """The program, where the jars are."""
@@ -113,7 +113,7 @@ def install(version: str, directory: Path | None = None) -> Installation:
     `directory` is where its folder `lib` is kept; without it a place in the user's cache.
     """
     if _VERSION.fullmatch(version) is None:
-        raise InstallationError(f"{version!r} is no version of RocketMQ: such as {VERSIONS[0]}")
+        raise InstallationError(f"{version!r} is not a version of RocketMQ such as {VERSIONS[0]}")
     pom = pom_text(version)
     digest = hashlib.sha256(pom.encode()).hexdigest()
     place = cache() / f"rocketmq-{version}" if directory is None else directory
@@ -129,7 +129,7 @@ def unpacked(directory: Path) -> Installation:
     for name in NEEDED:
         if not list(lib.glob(f"{name}-[0-9]*.jar")):
             raise InstallationError(
-                f"{lib} has no {name}-VERSION.jar: name the directory of a RocketMQ 5, unpacked"
+                f"{lib} has no {name}-VERSION.jar: pass the directory of an unpacked RocketMQ 5"
             )
     return Installation(version_of([path.name for path in lib.glob("*.jar")]), lib.absolute())
 
@@ -166,7 +166,7 @@ def run_tool(command: Sequence[str], limit_s: int, what: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise InstallationError(f"{what}: no end after {limit_s} s") from None
+        raise InstallationError(f"{what}: did not finish within {limit_s} s") from None
     if done.returncode:
         raise InstallationError(f"{what}:\n{(done.stdout + done.stderr)[-3000:]}")
 
@@ -184,7 +184,7 @@ def _fetch(pom: str, place: Path, digest: str) -> None:
         ]  # fmt: skip
         run_tool(command, FETCH_S, "Maven could not fetch RocketMQ's jars; it needs Maven Central")
         if not jars.is_dir():
-            raise InstallationError(f"{maven} ended without an error and fetched nothing")
+            raise InstallationError(f"{maven} succeeded but fetched nothing")
         (place / "lib.stamp").unlink(missing_ok=True)
         shutil.rmtree(place / "lib", ignore_errors=True)
         jars.rename(place / "lib")

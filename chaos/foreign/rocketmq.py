@@ -73,7 +73,7 @@ class RocketMQSoftware:
     ) -> None:
         """`nameservers` by name, in the order of the plan; `fabric` knows their addresses.
 
-        `topics` are those of the load, each with so many queues. A slave asks for its master's
+        `topics` are those of the load, each with this many queues. A slave asks for its master's
         table only after a minute, and promoted before that it would have none of their queues; so
         it begins with them, as it would have them in a cluster that has been up for a minute.
         """

@@ -50,7 +50,7 @@ LOGBACK: Final = """<configuration>
 def controller_lines(
     lines: Mapping[str, str], peers: Sequence[Address], number: int, directory: Path
 ) -> dict[str, str]:
-    """Of a nameserver with a controller: the `number`-th of `peers`."""
+    """Settings of a nameserver with a controller: the `number`-th of `peers`."""
     texts = [f"n{place}-{host}:{port}" for place, (host, port) in enumerate(peers)]
     return {
         **lines,
@@ -64,7 +64,7 @@ def controller_lines(
 
 
 def broker_lines(lines: Mapping[str, str]) -> dict[str, str]:
-    """Of a broker in classic mode; `lines` are those that one of our nodes would get."""
+    """Settings of a broker in classic mode; `lines` are those that one of our nodes would get."""
     listen = int(lines["listenPort"])
     kept = {key: value for key, value in lines.items() if not key.startswith(OURS)}
     return {
@@ -76,7 +76,7 @@ def broker_lines(lines: Mapping[str, str]) -> dict[str, str]:
 
 
 def elected_lines(lines: Mapping[str, str], controllers: Sequence[Address]) -> dict[str, str]:
-    """Of a broker whose role a controller decides."""
+    """Settings of a broker whose role a controller assigns."""
     found = broker_lines(lines)
     copies = found.get("inSyncReplicas", "1")
     return {

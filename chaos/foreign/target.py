@@ -10,7 +10,7 @@ from typing import Final
 
 from rocketbed.chaos.foreign.installation import Installation, install, need, unpacked
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
-from rocketbed.chaos.host.janitor.record import Run as JanitorRun
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.network.choice import Net, make_fabric
 from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
@@ -32,7 +32,7 @@ class ForeignHost:
     installation: Installation
     mode: Mode = "classic"
 
-    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The switch, else plain loopback. Raises `BackendError` for a proxy."""
         if net == "proxy":
             raise BackendError(
@@ -83,6 +83,7 @@ def installation_of(target: str) -> Installation:
     if Path(target).expanduser().is_dir():
         return unpacked(Path(target).expanduser())
     raise ScenarioError(
-        f"{target!r} is no target: rocketmq:5.3.3, rocketmq:DIR, the DIR of one that is unpacked,"
+        f"{target!r} is not a target: use rocketmq:5.3.3, rocketmq:DIR or DIR for an"
+        " unpacked one,"
         " or image:NAME (--backend docker)"
     )

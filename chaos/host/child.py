@@ -70,7 +70,7 @@ class Child(Generic[T]):
         os.close(theirs)
 
     def read(self) -> bool:
-        """Take what came; whether that was all."""
+        """Read what is available; True at EOF."""
         data = os.read(self.pipe, 1 << 20)
         self._data += data
         return not data

@@ -104,7 +104,7 @@ def mount(source: str, target: Path, flags: int, options: str = "") -> None:
 
 
 def unmount(target: Path, *, seconds: float = 0.0, lazily: bool = False) -> None:
-    """umount(2); while somebody still uses it, try again for so many seconds. Raises `OSError`."""
+    """umount(2); while it is busy, retry for this many seconds. Raises `OSError`."""
     until = time.monotonic() + seconds
     while _libc.umount2(os.fsencode(target), MNT_DETACH if lazily else 0):
         number = ctypes.get_errno()

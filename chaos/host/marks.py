@@ -34,7 +34,7 @@ class Marks:
         """Die at the next mark of such a name; None: at none."""
         data = (pattern or "").encode().ljust(SIZE, b"\0")
         if len(data) > SIZE:
-            raise ValueError(f"a pattern of marks has at most {SIZE} bytes")
+            raise ValueError(f"a mark pattern is limited to {SIZE} bytes")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

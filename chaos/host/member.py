@@ -16,6 +16,7 @@ from typing import Protocol
 
 import trio
 
+from rocketbed.chaos.host.janitor import processes
 from rocketbed.wire.errors import RocketbedError
 
 LOG_TAIL = 2000
@@ -89,7 +90,7 @@ class ManagedProcess:
         self.command = list(command)
         self.directory = directory
         self._pid: int | None = None
-        """Of the process that was seen last."""
+        """Pid of the last process seen."""
 
     @property
     def pid_path(self) -> Path:
@@ -119,7 +120,7 @@ class ManagedProcess:
         pid = self._pid = child.pid
         _children[pid] = child
         temporary = self.pid_path.with_suffix(".tmp")
-        temporary.write_text(f"{pid}\n{_began(pid)}\n", encoding="ascii")
+        temporary.write_text(f"{pid}\n{processes.began(pid)}\n", encoding="ascii")
         temporary.replace(self.pid_path)
         return pid
 
@@ -132,11 +133,11 @@ class ManagedProcess:
         return self._pid
 
     async def launch(self) -> int:
-        """`start`, as every kind of program has it."""
+        """`start`, the interface shared by all kinds of program."""
         return self.start()
 
     async def send(self, number: signal.Signals) -> bool:
-        """`signal`, as every kind of program has it."""
+        """`signal`, the interface shared by all kinds of program."""
         return self.signal(number)
 
     def signal(self, number: signal.Signals) -> bool:
@@ -191,11 +192,8 @@ class ManagedProcess:
             descriptor = os.pidfd_open(pid)
         except (OSError, ValueError):
             return None
-        try:
-            alive = _began(pid) == began and _state(pid) != "Z"
-        except OSError:
-            alive = False
-        if alive:
+        # After the descriptor: the pid cannot have passed to another process in between.
+        if processes.is_alive(pid, began):
             self._pid = pid
             return descriptor
         os.close(descriptor)
@@ -214,19 +212,3 @@ def tail_of(log_path: Path) -> str:
 def rocketbed_command(*arguments: str) -> list[str]:
     """The command line of one of our programs, with Python's safe path."""
     return [sys.executable, "-P", "-m", "rocketbed", *arguments]
-
-
-def _fields(pid: int) -> list[str]:
-    """Of `/proc/<pid>/stat`, what stands behind the name: state first."""
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return text.rpartition(")")[2].split()
-
-
-def _began(pid: int) -> int:
-    """When a process began, in the kernel's ticks since boot. Raises `OSError`."""
-    return int(_fields(pid)[19])
-
-
-def _state(pid: int) -> str:
-    """One letter; Z for a process that ended and was not waited for."""
-    return _fields(pid)[0]

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 
 MEMORY: Final = "/dev/shm"
 PREFIX: Final = "rocketbed-run-"
@@ -48,14 +48,14 @@ def scratch_directory() -> Iterator[Path]:
         place.remove()
 
 
-def keeper() -> Run:
+def keeper() -> Ledger:
     """This process's record of what it has to take away. Raises `OSError`."""
     return _keeper_of(os.getpid())
 
 
 @cache
-def _keeper_of(_pid: int) -> Run:
+def _keeper_of(_pid: int) -> Ledger:
     """A forked process has one of its own: what its parent keeps is not its to take away."""
-    run = Run.begin()
+    run = Ledger.begin()
     atexit.register(run.close)
     return run

@@ -125,7 +125,7 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
     result = Campaign(family)
     options = campaign.options
     if options.backend != "sim" and (campaign.corpus or campaign.crash_points):
-        raise ScenarioError("a corpus and crash points are for the simulation: --backend sim")
+        raise ScenarioError("a corpus and crash points need --backend sim")
     corpus = None if campaign.corpus is None else Corpus(campaign.corpus)
     plans = _plans(family, campaign, corpus)
     single = len(campaign.seeds) == 1 and campaign.crash_points is None
@@ -237,7 +237,9 @@ def _make_repeatable(
             for step in shrunk.plan.steps:
                 say(f"    {step}")
         else:
-            say(f"{shrunk.finding} did not show when only what was done was done again")
+            say(
+                f"{shrunk.finding} did not occur when only the steps that were carried out were run"
+            )
     path = campaign.report / f"FAIL-{run_key(outcome.plan)}.rbx"
     save_replay(replay, path)
     result.replays[run_key(outcome.plan)] = path
@@ -257,7 +259,7 @@ def clear_place(place: Path) -> None:
         return
     names = {path.name for path in place.iterdir()} if place.is_dir() else {place.name}
     if names and not names.intersection(OURS):
-        raise ScenarioError(f"{place} holds no run of ours: choose another --report")
+        raise ScenarioError(f"{place} exists and contains no run: choose another --report")
     shutil.rmtree(place, ignore_errors=True)
 
 
@@ -291,9 +293,9 @@ def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
         answer = same_digest(plan)
     except DeterminismError as error:
         result.add_exit(EXIT_HARNESS)
-        say(f"{_title(plan)} could not be run again elsewhere: {error}")
+        say(f"{_title(plan)} could not be repeated in another process: {error}")
         return
     if not answer.same:
         result.not_repeatable.append(f"{_title(plan)}: {answer.reason}")
         result.add_exit(EXIT_NOT_REPEATABLE)
-        say(f"{_title(plan)} does not repeat itself: {answer.reason}")
+        say(f"{_title(plan)} is not deterministic: {answer.reason}")

@@ -152,4 +152,4 @@ def _read(path: Path) -> tuple[Plan, list[str]]:
             raise ScenarioError(f"format {row['format']}, not {FORMAT}")
         return plan_from_row(row["plan"]), list(row["points"])
     except (OSError, ValueError, KeyError, TypeError, ScenarioError) as error:
-        raise ScenarioError(f"{path}: no plan of a corpus: {error}; remove the file") from None
+        raise ScenarioError(f"{path}: not a corpus plan: {error}; remove the file") from None

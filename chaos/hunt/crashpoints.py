@@ -45,7 +45,7 @@ def crash_points(
     their crash. Raises `ScenarioError` for a node that the plan has not.
     """
     if node not in plan.shape.nodes:
-        raise ScenarioError(f"no node {node!r}: there are {', '.join(plan.shape.nodes)}")
+        raise ScenarioError(f"no node {node!r}: known: {', '.join(plan.shape.nodes)}")
     count, _ = disk_events(plan, node)
     if count == 0:
         raise ScenarioError(f"the disk of {node} does not change in a storm of {plan.storm_s:g} s")

@@ -95,9 +95,9 @@ def aslr_refused() -> str:
         libc = ctypes.CDLL(None, use_errno=True)
         current = libc.personality(ASK_PERSONALITY)
     except (OSError, AttributeError) as error:
-        return f"no personality(2) here: {error}"
+        return f"personality(2) is not available: {error}"
     if current < 0:
-        return f"personality(2) is refused: {os.strerror(ctypes.get_errno())}"
+        return f"personality(2) was refused: {os.strerror(ctypes.get_errno())}"
     return ""
 
 
@@ -108,7 +108,10 @@ def _where(begin: int, one: list[str], other: list[str]) -> str:
                 f"event {at}: one did {mine or 'nothing more'}, the other"
                 f" {theirs or 'nothing more'}"
             )
-    return f"between event {begin} and the end, and not when they ran again: it differs every time"
+    return (
+        f"between event {begin} and the end, but a repetition of both runs did not differ there:"
+        " the divergence is not stable"
+    )
 
 
 def _child(plan: Plan, hash_seed: int, *, aslr: bool, begin: int | None = None) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def _child(plan: Plan, hash_seed: int, *, aslr: bool, begin: int | None = None) 
     )
     if finished.returncode:
         raise DeterminismError(
-            f"a child ended with {finished.returncode}: {finished.stderr[-2000:]}"
+            f"a child process exited with {finished.returncode}: {finished.stderr[-2000:]}"
         )
     answer: dict[str, Any] = json.loads(finished.stdout)
     return answer

@@ -19,8 +19,10 @@ def explain(error: BaseException) -> str:
     errors = list(_leaves(error))
     for one in errors:
         if isinstance(one, OSError) and _says_full(one):
-            place = one.filename or "its scratch place"
-            return f"no space left where the harness writes ({place}): make room, run again"
+            place = one.filename or "its scratch directory"
+            return (
+                f"no space left where the harness writes ({place}): free some space and run again"
+            )
     for one in errors:
         if isinstance(one, BackendError | RocketbedError | SimulationError):
             return str(one)

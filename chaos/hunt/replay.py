@@ -1,6 +1,6 @@
 """Replay files: a failure with all that is needed to have it again (`FAIL-NAME-SEED.rbx`, JSON).
 
-A file holds one plan and what came of it: findings, digest, and checkpoints of the digest, so that
+A file holds one plan and its outcome: findings, digest, and checkpoints of the digest, so that
 a replay that goes another way can say after which event it did. Where a plan was shrunk, the plan
 is the small one, and the own plan of the seed stands beside it (`original`). The file of a pytest
 test has no steps to be taken, since those are the body's, but says which are left out (`test`).
@@ -42,7 +42,7 @@ class Taken:
     verdict: str = ""
     findings: tuple[str, ...] = ()
     digest: str = ""
-    """Of the simulation; empty on real processes."""
+    """The simulation's digest; empty on real processes."""
     events: int = 0
     checkpoints: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Replay:
     """The seed's own plan, where the other one was shrunk."""
     original_taken: Taken | None = None
     versions: dict[str, str] = field(default_factory=dict)
-    """Of what wrote it."""
+    """Versions of the software that wrote the file."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Replay":
@@ -118,7 +118,7 @@ class Replay:
     def of_original(self) -> "Replay":
         """The seed's own run. Raises `ScenarioError` where that is this one already."""
         if self.original is None or self.original_taken is None:
-            raise ScenarioError("this file holds a seed's own plan: there is no other original")
+            raise ScenarioError("this file holds a seed's own plan: it has no other original")
         return Replay(
             plan=self.original,
             taken=self.original_taken,
@@ -149,7 +149,7 @@ class Replayed:
         """Which findings came again, in words."""
         now = set(self.outcome.finding_ids)
         if not self.wanted:
-            return f"nothing was found then, {_list(now) or 'nothing'} this time"
+            return f"no findings the first time, {_list(now) or 'nothing'} this time"
         parts = {"found again": self.wanted & now, "not found this time": self.wanted - now}
         return "; ".join(f"{_list(ids)}: {what}" for what, ids in parts.items() if ids)
 
@@ -190,7 +190,9 @@ def load_replay(path: Path) -> Replay:
     replay = read_replay(path)
     if replay.test is not None:
         test = replay.test.node.partition("[")[0]
-        raise ScenarioError(f"{path}: this is the file of a test: pytest {test} --rb-replay {path}")
+        raise ScenarioError(
+            f"{path}: this file belongs to a test; use pytest {test} --rb-replay {path}"
+        )
     return replay
 
 
@@ -199,9 +201,9 @@ def read_replay(path: Path) -> Replay:
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ScenarioError(f"{path}: no replay file can be read there: {error}") from None
+        raise ScenarioError(f"{path}: cannot read the replay file: {error}") from None
     if not isinstance(row, dict) or row.get("kind") != KIND:
-        raise ScenarioError(f"{path}: this is no replay file of rocketbed")
+        raise ScenarioError(f"{path}: not a rocketbed replay file")
     if row.get("format") != FORMAT:
         written = row.get("versions", {})
         by = f" by rocketbed {written['rocketbed']}" if "rocketbed" in written else ""
@@ -258,7 +260,9 @@ def where_parted(replay: Replay, outcome: Outcome) -> str:
     first = f"; event {begin} of this run is {seen[0]}" if seen else ""
     last = f", event {end - 1} is {seen[-1]}" if len(seen) > 1 else ""
     why = changed_versions(replay)
-    return f"it parted from the first run after event {begin} and by event {end}{first}{last}{why}"
+    return (
+        f"it diverged from the first run after event {begin} and by event {end}{first}{last}{why}"
+    )
 
 
 def changed_versions(replay: Replay) -> str:
@@ -274,7 +278,7 @@ def changed_versions(replay: Replay) -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    """Of what decides how a run goes."""
+    """Versions of everything that determines how a run goes."""
     found = {
         "rocketbed": __version__,
         "python": platform.python_version(),

@@ -27,7 +27,7 @@ from rocketbed.chaos.scenario.plan import Plan
 
 if TYPE_CHECKING:
     from rocketbed.chaos.docker.host import DockerHost
-    from rocketbed.chaos.process.run import Host
+    from rocketbed.chaos.process.run import ProcessHost
 
 VERDICT_FILE: Final = "verdict.json"
 END_S: Final = 20.0
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """Of the command (chaos.md 4.9)."""
+        """The command's exit code (chaos.md 4.9)."""
         return 4 if self.judgement is None else self.judgement.exit_code
 
     @property
@@ -86,7 +86,7 @@ class Options:
     target: str = ""
     """Somebody else's software on the machines of a real cluster (`chaos.foreign.target`)."""
     mode: Literal["classic", "controller"] = "classic"
-    """Of that software: who decides about roles."""
+    """Who assigns roles in the software under test."""
     timeout_s: float = TIMEOUT_S
     say: Say | None = None
     """Told of what happens, line by line."""
@@ -123,7 +123,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 
 
 @contextmanager
-def host_of(options: Options) -> "Iterator[Host | None]":
+def host_of(options: Options) -> "Iterator[ProcessHost | None]":
     """Where the cluster's programs run; None: as processes of this system."""
     if options.backend == "docker":
         with _docker_host(options) as host:
@@ -211,7 +211,7 @@ class _Run:
         try:
             outcome = self.child.value()
         except NothingSent as nothing:
-            outcome = self._failed(f"the run's process ended with code {nothing.code}")
+            outcome = self._failed(f"the run's process exited with code {nothing.code}")
         self._clear()
         outcome.directory = self._place()
         return outcome
@@ -219,7 +219,7 @@ class _Run:
     def time_out(self) -> Outcome:
         _end_all([self])
         limit_s = self._options.timeout_s
-        return self._failed(f"the run took longer than {limit_s:g} s and was ended")
+        return self._failed(f"the run took longer than {limit_s:g} s and was stopped")
 
     def interrupt(self) -> None:
         """Ask it to end what it started; a simulation has nothing of that."""

@@ -41,7 +41,7 @@ class Shrunk:
     exhausted: bool
     """Whether the budget ended it."""
     replay: Replay | None = None
-    """For a replay file: the small plan and what came of it, and the one it was made from."""
+    """For a replay file: the small plan and its outcome, and the one it was made from."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def gravest(outcome: Outcome) -> str:
     """
     found = outcome.judgement.by_weight if outcome.judgement is not None else []
     if not found:
-        raise ScenarioError("there is no finding to shrink by")
+        raise ScenarioError("no finding to shrink")
     return found[0].id
 
 

@@ -44,10 +44,10 @@ class Access:
     ) -> str | None:
         """Why a request is refused; None when it is not."""
         if headers.get("host", "").lower() not in self._hosts:
-            return "this page is served under the address that the harness printed, no other"
+            return "this page is served only at the address that the harness printed"
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in self._origins:
-            return "a page of another site has no business here"
+            return "requests from other sites are refused"
         if method != "GET":
             if not _is_same(headers.get(TOKEN_HEADER, ""), self.token):
                 return (
@@ -59,7 +59,7 @@ class Access:
             return None
         if _is_same(self._of_cookie(headers), self._look):
             return None
-        return "wrong or no token: open the address that the harness printed, all of it"
+        return "wrong or no token: open the complete address that the harness printed"
 
     @property
     def _cookie_name(self) -> str:

@@ -90,7 +90,7 @@ class RunAttendant:
 
         nursery.start_soon(do)
         await over.wait()
-        answer = answers[0] if answers else Refused("the run ended meanwhile")
+        answer = answers[0] if answers else Refused("the run has ended")
         if isinstance(answer, Refused):
             raise answer
         return answer
@@ -162,7 +162,7 @@ class RunAttendant:
         feed.put("counts", {name: counts.get(name, 0) for name in ("ok", "weak", "fail", "info")})
 
     def _kind(self, name: str, state: str, is_node: bool, is_master: bool) -> str:
-        """Of a stretch in a machine's row."""
+        """The kind of a stretch in a machine's row."""
         if state != "running":
             return state
         if not is_node:

@@ -2,7 +2,7 @@
 
 A button is a step like any other, carried out by the run's own schedule. What lasts (a node that is
 down, paused, cut off) is ended by its counterpart, and then stands in the plan with the time that
-it lasted: `pause b1 for 3.2s`. So what was done by hand can be run again.
+it lasted: `pause b1 for 3.2s`. So what was done by hand can be reproduced.
 """
 
 import math
@@ -48,14 +48,14 @@ class Console:
         conductor = self._conductor
         if conductor.phase != "storm":
             before = conductor.phase == "set up"
-            text = "the cluster is being set up" if before else "the storm is over"
+            text = "the cluster is being set up" if before else "the fault phase is over"
             return dict.fromkeys(ACTIONS, text)
         state = conductor.backend.state(name)
         is_node = name in conductor.members.members
         found = {action: conductor.backend.lacks(need) or "" for action, need in NEEDS.items()}
         found |= dict.fromkeys(ACTIONS[:2], "")
         if not is_node:
-            found["powercut"] = "a nameserver keeps nothing on a disk"
+            found["powercut"] = "a nameserver has no data on disk"
         runs = "" if state == "running" else f"it is {state}"
         if state == "down":
             found["kill"] = found["powercut"] = "it is down"
@@ -64,7 +64,7 @@ class Console:
         found["resume"] = "" if state == "paused" else "it is not paused"
         cut = self.is_cut(name)
         found["cut"] = found["cut"] or ("it is cut off" if cut else "")
-        found["heal"] = "" if self._held(name, "heal") else "no link of it has a fault"
+        found["heal"] = "" if self._held(name, "heal") else "none of its links has a fault"
         found["promote"] = runs
         if not is_node:
             found["promote"] = "a nameserver has no master"
@@ -87,9 +87,9 @@ class Console:
         if action == HEAL_ALL:
             return await self._heal_all()
         if name not in self.machines:
-            raise Refused(f"there is no machine {name!r}")
+            raise Refused(f"unknown machine {name!r}")
         async with self._locks[name]:
-            reason = self.reasons(name).get(action, f"there is no button {action!r}")
+            reason = self.reasons(name).get(action, f"unknown action {action!r}")
             if reason:
                 raise Refused(f"{action} {name}: {reason}")
             if action in ENDED_BY:
@@ -116,7 +116,7 @@ class Console:
         """
         backend, members = self._conductor.backend, self._conductor.members
         group = members.members[name].group
-        reason = "it does not say where its log ends"
+        reason = "it does not report the end of its log"
         until = trio.current_time() + CATCH_UP_S
         while trio.current_time() < until:
             own, others = await backend.observe(name), {}
@@ -133,13 +133,15 @@ class Console:
 
     def _end(self) -> str:
         if self._conductor.phase != "storm":
-            raise Refused("the storm is over" if self._conductor.storm_s else "there is none yet")
+            raise Refused(
+                "the fault phase is over" if self._conductor.storm_s else "it has not begun"
+            )
         self._conductor.end_storm()
-        return "the storm ends: all is mended, read and judged"
+        return "fault phase ended: everything is healed, read back and checked"
 
     async def _heal_all(self) -> str:
         if self._conductor.phase != "storm":
-            raise Refused("the storm is over")
+            raise Refused("the fault phase is over")
         schedule = self._conductor.schedule
         by_hand = [held for held in schedule.held if held.by_hand]
         mended = [held for held in by_hand if held.step.verb in ENDED_BY["heal"]]
@@ -163,7 +165,7 @@ class Console:
         elif action == "start":
             return await self._do(f"restart {name} down")
         else:
-            raise Refused(f"{action} {name}: nothing is known of why it is not running")
+            raise Refused(f"{action} {name}: it is unknown why it is not running")
         return "over: " + ", ".join(one.step.action() for one in held[-1:])
 
     def _held(self, name: str, action: str) -> list[Held]:
@@ -177,7 +179,7 @@ class Console:
     async def _do(self, text: str) -> str:
         schedule = self._conductor.schedule
         if not await schedule.by_hand(parse_step(f"at 0s {text}")):
-            raise Refused(f"{text}: there was nothing to do it to")
+            raise Refused(f"{text}: no target matched")
         return text
 
 

@@ -31,7 +31,7 @@ POLICY: Final = (
 
 
 class BadRequest(Exception):
-    """What came is no request that we take; the connection is closed after the answer."""
+    """The request is not acceptable; the connection is closed after the response."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -78,7 +78,7 @@ class HttpConnection:
         try:
             target = urlsplit(head.target.decode("latin-1"))
         except ValueError as error:
-            raise BadRequest(400, f"no address: {error}") from error
+            raise BadRequest(400, f"invalid address: {error}") from error
         return Request(
             method=head.method.decode("ascii"),
             path=target.path,
@@ -138,7 +138,7 @@ class HttpConnection:
         with trio.move_on_after(WRITE_S) as scope:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
-            raise trio.BrokenResourceError(f"the browser took nothing for {WRITE_S:g} s")
+            raise trio.BrokenResourceError(f"the browser accepted no data for {WRITE_S:g} s")
 
     async def _first_bytes(self) -> None:
         if not self._protocol.trailing_data[0]:
@@ -149,7 +149,7 @@ class HttpConnection:
             event = self._protocol.next_event()
             if event is h11.NEED_DATA:
                 if self._protocol.they_are_waiting_for_100_continue:
-                    raise BadRequest(417, "nothing here is worth a '100-continue'")
+                    raise BadRequest(417, "'100-continue' is not supported")
                 self._protocol.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
                 continue
             return event  # type: ignore[return-value]

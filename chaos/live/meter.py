@@ -8,7 +8,7 @@ from rocketbed.chaos.trial.load import LoadControl
 
 OUTCOMES: Final = ("ok", "weak", "fail", "info")
 SHARES: Final = (0.5, 0.99)
-"""Of sends, for the latency."""
+"""Quantiles of send latency that are shown."""
 
 
 class Meter:

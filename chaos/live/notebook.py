@@ -16,7 +16,7 @@ from rocketbed.chaos.scenario.step import At, Step
 
 FILE: Final = "watch.toml"
 AFTER_S: Final = 10.0
-"""Of the storm behind the last step."""
+"""Length of the fault phase after the last step."""
 CALM_S: Final = 20.0
 
 
@@ -73,7 +73,9 @@ class Notebook:
     def save(self, directory: Path) -> Path:
         """Write the scenario into the cluster's directory. Raises `OSError`."""
         path = directory / FILE
-        text = plan_to_toml(self.plan(), description="What was done by hand to a local cluster")
+        text = plan_to_toml(
+            self.plan(), description="The faults that were injected by hand into a local cluster"
+        )
         temporary = path.with_suffix(".new")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)

@@ -138,13 +138,13 @@ class Picture:
         step, by_hand = str(fields.get("step", "")), bool(fields.get("by_hand"))
         if event.what == "heal" and step == EVERYTHING:
             self.end_faults(time_s)
-            self.tell(time_s, "all faults are mended", "heal")
+            self.tell(time_s, "all faults are healed", "heal")
         elif event.what == "heal" and "began_ns" not in fields:
             self.end_faults(time_s, step=step)
             self.tell(time_s, f"over: {action_of(step)}", "heal", by_hand=by_hand)
         elif event.what == "heal":
             self.end_faults(time_s, step="heal")
-            self.tell(time_s, "links and disks are mended", "heal", by_hand=by_hand)
+            self.tell(time_s, "links and disks are healed", "heal", by_hand=by_hand)
         elif event.what in ("struck", "missed"):
             self.tell(time_s, f"{event.what}: {action_of(step)}", event.what)
         else:
@@ -175,5 +175,5 @@ def _sentence(event: Event) -> str:
     if event.what == "promote":
         return f"{node} becomes the master in place of {fields.get('former', '')}"
     if event.what == "cut":
-        return f"{node} cut its log where it had parted from its master's"
+        return f"{node} truncated its log where it diverged from its master's"
     return ""

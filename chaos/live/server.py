@@ -158,7 +158,7 @@ class LiveServer:
         elif request.method == "GET":
             await self._file(connection, request.path)
         else:
-            await _say(connection, 405, f"{request.method} is not for {request.path}")
+            await _say(connection, 405, f"{request.method} is not allowed for {request.path}")
 
     async def _page(self, connection: HttpConnection, request: Request) -> None:
         headers = [("set-cookie", self.access.cookie)]
@@ -172,7 +172,7 @@ class LiveServer:
         except OSError:
             file = None
         if file is None:
-            await _say(connection, 404, f"there is no {path} here")
+            await _say(connection, 404, f"not found: {path} here")
             return
         policy = [] if beside is None else [("content-security-policy", REPORT_POLICY)]
         await connection.answer(200, KINDS[file.suffix], body, policy)
@@ -201,9 +201,9 @@ class LiveServer:
             wish: Any = orjson.loads(request.body)
             action, name = wish["action"], wish.get("name", "")
             if not isinstance(action, str) or not isinstance(name, str):
-                raise TypeError("action and name are texts")
+                raise TypeError("action and name must be strings")
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            await _say(connection, 400, f"this is no button: {error}")
+            await _say(connection, 400, f"not an action: {error}")
             return
         try:
             done = await self._desk.press(action, name)

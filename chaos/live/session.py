@@ -32,7 +32,7 @@ ABORT: Final = (signal.SIGTERM, signal.SIGHUP)
 LOOKING_S: Final = 5.0
 """How long a browser may be away (a reload) and still be waited for, once the verdict is there."""
 
-Run = Callable[[Plan, Path, Say, Attendant], Awaitable[RunRecord]]
+RunPlan = Callable[[Plan, Path, Say, Attendant], Awaitable[RunRecord]]
 """Runs a plan in a directory, with somebody at the controls. Raises `BackendError`."""
 
 
@@ -69,7 +69,7 @@ class _Session:
 def run_live(
     plan: Plan,
     place: Place,
-    run: Run,
+    run: RunPlan,
     *,
     backend: BackendName,
     software: str = "",
@@ -94,7 +94,7 @@ def run_live(
 
 
 async def _session(
-    session: _Session, plan: Plan, place: Place, run: Run, say: Say, port: int
+    session: _Session, plan: Plan, place: Place, run: RunPlan, say: Say, port: int
 ) -> None:
     feed = Feed()
     attendant = RunAttendant(plan, feed, session.where)
@@ -120,7 +120,7 @@ async def _session(
             feed.put("verdict", {"verdict": "harness-error", "sentence": text, "findings": []})
         _phase(feed, "over")
         if feed.readers:
-            say("the page stays until it is closed, or until Ctrl-C")
+            say("the page stays up until you close it or press Ctrl-C")
             with session.looking:
                 await feed.wait_nobody(LOOKING_S)
         nursery.cancel_scope.cancel()
@@ -144,7 +144,9 @@ def _write(session: _Session, place: Place, record: RunRecord, judgement: Judgem
     (place.directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
     save_replay(Replay.of(outcome), place.replay)
     place.scenario.write_text(
-        plan_to_toml(outcome.plan, description="What was done by hand in a live run, again"),
+        plan_to_toml(
+            outcome.plan, description="The faults that were injected by hand in a live run"
+        ),
         encoding="utf-8",
     )
     write_report(place.directory, judgement, record, again=f"rocketbed chaos replay {place.replay}")

@@ -71,7 +71,7 @@ class Watch:
         feed.put("phase", {"name": "watching", "zero": 0})
 
     async def run(self, rate: float | None) -> None:
-        """Look, until there is another cluster; with `rate` send so many messages a second."""
+        """Watch until another cluster takes its place; with `rate` also send messages."""
         sender = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._asker.run)
@@ -89,10 +89,10 @@ class Watch:
     async def press(self, action: str, name: str) -> str:
         """A button. Raises `Refused`."""
         if name not in self._locks:
-            raise Refused(f"there is no member {name!r}")
+            raise Refused(f"unknown member {name!r}")
         async with self._locks[name]:
             self._states[name] = self._state(name)
-            reason = self._reasons(name).get(action, f"there is no button {action!r} here")
+            reason = self._reasons(name).get(action, f"unknown action {action!r} here")
             if reason:
                 raise Refused(f"{action} {name}: {reason}")
             try:
@@ -294,7 +294,7 @@ def watch(
 
     trio.run(main)
     if is_over:
-        raise ClusterError(f"{directory} has another cluster now: watch it from its beginning")
+        raise ClusterError(f"{directory} now holds another cluster: start watch again")
     return found[0]
 
 
@@ -309,7 +309,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _is_frozen(row: str) -> bool:
-    """Of a line of `/proc/PID/cgroup`: whether that group is frozen (version 1 or 2)."""
+    """Whether the group in a line of `/proc/PID/cgroup` is frozen (version 1 or 2)."""
     _, controllers, path = row.split(":", 2)
     root = Path("/sys/fs/cgroup")
     place = root / "freezer" if controllers == "freezer" else root

@@ -1,4 +1,4 @@
-"""Taking the score: every mutant hunted so many times, the controls and the node listened to."""
+"""Taking the score: each mutant is hunted N times; controls must stay silent."""
 
 import datetime
 from collections.abc import Callable, Sequence

@@ -17,12 +17,12 @@ Say = Callable[[str], None]
 @dataclass(slots=True, kw_only=True)
 class Hunt:
     identity: str
-    """Of the mutant or control; `node` for the node as it is."""
+    """Id of the mutant or control; `node` for the unmodified node."""
     first_seed: int
     found: tuple[str, ...] = ()
     """Ids of its column that found it."""
     seed: int | None = None
-    """Of the run that found it."""
+    """Seed of the run that found it."""
     outcome: Outcome | None = None
     """That run."""
     runs: int = 0

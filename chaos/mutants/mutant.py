@@ -55,9 +55,10 @@ class Mutant:
         stale = self.stale()
         if stale:
             raise StaleMutant(
-                f"{self.id} ({self.title}) was made for another {', '.join(stale)}: see whether"
-                f" its edit still is the bug it names ({self.edit}), mend it, and put the hash of"
-                f" `rocketbed chaos mutants --rehash {self.id}` into {self.plant.__module__}"
+                f"{self.id} ({self.title}) was made for another {', '.join(stale)}: check"
+                f" that its edit is still the bug it names ({self.edit}), fix it"
+                f" if not, and put the hash of `rocketbed chaos mutants"
+                f" --rehash {self.id}` into {self.plant.__module__}"
             )
 
 
@@ -87,7 +88,7 @@ def mutant(
     """Register the decorated function as the planting of a mutant."""
 
     def register(plant: Plant) -> Plant:
-        assert identity not in REGISTRY, f"{identity} is there twice"
+        assert identity not in REGISTRY, f"{identity} is defined twice"
         REGISTRY[identity] = Mutant(
             id=identity,
             title=title,

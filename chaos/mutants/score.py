@@ -17,7 +17,7 @@ HISTORY: Final = Path(__file__).parents[1] / "score.json"
 HALF_IDS: Final = ("C", "L")
 """A mutant of another column that only ends a node or stalls counts one half."""
 SHARE_MIN: Final = 2 / 3
-"""Of the repetitions that have to find it."""
+"""Share of the repetitions that must find a mutant."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,9 +65,9 @@ class Score:
     """All rows, and what they come to."""
 
     rows: list[Row]
-    """Of mutants."""
+    """One row per mutant."""
     quiet: list[Row]
-    """Of the controls and of the node."""
+    """Rows of the controls and of the unmodified node."""
 
     @property
     def points(self) -> float:

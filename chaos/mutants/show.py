@@ -75,7 +75,7 @@ def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Shown:
     if shown.found is None:
         say(f"{FINDING} was not found in {shown.runs} runs")
         return shown
-    say(f"found by {FINDING} in seed {shown.found.plan.seed}; making it small")
+    say(f"found by {FINDING} in seed {shown.found.plan.seed}; shrinking")
     shrunk = shrink(
         shown.found, options, finding=FINDING, jobs=jobs, runs=SHRINK_RUNS, seconds=SHRINK_S
     )

@@ -20,7 +20,7 @@ from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.member import Launched, ManagedProcess
 from rocketbed.chaos.process.clients import Clients
 from rocketbed.chaos.process.kept import Keeping
-from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.machine.plain import PlainMachine
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.process.software import OwnSoftware, Software
@@ -56,7 +56,7 @@ class ProcessBackend:
     def __init__(
         self,
         fabric: Fabric,
-        machines: Mapping[str, Machine],
+        machines: Mapping[str, PlainMachine],
         nameservers: Sequence[str],
         history: HistoryWriter,
         directory: Path,

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.machine.plain import PlainMachine
 from rocketbed.chaos.record import IMAGES, STORES, Image
 from rocketbed.chaos.trace import Trace
 
 
 class Keeping:
-    def __init__(self, machines: Mapping[str, Machine], directory: Path, began_ns: int) -> None:
+    def __init__(
+        self, machines: Mapping[str, PlainMachine], directory: Path, began_ns: int
+    ) -> None:
         self.images: list[Image] = []
         self._machines = machines
         self._directory = directory

@@ -14,10 +14,10 @@ from typing import Final, Protocol
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.host.janitor.record import Run as JanitorRun
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.machine.full import make_machine
-from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.machine.plain import PlainMachine
 from rocketbed.chaos.process.network.choice import Net, make_fabric
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.software import OwnSoftware, Software
@@ -45,10 +45,10 @@ class Guest(Protocol):
         """Look whether it is served, before and after the faults."""
 
 
-class Host(Protocol):
+class ProcessHost(Protocol):
     """Where the programs of a cluster run."""
 
-    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The network between its machines."""
 
     def backend(self, setup: "SetUp") -> ProcessBackend:
@@ -59,12 +59,12 @@ class Host(Protocol):
 class SetUp:
     plan: Plan
     fabric: Fabric
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, PlainMachine]
     history: HistoryWriter
     directory: Path
     """For configurations and logs."""
     began_ns: int
-    keeper: JanitorRun
+    keeper: Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class LocalHost:
 
     software: Software = field(default_factory=OwnSoftware)
 
-    def fabric(self, net: Net, plan: Plan, keeper: JanitorRun) -> Fabric:
+    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
@@ -95,7 +95,7 @@ def run_in_processes(
     net: Net = "auto",
     say: Callable[[str], None] = lambda line: None,
     guest: Guest | None = None,
-    host: Host | None = None,
+    host: ProcessHost | None = None,
     conductor: MakeConductor = Conductor,
 ) -> RunRecord:
     """Run a plan on `host` (None: this system). The directory has to exist and be empty.
@@ -131,7 +131,7 @@ async def run(
     net: Net,
     say: Callable[[str], None],
     guest: Guest | None = None,
-    host: Host | None = None,
+    host: ProcessHost | None = None,
     attendant: Attendant | None = None,
     conductor: MakeConductor = Conductor,
 ) -> RunRecord:
@@ -147,7 +147,7 @@ async def run(
     by_hand = attendant.needs if attendant is not None else ()
     wanted = sorted({*plan.needs, *of_steps, *by_hand})
     with ExitStack() as stack:
-        keeper = stack.enter_context(JanitorRun.begin())
+        keeper = stack.enter_context(Ledger.begin())
         machines = {
             name: make_machine(directory / NODES / name, f"{plan.seed}/{name}", keeper, wanted)
             for name in shape.nodes

@@ -20,7 +20,7 @@ POWER_CUT: Final = "powercut"
 CRASH: Final = "crash"
 
 Struck = Callable[[str, int | None], str | None]
-"""Of a node that ended, with its exit code: what its crash point did (`kill`, `powercut`)."""
+"""Maps a node that ended and its exit code to what its crash point did (`kill`, `powercut`)."""
 
 
 class Watcher:
@@ -42,7 +42,7 @@ class Watcher:
         self._reasons: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._noted: dict[Launched, trio.Event] = {}
-        """Of each program on the books; set when it is off them."""
+        """One event per watched program, set once its end has been handled."""
 
     def begin(self, name: str, process: Launched) -> int:
         """It is about to be started; where its log will begin."""

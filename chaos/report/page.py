@@ -21,12 +21,12 @@ PAGE = "index.html"
 SHOWN = 5
 """Findings of a check that stand open; the others are folded away."""
 WORDS = {
-    "pass": "Everything that was promised was kept.",
+    "pass": "Every promise was kept.",
     "anomaly": "A promise was broken.",
-    "stalled": "The cluster did not come back into order in time.",
+    "stalled": "The cluster did not recover in time.",
     "crashed": "A node ended by itself.",
-    "unknown": "A check could not run, so nothing is shown either way.",
-    "skipped": "This machine cannot do what the scenario asks for.",
+    "unknown": "A check could not run, so the result is inconclusive.",
+    "skipped": "This machine lacks a capability that the scenario needs.",
     "harness-error": "The harness itself failed.",
 }
 

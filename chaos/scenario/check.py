@@ -53,7 +53,9 @@ def _check_shape(plan: Plan) -> None:
     _within("nameservers", shape.nameservers, 1, 9)
     _within("min_isr", shape.min_isr, 1, 9)
     if shape.segment < SEGMENT_MIN:
-        raise ScenarioError(f"segment: {shape.segment} bytes are too few, {SEGMENT_MIN} at least")
+        raise ScenarioError(
+            f"segment: {shape.segment} bytes is too small, at least {SEGMENT_MIN} needed"
+        )
     try:
         make_config([Setting(key, value, "settings") for key, value in shape.settings.items()])
     except ConfigError as error:
@@ -69,20 +71,20 @@ def _check_load(plan: Plan) -> None:
     _within("queues", load.queues, 1, 99)
     _within("keys", load.keys, 1, 1_000_000)
     if load.rate <= 0:
-        raise ScenarioError(f"rate: {load.rate:g} messages a second are none")
+        raise ScenarioError(f"rate: must be positive, not {load.rate:g}")
     if not 0 <= load.batch <= 1:
-        raise ScenarioError(f"batch: {load.batch:g} is no share between 0 and 1")
+        raise ScenarioError(f"batch: must be between 0 and 1, not {load.batch:g}")
     if not 0 < load.body[0] <= load.body[1]:
-        raise ScenarioError(f"body: {load.body[0]} to {load.body[1]} bytes is no range of sizes")
+        raise ScenarioError(f"body: {load.body[0]} to {load.body[1]} bytes is not a range of sizes")
     if load.batch and load.body[1] > BATCH_BODY_MAX and "maxMessageSize" not in plan.shape.settings:
         raise ScenarioError(
-            f"body: batches of bodies of {load.body[1]} bytes are more than nodes here take"
+            f"body: batches of bodies of {load.body[1]} bytes exceed what nodes accept"
             f" (maxMessageSize): at most {BATCH_BODY_MAX}, or batch = 0"
         )
     if load.timeout_s <= 0:
-        raise ScenarioError("timeout: it has to be above 0")
+        raise ScenarioError("timeout: must be positive")
     if plan.storm_s <= 0 or plan.calm_s <= 0:
-        raise ScenarioError("calm: 'at' and 'drain' have to be above 0")
+        raise ScenarioError("calm: 'at' and 'drain' must be positive")
 
 
 def _check_weather(plan: Plan) -> None:
@@ -107,12 +109,12 @@ def _check_step(step: Step, plan: Plan, labels: Mapping[str, Step], times: "_Tim
             f" ([calm] at = {show_duration(plan.storm_s)})"
         )
     if step.for_s is not None and step.for_s < 0:
-        raise ScenarioError("'for' is below 0")
+        raise ScenarioError("'for' must not be negative")
     latest = step.trigger.seconds if isinstance(step.trigger, At) else None
     for label in labels_in(step.target) + labels_in(step.second):
         begin = times.earliest(labels[label])
         if labels[label] is step:
-            raise ScenarioError(f"@{label} is the step itself")
+            raise ScenarioError(f"@{label} refers to the step itself")
         if latest is not None and begin > latest:
             raise ScenarioError(
                 f"@{label} is used at {show_duration(latest)}, before its step, which is due at"
@@ -148,7 +150,7 @@ class _Times:
         seconds, seen, first = 0.0, [step], step
         while isinstance(trigger := step.trigger, After):
             if trigger.seconds < 0:
-                raise ScenarioError(f"step {str(first)!r}: the time behind '+' is below 0")
+                raise ScenarioError(f"step {str(first)!r}: the time after '+' must not be negative")
             if trigger.label not in self._labels:
                 reason = unknown("label", trigger.label, dict(self._labels))
                 raise ScenarioError(f"step {str(first)!r}: {reason}")
@@ -156,7 +158,7 @@ class _Times:
             step = self._labels[trigger.label]
             if any(one is step for one in seen):
                 names = " after ".join(one.label for one in [*seen[-1:], step])
-                raise ScenarioError(f"step {str(first)!r}: labels go in a circle: {names}")
+                raise ScenarioError(f"step {str(first)!r}: labels form a cycle: {names}")
             seen.append(step)
         if isinstance(step.trigger, At):
             return seconds + step.trigger.seconds

@@ -46,7 +46,7 @@ def plan_from_row(row: dict[str, Any]) -> Plan:
             values[name] = part(**_tuples(row[name]))
         return Plan(**values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ScenarioError(f"this is no plan: {error!r}") from error
+        raise ScenarioError(f"not a plan: {error!r}") from error
 
 
 def _plain(fields_: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def load_scenario(name_or_path: str) -> Family:
     names = scenario_names()
     near = difflib.get_close_matches(name_or_path, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"shipped are {', '.join(names)}"
-    raise ScenarioError(f"no scenario {name_or_path!r}: {hint} A file has to end in .toml or .py")
+    raise ScenarioError(f"no scenario {name_or_path!r}: {hint} A file must end in .toml or .py")
 
 
 def scenario_names() -> list[str]:
@@ -64,7 +64,9 @@ def _of_python(path: Path, name: str) -> Family:
     if name:
         if name not in functions:
             known = ", ".join(functions) or "none"
-            raise ScenarioError(f"{path}: no function {name} of a Scenario; there are: {known}")
+            raise ScenarioError(
+                f"{path}: no function {name} that returns a Scenario; found: {known}"
+            )
         return family(functions[name], source=str(path))
     if len(functions) != 1:
         what = f"several scenarios: {', '.join(functions)}" if functions else "no scenario"
@@ -76,13 +78,13 @@ def _import(path: Path) -> ModuleType:
     name = f"_scenario_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.exists():
-        raise ScenarioError(f"{path}: there is no such file")
+        raise ScenarioError(f"{path}: no such file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ScenarioError(f"{path}: it cannot be imported: {error!r}") from error
+        raise ScenarioError(f"{path}: cannot be imported: {error!r}") from error
     return module
 
 

@@ -108,7 +108,7 @@ class Expect:
     rto_s: float | None = None
     """Longest time from a fault until a producer's next acknowledgement."""
     progress: tuple[int, float] | None = None
-    """At least so many acknowledgements in any such time of the storm."""
+    """Minimum acknowledgements in any window of this length in the fault phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

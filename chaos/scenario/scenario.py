@@ -183,7 +183,8 @@ class Scenario:
         """Once something is observed: `isr<2`, `lag>64KiB`, `acked>=1000`, `down==1`, `t>5s`."""
         if not isinstance(condition, str):
             raise ScenarioError(
-                "when() takes a text such as 'isr<2': a plan is data, a function cannot be saved"
+                "when() takes a string such as 'isr<2': a plan is data, and a"
+                " function cannot be saved"
             )
         return Verbs(self, parse_step(f"when {condition.replace(' ', '')} heal").trigger)
 

@@ -152,12 +152,12 @@ class _Parser:
         if name not in VERBS:
             raise ValueError(unknown("fault", name, VERBS))
         verb = VERBS[name]
-        target = "" if name == "heal" else self._next(f"whom to {name}")
+        target = "" if name == "heal" else self._next(f"a target to {name}")
         second = ""
         if self._take("->"):
             if not verb.has_second:
-                raise ValueError(f"{name} has one target only, no '->'")
-            second = self._next("a target behind '->'")
+                raise ValueError(f"{name} takes only one target, no '->'")
+            second = self._next("a target after '->'")
         elif verb.has_second:
             raise ValueError(f"{name} needs a second target: {name} {target} -> TARGET")
         fields: dict[str, Any] = {"share": 1.0, "for_s": None, "label": ""}
@@ -174,50 +174,50 @@ class _Parser:
         word = self._next("a word")
         if word == "for":
             if not verb.lasts:
-                raise ValueError(f"{name} does not last: no 'for'")
-            fields["for_s"] = parse_duration(self._next("a duration behind 'for'"))
+                raise ValueError(f"{name} is instantaneous and takes no 'for'")
+            fields["for_s"] = parse_duration(self._next("a duration after 'for'"))
         elif word == "as":
-            fields["label"] = self._next("a label behind 'as'")
+            fields["label"] = self._next("a label after 'as'")
             if not _LABEL.fullmatch(fields["label"]):
-                raise ValueError(f"{fields['label']!r} is no label")
+                raise ValueError(f"{fields['label']!r} is not a valid label")
         elif word == "with" and self._words and self._words[0].startswith("p="):
             fields["share"] = float(self._next("p=SHARE").removeprefix("p="))
         elif word in ("with", "at") and self._words and self._words[0] in verb.takes:
             return  # `with stale-table`, `at mark NAME`: the word behind it counts
         elif word not in verb.takes:
-            raise ValueError(unknown(f"word behind {name}", word, list(verb.takes)))
+            raise ValueError(unknown(f"option of {name}", word, list(verb.takes)))
         else:
             parse = verb.takes[word]
-            words[word] = True if parse is None else parse(self._next(f"a value behind {word!r}"))
+            words[word] = True if parse is None else parse(self._next(f"a value after {word!r}"))
 
     def _trigger(self) -> Trigger:
         if self._take("at"):
-            return At(parse_duration(self._next("a time behind 'at'")))
+            return At(parse_duration(self._next("a time after 'at'")))
         if self._take("after"):
-            label, plus, delay = self._next("LABEL+T behind 'after'").partition("+")
+            label, plus, delay = self._next("LABEL+T after 'after'").partition("+")
             return After(label, parse_duration(delay) if plus else 0.0)
         if self._take("every"):
-            period, _, jitter = self._next("a time behind 'every'").partition("~")
+            period, _, jitter = self._next("a time after 'every'").partition("~")
             until = parse_duration(self._next("a time")) if self._take("until") else None
             seconds = parse_duration(period)
             if seconds <= 0:
-                raise ValueError("'every' needs a time above 0")
+                raise ValueError("'every' needs a positive time")
             return Every(seconds, parse_duration(jitter) if jitter else 0.0, until)
         if self._take("when"):
-            return self._condition(self._next("a condition behind 'when'"))
-        raise ValueError("it has to begin with at, after, every or when")
+            return self._condition(self._next("a condition after 'when'"))
+        raise ValueError("it must start with at, after, every or when")
 
     def _condition(self, text: str) -> When:
         found = CONDITION.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is no condition such as isr<3, lag>64KiB or acked>1000")
+            raise ValueError(f"{text!r} is not a condition such as isr<3, lag>64KiB or acked>1000")
         subject, operator, number, unit = found.groups()
         if subject == "lag":
             return When(subject, operator, parse_size(number + unit))
         if subject == "t":
             return When(subject, operator, parse_duration(number + unit))
         if unit:
-            raise ValueError(f"{subject} is a plain number")
+            raise ValueError(f"{subject} takes a plain number")
         return When(subject, operator, float(number))
 
     def _take(self, word: str) -> bool:
@@ -228,7 +228,7 @@ class _Parser:
 
     def _next(self, what: str) -> str:
         if not self._words:
-            raise ValueError(f"it ends where {what} should be")
+            raise ValueError(f"it ends where {what} was expected")
         return self._words.pop(0)
 
 

@@ -21,7 +21,7 @@ class Table:
         self.place = place
         """File and key path, for messages."""
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            raise ScenarioError(f"{place}: has to be a table of keys and values")
+            raise ScenarioError(f"{place}: must be a table of keys and values")
         self.values: dict[str, Any] = values
         self._asked: dict[str, None] = {}
 
@@ -73,19 +73,19 @@ class Table:
 
 def whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not an integer")
     return value
 
 
 def number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
 def text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f'{value!r} is no text in quotes, such as "leader"')
+        raise ValueError(f'{value!r} is not a quoted string such as "leader"')
     return value
 
 
@@ -98,10 +98,10 @@ def flag(value: object) -> bool:
 def duration(value: object) -> float:
     """Seconds, of a text with a unit, not below 0."""
     if not isinstance(value, str):
-        raise ValueError(f'{value!r} is no duration; write it as "{value}s" or "{value}ms"')
+        raise ValueError(f'{value!r} is not a duration; write "{value}s" or "{value}ms"')
     seconds = parse_duration(value)
     if seconds < 0:
-        raise ValueError(f"{value!r} is below 0")
+        raise ValueError(f"must not be negative, not {value!r}")
     return seconds
 
 
@@ -116,7 +116,7 @@ def one_of(*words: str) -> Callable[[object], Any]:
             return str(value)
         near = difflib.get_close_matches(str(value), words, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{value!r} is none of {', '.join(words)}{hint}")
+        raise ValueError(f"must be one of {', '.join(words)}, not {value!r}{hint}")
 
     return parse
 
@@ -126,7 +126,7 @@ def list_of(parse: Callable[[Any], T], count: int | None = None) -> Callable[[ob
 
     def parse_list(value: object) -> list[T]:
         if not isinstance(value, Sequence) or isinstance(value, str):
-            raise ValueError(f"{value!r} is no list")
+            raise ValueError(f"{value!r} is not a list")
         if count is not None and len(value) != count:
             raise ValueError(f"{value!r} has {len(value)} entries, not {count}")
         return [parse(one) for one in value]
@@ -139,7 +139,7 @@ def map_of(parse: Callable[[Any], T]) -> Callable[[object], dict[str, T]]:
 
     def parse_map(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):
-            raise ValueError(f"{value!r} is no table")
+            raise ValueError(f"{value!r} is not a table")
         return {text(key): parse(one) for key, one in value.items()}
 
     return parse_map

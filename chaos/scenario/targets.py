@@ -15,14 +15,14 @@ SELECTORS: Final = {
     "longest": "the running node whose log reaches furthest, the leader too",
     "follower:any": "one of the others",
     "follower:all": "all of the others",
-    "follower:insync": "one that has all that is confirmed",
-    "follower:lagging": "one that has not",
+    "follower:insync": "one that holds everything confirmed",
+    "follower:lagging": "one that does not",
     "follower:longest": "the running follower whose log reaches furthest",
     "ns:all": "all nameservers",
     "ns:any": "one of them",
     "rand:minority": "fewer than half of the nodes",
     "rand:majority": "more than half of the nodes",
-    "others": "behind an arrow: the nodes that are not before it",
+    "others": "after an arrow: the nodes that are not before it",
     "all": "all nodes",
     "clients:all": "all producers and consumers",
     "clients:producers": "",
@@ -67,11 +67,15 @@ def check_target(text: str, plan: Plan, labels: list[str]) -> None:
                 raise ScenarioError(unknown("label", part[1:], labels))
             continue
         if part.startswith("controller"):
-            raise ScenarioError(f"target {part!r} needs automatic failover, which is not there yet")
+            raise ScenarioError(
+                f"target {part!r} needs automatic failover, which is not available yet"
+            )
         bare, _, group = part.rpartition(":")
         is_selector = part in SELECTORS or (bare in ROLES and group in plan.shape.group_nodes())
         numbered = NUMBERED.fullmatch(part)
         if numbered and numbered[1] == "ns" and f"ns{numbered[2]}" not in names:
-            raise ScenarioError(f"target {part!r}: there are {plan.shape.nameservers} nameservers")
+            raise ScenarioError(
+                f"target {part!r}: this plan has {plan.shape.nameservers} nameservers"
+            )
         if not (is_selector or numbered or part.removeprefix("node:") in names):
             raise ScenarioError(unknown("target", part, [*SELECTORS, *names]))

@@ -37,7 +37,7 @@ def read_toml(content: str, source: str, *, name: str = "") -> Family:
     try:
         values = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{source}: this is no TOML: {error}") from None
+        raise ScenarioError(f"{source}: not valid TOML: {error}") from None
     return family_of(values, source, name=name)
 
 
@@ -46,12 +46,14 @@ def family_of(values: object, source: str, *, name: str = "") -> Family:
     top = Table(values, f"{source}: ")
     given = top.take("name", read.text, name)
     if not given:
-        raise top.error("name", "it is missing")
+        raise top.error("name", "is required")
     backends = top.take("backends", read.list_of(read.one_of(*BACKENDS)), list(BACKENDS))
     seeds = top.take("seeds", read.map_of(read.whole), {})
     for backend in seeds:
         if backend not in BACKENDS:
-            raise top.error(f"seeds.{backend}", f"no backend; one of {', '.join(BACKENDS)}")
+            raise top.error(
+                f"seeds.{backend}", f"no backend given; choose from {', '.join(BACKENDS)}"
+            )
     needs = top.take("needs", read.list_of(read.text), [])
     for capability in needs:
         try:
@@ -84,7 +86,7 @@ def _compile(
     for variant in (backend, *(["quick"] if quick else [])):
         changes = values.get(variant, {})
         if not isinstance(changes, dict):
-            raise ScenarioError(f"{source}: {variant}: has to be a table of keys and values")
+            raise ScenarioError(f"{source}: {variant}: must be a table of keys and values")
         merged = _merge(merged, changes)
     top = Table(merged, f"{source}: ")
     for key in ("name", "description", "backends", "seeds", "needs", *VARIANTS):
@@ -130,7 +132,7 @@ def _plan(top: Table, name: str, seed: int) -> Plan:
 def _shape(table: Table) -> Shape:
     default = Shape()
     if table.take("controllers", read.whole, 0):
-        raise table.error("controllers", "automatic failover is not there yet: leave it out")
+        raise table.error("controllers", "automatic failover is not available yet: leave it out")
     shape = Shape(
         brokers=table.take("brokers", read.whole, default.brokers),
         groups=table.take("groups", read.whole, default.groups),
@@ -217,7 +219,7 @@ def _expect(table: Table) -> Expect:
 
 def _progress(value: object) -> tuple[int, float] | None:
     if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f'{value!r} is no number and time such as [50, "5s"]')
+        raise ValueError(f'{value!r} is not a number and a time such as [50, "5s"]')
     return read.whole(value[0]), read.duration(value[1])
 
 

@@ -110,7 +110,7 @@ class VerbMethods(Generic[R]):
 def seconds_of(value: float) -> float:
     """A time in seconds, checked. Raises `ScenarioError`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ScenarioError(f"{value!r} is no time; write 3 * s or 200 * ms")
+        raise ScenarioError(f"{value!r} is not a time; write 3 * s or 200 * ms")
     return round(float(value), 6)
 
 
@@ -127,7 +127,7 @@ def _words(verb: str, words: Mapping[str, object]) -> dict[str, Any]:
         parse = takes[word]
         if parse is None:
             if value is not True:
-                raise ScenarioError(f"{verb}({name}={value!r}): it is True or False")
+                raise ScenarioError(f"{verb}({name}={value!r}): must be True or False")
             held[word] = True
         elif parse is parse_duration and not isinstance(value, str):
             held[word] = seconds_of(value)  # type: ignore[arg-type]

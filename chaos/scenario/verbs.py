@@ -16,7 +16,7 @@ Parse = Callable[[str], object]
 def _share(text: str) -> float:
     value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 <= value <= 1:
-        raise ValueError(f"{text!r} is no share between 0 and 1")
+        raise ValueError(f"{text!r} is not between 0 and 1")
     return value
 
 
@@ -31,7 +31,7 @@ def _count(text: str) -> str:
 def _factor(text: str) -> float:
     value = float(text)
     if value <= 0:
-        raise ValueError(f"{text!r} is no factor above 0")
+        raise ValueError(f"{text!r} is not a positive factor")
     return value
 
 
@@ -50,7 +50,7 @@ class Verb:
     word_needs: Mapping[str, str] = field(default_factory=dict)
     """Word -> capability that it takes beside the verb's."""
     one_of: tuple[str, ...] = ()
-    """Of these words exactly one has to be there."""
+    """Exactly one of these words is required."""
     has_second: bool = False
     lasts: bool = False
     """Whether it may be undone after a time."""
@@ -65,7 +65,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "restart": Verb(
         takes={"stale-table": None, "down": None},
         word_needs={"stale-table": "nameserver.stale"},
-        help="start what is down; what runs is stopped first, or with `down` left alone",
+        help="start what is down; a running node is stopped first, or left alone with `down`",
     ),
     "pause": Verb(needs="proc.pause", lasts=True, help="SIGSTOP"),
     "powercut": Verb(
@@ -82,13 +82,13 @@ VERBS: Final[Mapping[str, Verb]] = {
             "within": parse_duration,
         },
         one_of=("store-event", "mark"),
-        help="die within an operation: at the n-th event of the disk, or at a named point; with"
-        " `within`, taken back after that time",
+        help="crash within an operation: at the n-th event of the disk, or at a named point; with"
+        " `within`, withdrawn after that time",
     ),
     "partition": Verb(
         needs="net.cut", has_second=True, lasts=True, takes={"one-way": None}, help="cut links"
     ),
-    "isolate": Verb(needs="net.cut", lasts=True, help="cut a node from everybody"),
+    "isolate": Verb(needs="net.cut", lasts=True, help="cut a node off from all others"),
     "link": Verb(
         needs="net.delay",
         has_second=True,
@@ -106,7 +106,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "swizzle": Verb(
         needs="net.cut",
         takes={"over": parse_duration},
-        help="cut nodes off one by one, let them back in another order",
+        help="cut nodes off one by one, reconnect them in another order",
     ),
     "disk": Verb(
         needs="disk.faults",
@@ -156,5 +156,5 @@ VERBS: Final[Mapping[str, Verb]] = {
         needs="proc.twin",
         help="operator's error: start a second process on a running node's store",
     ),
-    "heal": Verb(help="mend all links and disks"),
+    "heal": Verb(help="heal all links and disks"),
 }

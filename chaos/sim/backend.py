@@ -16,7 +16,7 @@ from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.diskfaults import DiskFaults, arm, flip_bit
-from rocketbed.chaos.sim.process import Process
+from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.recorder import Recorder
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.chaos.sim.twin import Twins
@@ -297,7 +297,7 @@ class SimBackend:
 
     # --- inside
 
-    def _process_ended(self, process: Process) -> None:
+    def _process_ended(self, process: SimProcess) -> None:
         ended = self._ended.pop(process.host.name, None)
         if ended is not None:
             self._in_harness(ended.set)

@@ -21,7 +21,7 @@ from random import Random
 import trio
 
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.faults import Fault, disk_error
+from rocketbed.chaos.sim.faults import SimFault, disk_error
 from rocketbed.chaos.sim.file import SimFile, SimLock
 from rocketbed.chaos.sim.incarnation import Fate, SimKilled
 from rocketbed.chaos.sim.inode import Inode
@@ -54,7 +54,7 @@ class SimDisk:
         """Die before the event of this number (the first is 1)."""
         self.crash_kind = "kill"
         self.crash_mode = "random"
-        self.faults: list[Fault] = []
+        self.faults: list[SimFault] = []
         self.quota: int | None = None
         """Bytes of the file system; beyond it ENOSPC."""
         self.read_only = False
@@ -194,7 +194,7 @@ class SimDisk:
             lost += inode.lose_power(mode, self.random)
         return lost
 
-    def inject(self, fault: Fault) -> Fault:
+    def inject(self, fault: SimFault) -> SimFault:
         """Add a fault; rules are asked in the order they were added."""
         self.faults.append(fault)
         return fault

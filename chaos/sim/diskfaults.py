@@ -6,8 +6,8 @@ from random import Random
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.faults import Fault
-from rocketbed.chaos.sim.process import Host
+from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.sim.process import SimHost
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault
 
 
@@ -37,15 +37,15 @@ class DiskFaults:
                     disk.inject(rule)
 
 
-def _rules(fault: DiskFault) -> list[Fault]:
+def _rules(fault: DiskFault) -> list[SimFault]:
     times = 1 if fault.once else None
     if fault.kind in ("slow-fsync", "hang"):
-        return [Fault(operation="sync", effect="delay", seconds=fault.seconds, times=times)]
+        return [SimFault(operation="sync", effect="delay", seconds=fault.seconds, times=times)]
     if fault.kind == "eio-fsync":
-        return [Fault(operation="sync", effect="error_clean", error=errno.EIO, times=times)]
+        return [SimFault(operation="sync", effect="error_clean", error=errno.EIO, times=times)]
     if fault.kind == "eio-write":
-        return [Fault(operation="write", error=errno.EIO, times=times)]
-    return [Fault(operation="sync", effect="lose", times=times)]
+        return [SimFault(operation="write", error=errno.EIO, times=times)]
+    return [SimFault(operation="sync", effect="lose", times=times)]
 
 
 def arm(disk: SimDisk, point: CrashPoint) -> None:
@@ -54,11 +54,11 @@ def arm(disk: SimDisk, point: CrashPoint) -> None:
     disk.crash_at = None if point.event is None else disk.events + point.event
 
 
-def flip_bit(host: Host, random: Random, directory: str, end: int, segment_size: int) -> str:
+def flip_bit(host: SimHost, random: Random, directory: str, end: int, segment_size: int) -> str:
     """Flip one bit of a log below `end`, on a host where nothing runs; what was hit."""
     paths = [path for path in host.image.paths() if path.startswith(f"{directory}/")]
     if not paths or end == 0:
-        return "nothing: the log is empty"
+        return "no change: the log is empty"
     offset = random.randrange(int(paths[0].rpartition("/")[2]), end)
     path = f"{directory}/{offset - offset % segment_size:020d}"
     namespace = host.image.namespace()

@@ -83,6 +83,8 @@ class NodeLoop:
         0.0 when something is runnable again, None when nothing is due at all; `outcome` is set
         once the loop has ended.
         """
+        # trio finds its loop through this thread-wide context. Without the swap two nodes would
+        # schedule tasks on each other's loop; without the way back the harness would.
         current = GLOBAL_RUN_CONTEXT.__dict__
         outer = dict(current)
         current.clear()
@@ -107,6 +109,7 @@ class NodeLoop:
         return timeout
 
     def _begin(self) -> float:
+        # The first step installs trio's hooks for async generators in the whole thread.
         hooks = sys.get_asyncgen_hooks()
         try:
             timeout: float = next(self._generator)
@@ -160,6 +163,8 @@ class NodeLoop:
 
     def _close_coroutines(self) -> None:
         tasks = sorted(self._runner.tasks, key=lambda task: -task._counter)
+        # Without children a nursery lets its parent go: else each clean-up would await tasks that
+        # never run again. Youngest first, so that a child is closed before its parent.
         for task in tasks:
             for nursery in task.child_nurseries:
                 nursery._children = set()

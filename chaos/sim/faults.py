@@ -9,7 +9,7 @@ EFFECTS = ("error", "error_clean", "lose", "hang", "delay")
 
 
 @dataclass(slots=True, kw_only=True)
-class Fault:
+class SimFault:
     """One rule. It counts down as it fires, so it belongs to one disk."""
 
     operation: str

@@ -70,7 +70,7 @@ class HostNetwork:
             return [addresses[host]]
         if host in addresses.values():
             return [host]
-        raise OSError(errno.ENOENT, f"no host is called {host!r}")
+        raise OSError(errno.ENOENT, f"unknown host {host!r}")
 
     def local_address(self, stream: Stream) -> Address:
         return _end(stream).local
@@ -93,6 +93,6 @@ def _end(stream: Stream) -> SimStream:
     while not isinstance(stream, SimStream):
         inner = getattr(stream, "transport_stream", None)
         if inner is None:
-            raise TypeError(f"{stream!r} is no stream of this network")
+            raise TypeError(f"{stream!r} is not a stream of this network")
         stream = inner
     return stream

@@ -182,6 +182,8 @@ class Inode:
             for sector, before in generation.sectors.items():
                 platter.setdefault(sector, before)
         for sector, before in platter.items():
+            # A later write saved the failed one's bytes as "before", which never reached the
+            # platter: a cut would bring them back.
             for generation in self.generations[done:]:
                 if sector in generation.sectors:
                     generation.sectors[sector] = before
@@ -221,7 +223,7 @@ class Inode:
         self._own()
         offset, shift = divmod(bit, 8)
         if offset >= self.length:
-            raise ValueError(f"bit {bit} lies behind the end of the file ({self.length} bytes)")
+            raise ValueError(f"bit {bit} lies beyond the end of the file ({self.length} bytes)")
         if len(self.data) <= offset:
             self.data.extend(bytes(offset + 1 - len(self.data)))
         self.data[offset] ^= 1 << shift

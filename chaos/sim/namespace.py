@@ -156,6 +156,7 @@ class Namespace:
             if change in waiting:
                 change.apply(self.durable)
                 if change.kind == "rename":
+                    # Else what is still pending would put the file back under its old name.
                     waiting.update(self._arrivals(change.path, change.inode))
         self.pending = [change for change in self.pending if change not in waiting]
 
@@ -169,6 +170,7 @@ class Namespace:
 
     def lose_power(self, mode: str, random: Random) -> int:
         """Reduce the names to what a power cut leaves. Returns how many changes were lost."""
+        # Names with a lost change: later changes of the same name build on it, so they go too.
         broken: set[str] = set()
         lost = 0
         survives = survivors(mode, random, len(self.pending))

@@ -14,7 +14,7 @@ class Waker(Protocol):
         """Wake a parked task; does nothing once the process is dead."""
 
 
-class Machine(Protocol):
+class SimMachine(Protocol):
     """A host, as its connections know it."""
 
     address: str
@@ -27,7 +27,7 @@ class Owner(Waker, Protocol):
     fate: Fate
 
     @property
-    def host(self) -> Machine:
+    def host(self) -> SimMachine:
         """Where it runs."""
 
 

@@ -40,17 +40,19 @@ class Scene(Protocol):
     def reachable(self, source: str, target: str) -> bool:
         """Whether packets pass between two addresses both ways, and the target has power."""
 
-    def process_ended(self, process: "Process") -> None:
+    def process_ended(self, process: "SimProcess") -> None:
         """A process died or ended."""
 
-    def reached(self, process: "Process", mark: str) -> None:
+    def reached(self, process: "SimProcess", mark: str) -> None:
         """A node reached a mark; dies there if it was told to."""
 
-    def logged(self, process: "Process", level: str, event: str, fields: dict[str, object]) -> None:
+    def logged(
+        self, process: "SimProcess", level: str, event: str, fields: dict[str, object]
+    ) -> None:
         """A node logged something."""
 
 
-class Host:
+class SimHost:
     """A machine: its name, address, clock and, while nothing runs on it, its disk at rest."""
 
     def __init__(self, simulation: Scene, name: str, address: str) -> None:
@@ -59,7 +61,7 @@ class Host:
         self.address = address
         self.clock = HostClock(simulation.timeline)
         self.image = DiskImage()
-        self.process: Process | None = None
+        self.process: SimProcess | None = None
         self.has_power = True
         self.boots = 1
         self.incarnations = 0
@@ -87,10 +89,10 @@ class Host:
         self.clock.boot()
 
 
-class Process:
+class SimProcess:
     """One incarnation: a loop, a world, and a fate they share."""
 
-    def __init__(self, host: Host, main: Main, arguments: tuple[object, ...]) -> None:
+    def __init__(self, host: SimHost, main: Main, arguments: tuple[object, ...]) -> None:
         simulation = host.simulation
         host.incarnations += 1
         self.host = host

@@ -13,7 +13,7 @@ from rocketbed.chaos.sim.coverage import Coverage
 from rocketbed.chaos.sim.kept_images import KeptImages
 from rocketbed.chaos.sim.logwatch import COMMIT_LOG, LogWatch
 from rocketbed.chaos.sim.markwatch import mark_ahead, table_in_place
-from rocketbed.chaos.sim.process import Process
+from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.simulation import LogLine, Simulation
 from rocketbed.chaos.sim.twin import innermost
 from rocketbed.chaos.trace import Trace
@@ -105,7 +105,7 @@ class Recorder:
                 fields = {"offset": ahead, "durable": durable}
                 self._history.event(Function.NODE, host, "mark_ahead", fields)
 
-    def _process_ended(self, process: Process) -> None:
+    def _process_ended(self, process: SimProcess) -> None:
         name = process.host.name
         if name not in self._watches:
             return

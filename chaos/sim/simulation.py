@@ -22,7 +22,7 @@ from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.engine import seeded_scheduling
 from rocketbed.chaos.sim.incarnation import SimKilled, SimulationError
 from rocketbed.chaos.sim.network import Network
-from rocketbed.chaos.sim.process import Host, Main, Process
+from rocketbed.chaos.sim.process import Main, SimHost, SimProcess
 
 
 class LogLine(NamedTuple):
@@ -41,7 +41,7 @@ class Simulation:
         self.seed = seed
         self.timeline = Timeline(seed, keep_trace=keep_trace)
         self.network = Network(self.timeline)
-        self.hosts: dict[str, Host] = {}
+        self.hosts: dict[str, SimHost] = {}
         self.log: list[LogLine] = []
         self.marks: Counter[tuple[str, str]] = Counter()
         """How often each node reached each mark."""
@@ -51,14 +51,14 @@ class Simulation:
         """Told of each mark that a node reaches: host, name."""
         self.on_log: list[Callable[[LogLine], None]] = []
         """Told of each event that a node logs."""
-        self.on_end: list[Callable[[Process], None]] = []
+        self.on_end: list[Callable[[SimProcess], None]] = []
         """Told of each process that has ended, whatever the cause (`fate.cause`)."""
         self.on_disk: Callable[[str, str, str, int, int], None] | None = None
         """Told of each event of a disk: host, kind, path, offset, size."""
-        self._buried: list[Process] = []
+        self._buried: list[SimProcess] = []
         self._crash_at_pattern: dict[str, tuple[str, str]] = {}
         self._crash_at_mark: dict[tuple[str, str], tuple[int, str, str]] = {}
-        self._crashes: list[Process] = []
+        self._crashes: list[SimProcess] = []
 
     def __enter__(self) -> "Simulation":
         return self
@@ -66,14 +66,14 @@ class Simulation:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> SimHost:
         """The host of this name, made if new."""
         host = self.hosts.get(name)
         if host is None:
-            host = self.hosts[name] = Host(self, name, self.network.add_host(name))
+            host = self.hosts[name] = SimHost(self, name, self.network.add_host(name))
         return host
 
-    def start(self, name: str, main: Main, *arguments: object) -> Process:
+    def start(self, name: str, main: Main, *arguments: object) -> SimProcess:
         """Start a process on a host that has none running; boots the host if it has no power."""
         host = self.host(name)
         if host.running:
@@ -81,10 +81,10 @@ class Simulation:
         if not host.has_power:
             host.boot()
         self.timeline.record("start", name)
-        host.process = Process(host, main, arguments)
+        host.process = SimProcess(host, main, arguments)
         return host.process
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str) -> SimProcess:
         process = self.host(name).process
         if process is None:
             raise SimulationError(f"nothing was ever started on {name}")
@@ -155,7 +155,7 @@ class Simulation:
         if end is not None and until is None and end > timeline.now:
             timeline.now = end
 
-    def run_process(self, process: Process, seconds: float = 3600.0) -> Any:
+    def run_process(self, process: SimProcess, seconds: float = 3600.0) -> Any:
         """Go on until a process has ended. Returns what it returned, raises what it raised."""
         tolerated, self.tolerate_crashes = self.tolerate_crashes, True
         try:
@@ -192,7 +192,7 @@ class Simulation:
             host.address == target and host.has_power for host in self.hosts.values()
         )
 
-    def process_ended(self, process: Process) -> None:
+    def process_ended(self, process: SimProcess) -> None:
         cause = process.fate.cause
         self.network.drop_process(process, cause)
         if cause == "power":
@@ -203,7 +203,7 @@ class Simulation:
         for listener in self.on_end:
             listener(process)
 
-    def reached(self, process: Process, mark: str) -> None:
+    def reached(self, process: SimProcess, mark: str) -> None:
         """A node reached a mark; dies there if it was told to."""
         process.fate.check()
         name = process.host.name
@@ -219,14 +219,16 @@ class Simulation:
             del self._crash_at_pattern[name]
             self._die_at(process, mark, pattern[1], process.disk.crash_mode)
 
-    def _die_at(self, process: Process, mark: str, kind: str, mode: str) -> NoReturn:
+    def _die_at(self, process: SimProcess, mark: str, kind: str, mode: str) -> NoReturn:
         if kind == "power":
             process.disk.power_cut(mode)
         else:
             process.disk.kill()
         raise SimKilled(f"mark {mark}")
 
-    def logged(self, process: Process, level: str, event: str, fields: dict[str, object]) -> None:
+    def logged(
+        self, process: SimProcess, level: str, event: str, fields: dict[str, object]
+    ) -> None:
         line = LogLine(self.timeline.now, process.host.name, level, event, fields)
         self.log.append(line)
         self.timeline.record("log", process.host.name, level, event, fields)

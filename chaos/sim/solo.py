@@ -76,7 +76,9 @@ def run_solo(
         simulation.run(seconds, until=lambda: process.done or _is_over(simulation, seconds))
         outcome = _OUTCOMES.get(process.fate.cause)
         if outcome is None:
-            raise SimulationError(f"{process.name} ended in no known way: {process.fate.cause}")
+            raise SimulationError(
+                f"{process.name} ended for an unknown reason: {process.fate.cause}"
+            )
         return SoloRun(
             outcome=outcome,
             value=process.value() if outcome == "ended" else None,

@@ -6,25 +6,24 @@ given. Each method is that of `Cluster`, `TopicProducer` and so on, without `awa
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import trio
 
 from rocketbed.chaos.scenario.step import At, Step, Trigger
 from rocketbed.chaos.scenario.verb_methods import VerbMethods
-from rocketbed.chaos.testing.clients import TIMEOUT_S, TopicConsumer, TopicProducer, Value
-from rocketbed.chaos.testing.cluster import SETTLE_S, Cluster
+from rocketbed.chaos.testing.clients import TopicConsumer, TopicProducer, Value
+from rocketbed.chaos.testing.cluster import Cluster
 from rocketbed.chaos.testing.errors import ClusterFailed, NotReady
 from rocketbed.chaos.testing.faults import Chaos, Fault, place_of
 from rocketbed.chaos.testing.perform import perform
 from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
 from rocketbed.client.messages import Received
-from rocketbed.client.outcome import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,7 +62,7 @@ class StageThread:
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function where the cluster is."""
         if self._token is None:
-            raise NotReady("the cluster runs only while the test does")
+            raise NotReady("the cluster runs only during the test")
         try:
             return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as error:
@@ -105,56 +104,81 @@ class StageThread:
             self._ready.set()
 
 
+class _InThread(Protocol):
+    @property
+    def thread(self) -> StageThread: ...
+
+    @property
+    def inner(self) -> object: ...
+
+
+class Blocking(Generic[P, T]):
+    """A method of the async object `inner`, called without `await`; parameters and result keep
+    their types."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+        self._name = method.__name__
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> "Blocking[P, T]": ...
+
+    @overload
+    def __get__(self, owner: _InThread, kind: type) -> Callable[P, T]: ...
+
+    def __get__(self, owner: _InThread | None, kind: type) -> "Blocking[P, T] | Callable[P, T]":
+        if owner is None:
+            return self
+        return partial(owner.thread.call, getattr(owner.inner, self._name))
+
+
 class BlockingProducer:
     """`TopicProducer` without `await`."""
 
+    send = Blocking(TopicProducer.send)
+    send_all = Blocking(TopicProducer.send_all)
+
     def __init__(self, thread: StageThread, inner: TopicProducer) -> None:
-        self._thread = thread
-        self._inner = inner
+        self.thread = thread
+        self.inner = inner
         self.topic = inner.topic
-
-    def send(self, value: Value, **options: Any) -> Outcome:
-        """See `TopicProducer.send`."""
-        return self._thread.call(self._inner.send, value, **options)
-
-    def send_all(self, values: Iterable[Value], **options: Any) -> list[Outcome]:
-        """See `TopicProducer.send_all`."""
-        return self._thread.call(self._inner.send_all, values, **options)
 
 
 class BlockingConsumer:
     """`TopicConsumer` without `await`."""
 
+    read = Blocking(TopicConsumer.read)
+    read_all = Blocking(TopicConsumer.read_all)
+    commit = Blocking(TopicConsumer.commit)
+
     def __init__(self, thread: StageThread, inner: TopicConsumer) -> None:
-        self._thread = thread
-        self._inner = inner
+        self.thread = thread
+        self.inner = inner
         self.topic = inner.topic
 
     @property
     def messages(self) -> list[Received]:
         """All that was read, in the order it came."""
-        return self._inner.messages
+        return self.inner.messages
 
     @property
     def values(self) -> list[Value]:
         """The values of all that was read."""
-        return self._inner.values
-
-    def read(self, timeout_s: float = 1.0) -> list[Value]:
-        """See `TopicConsumer.read`."""
-        return self._thread.call(self._inner.read, timeout_s)
-
-    def read_all(self, *, timeout_s: float = TIMEOUT_S) -> set[Value]:
-        """See `TopicConsumer.read_all`."""
-        return self._thread.call(self._inner.read_all, timeout_s=timeout_s)
-
-    def commit(self) -> None:
-        """See `TopicConsumer.commit`."""
-        self._thread.call(self._inner.commit)
+        return self.inner.values
 
 
 class BlockingCluster:
     """`Cluster` without `await`; the fixture `cluster` of plain functions, and `cluster_module`."""
+
+    create_topic = Blocking(Cluster.create_topic)
+    settled = Blocking(Cluster.settled)
+    kill = Blocking(Cluster.kill)
+    stop = Blocking(Cluster.stop)
+    restart = Blocking(Cluster.restart)
+    pause = Blocking(Cluster.pause)
+    resume = Blocking(Cluster.resume)
+    promote = Blocking(Cluster.promote)
+    mend = Blocking(Cluster.mend)
 
     def __init__(self) -> None:
         self._thread: StageThread | None = None
@@ -167,7 +191,7 @@ class BlockingCluster:
     def thread(self) -> StageThread:
         """Raises `NotReady` outside the test."""
         if self._thread is None:
-            raise NotReady("the cluster runs only while the body of the test does: use it there")
+            raise NotReady("the cluster runs only during the body of the test: use it there")
         return self._thread
 
     @property
@@ -217,42 +241,6 @@ class BlockingCluster:
         """A member of a group whose reading goes into the history."""
         made = self.thread.call(self.inner.consumer, topic, group=group)
         return BlockingConsumer(self.thread, made)
-
-    def create_topic(self, topic: str, *, queues: int | None = None) -> None:
-        """Make a topic at every master."""
-        self.thread.call(self.inner.create_topic, topic, queues=queues)
-
-    def settled(self, *, timeout_s: float = SETTLE_S) -> None:
-        """See `Cluster.settled`."""
-        self.thread.call(self.inner.settled, timeout_s=timeout_s)
-
-    def kill(self, target: str) -> list[str]:
-        """SIGKILL; names of those it hit. They stay down until `restart`."""
-        return self.thread.call(self.inner.kill, target)
-
-    def stop(self, target: str) -> list[str]:
-        """SIGTERM, and wait."""
-        return self.thread.call(self.inner.stop, target)
-
-    def restart(self, target: str = "all") -> list[str]:
-        """Start what is down; a node that is named and runs is stopped first."""
-        return self.thread.call(self.inner.restart, target)
-
-    def pause(self, target: str) -> list[str]:
-        """SIGSTOP, until `resume`."""
-        return self.thread.call(self.inner.pause, target)
-
-    def resume(self, target: str = "all") -> list[str]:
-        """SIGCONT."""
-        return self.thread.call(self.inner.resume, target)
-
-    def promote(self, target: str = "follower:longest") -> list[str]:
-        """Make a slave the master."""
-        return self.thread.call(self.inner.promote, target)
-
-    def mend(self) -> None:
-        """End every fault and start everything that is down."""
-        self.thread.call(self.inner.mend)
 
 
 class BlockingFault:
@@ -309,7 +297,7 @@ class BlockingChaos(VerbMethods[BlockingFault]):
             thread.call(block.__aexit__, None, None, None)
 
     def storm(self, seconds: float, *, only: tuple[str, ...] | None = None) -> None:
-        """Faults drawn from the seed for so long; then all is mended."""
+        """Faults drawn from the seed for this many seconds; then everything is healed."""
         self._cluster.thread.call(self._inner.storm, seconds, only=only)
 
     def mend(self) -> None:

@@ -37,7 +37,7 @@ Overdue = Callable[[BudgetSpent], NoReturn]
 class Body:
     function: Callable[..., Any]
     names: tuple[str, ...]
-    """Of its arguments; fixtures that it uses without naming them are not among these."""
+    """Names of its arguments, without fixtures that it uses but does not name."""
     home: str
     """The file it stands in."""
 
@@ -114,7 +114,7 @@ class BlockingPerformance:
         for name, value in arguments.items():
             if isinstance(value, Deferred):
                 raise TestingError(
-                    f"fixture {name!r} is an async function: a test that uses it has to be one too"
+                    f"fixture {name!r} is an async function: a test that uses it must be async too"
                 )
         thread, spec = self._thread, self._spec
 
@@ -162,7 +162,7 @@ def alarm(seconds: float, ring: Callable[[FrameType | None], None]) -> Iterator[
 def spent(budget_s: float, where: str) -> BudgetSpent:
     """The error of a run over its budget."""
     return BudgetSpent(
-        f"the test took longer than its budget of {budget_s:g} s (--rb-budget) and was ended; it"
+        f"the test took longer than its budget of {budget_s:g} s (--rb-budget) and was stopped; it"
         f" was at {where}"
     )
 

@@ -195,7 +195,7 @@ class TopicConsumer:
                 except ClientFailure as error:
                     reason = str(error)
                 await trio.sleep(PAUSE_S)
-        raise NotRead(f"{self.topic} was not read to its end in {timeout_s:g} s: {reason}")
+        raise NotRead(f"{self.topic} was not read completely in {timeout_s:g} s: {reason}")
 
     async def commit(self) -> None:
         """Store where the group stands. Raises `ClientError`, `RemotingError`."""
@@ -261,7 +261,7 @@ async def open_consumer(stage: "Stage", topics: Sequence[str], *, group: str) ->
 
 def _show(outcome: Outcome | None) -> str:
     if outcome is None:
-        return "no attempt came to its end"
+        return "no attempt finished"
     reason = getattr(outcome, "reason", "") or getattr(outcome, "status", "")
     return f"{type(outcome).__name__} ({reason})"
 
@@ -275,8 +275,8 @@ def wrap(writer: Writer, value: Value) -> bytes:
         return sign_body(writer, msgpack.packb(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise TestingError(
-            f"{value!r} cannot be sent: a value is a number, a text, bytes, or a tuple of those"
-            f" ({error})"
+            f"{value!r} cannot be sent: a value must be a number, a string, bytes,"
+            f" or a tuple of those ({error})"
         ) from None
 
 

@@ -36,7 +36,7 @@ class Cluster:
         """The trial behind it. Raises `NotReady` outside the body and its async fixtures."""
         if self._stage is None:
             raise NotReady(
-                "the cluster runs only while the body of the test does: use it there, or in a"
+                "the cluster runs only during the body of the test: use it there, or in a"
                 " fixture that is an async function"
             )
         return self._stage
@@ -77,7 +77,7 @@ class Cluster:
         """The master of the only group."""
         leaders = self.leaders
         if len(leaders) > 1:
-            raise TestingError("there are several groups: ask `leaders` for the master of one")
+            raise TestingError("there are several groups: use `leaders` for the master of one")
         return next(iter(leaders.values()))
 
     def address(self, name: str) -> str:
@@ -166,6 +166,6 @@ class Cluster:
     def _known(self, name: str) -> str:
         if name not in (*self.nodes, *self.nameservers):
             raise TestingError(
-                f"no node is called {name!r}: {', '.join([*self.nodes, *self.nameservers])}"
+                f"unknown node {name!r}: {', '.join([*self.nodes, *self.nameservers])}"
             )
         return name

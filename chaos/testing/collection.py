@@ -43,7 +43,7 @@ def collected(config: pytest.Config, items: list[pytest.Item]) -> None:
         chosen = [item for item in items if item.nodeid == node]
         if not chosen:
             raise pytest.UsageError(
-                f"--rb-replay {config.getoption('rb_replay')}: it is of {node}, which is"
+                f"--rb-replay {config.getoption('rb_replay')}: it belongs to {node}, which is"
                 " not among the tests that were collected"
             )
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
@@ -67,7 +67,7 @@ def is_async(item: Any) -> bool:
 
 
 def file_name(item: pytest.Item) -> str:
-    """Of what a run of a test leaves behind: its id in plain signs, which no other test has."""
+    """File name for what a test leaves behind: its id in plain characters, unique to the test."""
     file, _, test = item.nodeid.partition("::")
     place = file.removesuffix(".py").replace("/", ".")
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{place}-{test}").strip("-.")

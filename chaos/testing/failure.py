@@ -87,7 +87,7 @@ def load_test_replay(path: Path) -> tuple[Replay, TestPart]:
     replay = read_replay(path)
     if replay.test is None:
         raise ScenarioError(
-            f"{path}: this is the file of a scenario, not of a test: rocketbed chaos replay {path}"
+            f"{path}: this file belongs to a scenario, not to a test: rocketbed chaos replay {path}"
         )
     return replay, replay.test
 
@@ -109,9 +109,9 @@ def compared(replay: Replay, result: RunResult) -> str:
     if not digest:
         return "the replay failed in the same way"
     if result.digest == digest:
-        return f"the replay is the same run to the last event ({digest})"
-    why = changed_versions(replay) or ", and so the test is not the same any more"
-    return f"the replay failed in the same way, by another course of events{why}"
+        return f"the replay is identical to the last event ({digest})"
+    why = changed_versions(replay) or ", so the test has changed"
+    return f"the replay failed in the same way, by a different sequence of events{why}"
 
 
 def tell_story(spec: RunSpec, result: RunResult, notes: Sequence[str]) -> list[str]:
@@ -178,7 +178,9 @@ def _cluster(plan: Plan) -> str:
     shape = plan.shape
     groups = f"{shape.groups} groups of " if shape.groups > 1 else ""
     copies = f"{shape.copies} copies" if shape.copies > 1 else "1 copy"
-    weather = "plain weather" if plan.weather == Weather() else "weather of the seed"
+    weather = (
+        "plain weather" if plan.weather == Weather() else "background faults chosen by the seed"
+    )
     nodes = "node" if shape.brokers == 1 else "nodes"
     return f"{groups}{shape.brokers} {nodes}, {shape.flush} flush, {copies}, {weather}"
 

@@ -28,7 +28,7 @@ def check_options(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     keep = config.getoption("rb_keep")
     if keep not in KEEPS:
-        raise pytest.UsageError(f"--rb-keep {keep}: it is one of {', '.join(KEEPS)}")
+        raise pytest.UsageError(f"--rb-keep {keep}: must be one of {', '.join(KEEPS)}")
 
 
 def budget_s(config: pytest.Config) -> float:
@@ -39,7 +39,7 @@ def budget_s(config: pytest.Config) -> float:
     except ValueError as error:
         raise ScenarioError(f"--rb-budget: {error}") from None
     if seconds <= 0:
-        raise ScenarioError(f"--rb-budget {text}: it has to be above 0")
+        raise ScenarioError(f"--rb-budget {text}: must be positive")
     return seconds
 
 
@@ -52,7 +52,7 @@ def number_of(config: pytest.Config, name: str) -> int | None:
     try:
         number = int(text)
     except ValueError:
-        raise ScenarioError(f"{option} {text}: it is a whole number") from None
+        raise ScenarioError(f"{option} {text}: must be an integer") from None
     if name == "rb_seeds":
         check_count(f"{option} {text}", number)
     return number

@@ -1,4 +1,4 @@
-"""One run of one test in this very process, from nothing to what came of it.
+"""One run of one test in this very process, from set-up to outcome.
 
 One function for each backend makes a cluster there and plays the script to its end. A signal that
 ends the process ends what was started first.
@@ -30,13 +30,13 @@ from rocketbed.chaos.testing.wishes import Wishes
 
 if TYPE_CHECKING:
     from rocketbed.chaos.process.network.choice import Net
-    from rocketbed.chaos.process.run import Host
+    from rocketbed.chaos.process.run import ProcessHost
 
 
 def perform(
     spec: RunSpec, script: Script, directory: Path, *, home: str = ""
 ) -> tuple[RunResult, BaseException | None]:
-    """Run a script; what came of it, and the error of the body or of the checks.
+    """Run a script; its outcome, and the error of the body or of the checks.
 
     `home` is the file of the test, for the place of its failure. The directory is empty.
     """
@@ -105,7 +105,7 @@ class Played:
     simulated_s: float = 0.0
     """0 where time is real."""
     digest: str = ""
-    """Of the simulation."""
+    """The simulation's digest."""
 
 
 Place = Callable[[Plan, Path, Wishes, Script], Played]
@@ -162,7 +162,7 @@ PLACES: Final[Mapping[str, Place]] = {
 
 
 def _on_host(
-    plan: Plan, directory: Path, net: "Net", script: Script, host: "Host | None"
+    plan: Plan, directory: Path, net: "Net", script: Script, host: "ProcessHost | None"
 ) -> Played:
     from rocketbed.chaos.process.run import run, run_in_processes
 

@@ -51,8 +51,8 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
     item: Any = request.node
     if backend == "sim" and not is_async(item):
         pytest.skip(
-            "a test that is a plain function cannot run in simulation: its body would have to"
-            " stand still for the cluster to go on; make it async, or choose --rb-backend process"
+            "a test that is a plain function cannot run in simulation: its body would"
+            " block the cluster; make it async, or choose --rb-backend process"
         )
     if "subtests" in item.fixturenames:
         pytest.fail(

@@ -1,4 +1,4 @@
-"""How the body of a test is run, and how pytest is told what came of it.
+"""How the body of a test is run, and how the outcome is reported to pytest.
 
 The body runs in a forked process. What it printed is in pytest's file already; what pytest keeps in
 memory (all that was logged, and what the fixture `capsys` holds) is sent back with the rest.
@@ -159,7 +159,7 @@ def _look_into(
                 f" {shrunk.runs} runs"
             )
         else:
-            notes.append("it did not come again when it was tried once more")
+            notes.append("it did not recur when the test was repeated")
     path = report_directory(config) / f"FAIL-{file_name(item)}.rbx"
     try:
         save_replay(replay_of_run(item.nodeid, spec, result), path)

@@ -1,7 +1,7 @@
 """What one run of a test is to be, how it goes, and what it came to.
 
 `RunSpec` and `RunResult` are all that passes between two processes; a `Script` is the test as its
-stage sees it: a body to perform, what it asked for, and what came of it.
+stage sees it: a body to perform, what it asked for, and the outcome.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -91,7 +91,7 @@ class Script:
     skipped: str = ""
     """Why the test cannot run here."""
     token: trio.lowlevel.TrioToken | None = None
-    """Of the loop that the body runs in."""
+    """Token of the trio loop that the body runs in."""
     scope: trio.CancelScope | None = None
     """Cancelling it ends the whole run in order."""
     body_task: trio.lowlevel.Task | None = None

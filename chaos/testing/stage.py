@@ -68,7 +68,7 @@ class BodySchedule(Schedule):
 
 
 class Stage(Conductor):
-    """See the module. `script` is the test; what came of it is written there."""
+    """See the module. `script` is the test; the outcome is written there."""
 
     def __init__(self, plan: Plan, backend: Backend, company: Company, *, script: Script) -> None:
         super().__init__(plan, backend, company)
@@ -204,7 +204,7 @@ class Stage(Conductor):
 
         Raises `ClusterFailed` with what is missing.
         """
-        reason: str | None = "nothing was looked at"
+        reason: str | None = "nothing was checked"
         with trio.move_on_after(timeout_s):
             while (reason := await self._unsettled()) is not None:
                 await trio.sleep(LOOK_S)
@@ -236,7 +236,7 @@ class Stage(Conductor):
 
     def _condition(self, node: str) -> str:
         state = self.backend.state(node)
-        return "running and does not answer" if state == "running" else state
+        return "running but not answering" if state == "running" else state
 
     # --- clients
 

@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def directory(self) -> Path:
-        """Of this run, made when first asked for."""
+        """The directory of this run, created on first use."""
         if not self.was_asked_for_directory:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory.mkdir(parents=True)
@@ -176,7 +176,7 @@ def _in_child(
         kind="broken",
         reason=(
             f"the test took longer than its budget of {spec.budget_s:g} s (--rb-budget), did"
-            f" not end when it was told to, and was killed; it was at:\n{places}"
+            f" not stop when told to, and was killed; it was at:\n{places}"
         ),
     )
 

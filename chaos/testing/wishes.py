@@ -39,7 +39,7 @@ class Wishes:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further lines of every node's `broker.conf`."""
     queues: int = 4
-    """Of each topic that the test makes."""
+    """Queues of each topic that the test creates."""
     weather: Literal["plain", "swarm"] = "plain"
     """`swarm`: slow disks, slow links and the like, drawn from the seed."""
     failover: bool = True
@@ -150,7 +150,7 @@ def read_backends(text: str) -> list[str]:
         if name not in BACKENDS:
             raise ScenarioError(unknown("backend", name, list(BACKENDS)))
     if not names:
-        raise ScenarioError(f"no backend is named: one or more of {', '.join(BACKENDS)}")
+        raise ScenarioError(f"no backend given: one or more of {', '.join(BACKENDS)}")
     return list(dict.fromkeys(names))
 
 
@@ -164,11 +164,11 @@ def _check(wishes: Wishes) -> None:
     for name, allowed in words.items():
         value = getattr(wishes, name)
         if value not in allowed:
-            raise ScenarioError(f"rocketbed({name}={value!r}): it is one of {', '.join(allowed)}")
+            raise ScenarioError(f"rocketbed({name}={value!r}): must be one of {', '.join(allowed)}")
     for name in ("brokers", "groups", "nameservers", "min_isr", "queues"):
         value = getattr(wishes, name)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ScenarioError(f"rocketbed({name}={value!r}): it is a whole number")
+            raise ScenarioError(f"rocketbed({name}={value!r}): must be an integer")
     seeds = wishes.seeds if isinstance(wishes.seeds, Mapping) else {"sim": wishes.seeds}
     for backend, count in seeds.items():
         if backend not in BACKENDS:
@@ -184,7 +184,7 @@ def _check(wishes: Wishes) -> None:
 def check_count(what: str, count: object) -> None:
     """Raises `ScenarioError` for a number of seeds that is none."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ScenarioError(f"{what}: a test needs one seed at least, a whole number")
+        raise ScenarioError(f"{what}: must be an integer, at least 1")
 
 
 def _line(value: object) -> str:

@@ -71,7 +71,7 @@ class DiskFault:
 
     kind: Literal["slow-fsync", "eio-fsync", "eio-write", "lost-fsync", "hang", "full", "read-only"]
     seconds: float = 0.0
-    """Of `slow-fsync` (each one later by this) and `hang` (all syncs held for this long)."""
+    """Delay of each sync for `slow-fsync`; how long all syncs are held for `hang`."""
     once: bool = False
     """For the errors: fails a single time."""
     after: int = 0
@@ -129,7 +129,7 @@ class Backend(Protocol):
         """Where clients find a node or nameserver."""
 
     def state(self, name: str) -> State:
-        """Of a node or nameserver."""
+        """The state of a node or nameserver."""
 
     async def settled(self, name: str) -> None:
         """Returns once the end of a node that is down stands in the history."""
@@ -208,7 +208,7 @@ class Backend(Protocol):
         """Stop a client's machine, or let it go on."""
 
     def client_state(self, name: str) -> State:
-        """Of a client; one that has ended is down."""
+        """The state of a client; one that has ended is down."""
 
     async def collect(self, directory: Path) -> Collected:
         """Hand over stores, images and trace. All nodes have ended."""

@@ -1,4 +1,4 @@
-"""Who is there while a run goes on: told of it, let in to look, or at its controls."""
+"""Observers of a run in progress: notified of events, given read access, or in control of it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -86,7 +86,7 @@ class Conductor:
         self.storm_s = 0.0
         """How long the storm was, once it is over."""
         self.zero_ns = backend.now_ns()
-        """Of the backend's clock when the load began."""
+        """Backend time at which the load began."""
 
     async def run(self, directory: Path) -> RunRecord:
         """All phases, then everything into the directory. Raises `BackendError`.
@@ -194,6 +194,7 @@ class Conductor:
             await self.schedule.run()
             await trio.sleep_forever()
         self.storm_s = round(self.schedule.now_s(), 6)
+        # The schedule first: a step that is still under way would break what was just healed.
         await self.schedule.close()
         await self._mend()
         self.record.calm_ns = self.backend.now_ns()
@@ -226,6 +227,7 @@ class Conductor:
     async def _drain(self) -> None:
         """Wait until producers have ended and every slave has all of its master's log."""
         self._enter("drain")
+        # Producers first: replicas of a log that still grows are never equal.
         with trio.move_on_after(DRAIN_S) as scope:
             for name in producer_names(self.plan):
                 while self.backend.client_state(name) != "down":
@@ -266,9 +268,9 @@ class Conductor:
             try:
                 await FinalReader(self._reading, self.backend.world).run()
             except ClientFailure as error:
-                reason = f"the final reading failed: {error}"
+                reason = f"the final read failed: {error}"
                 scope.cancel()
-                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()  # where the cancellation shows in the scope
         if scope.cancelled_caught:
             self._stall("drain", "final reader", reason)
 
@@ -278,6 +280,7 @@ class Conductor:
         self._note_ends()
         for name in self.programs:
             await self.backend.kill_client(name)
+        # Followers first: they end with all of the master's log, and none can be elected meanwhile.
         order = [
             *(node for node in self.members.nodes if not self.members.is_leader(node)),
             *self.members.leaders().values(),

@@ -29,7 +29,7 @@ class Effects:
         await self._apply([effect])
 
     async def end(self, effect: Effect) -> None:
-        """Take it back; one that has ended already is nothing."""
+        """Withdraw the effect; idempotent."""
         if effect in self._parts:
             self._parts.remove(effect)
             await self._apply([effect])

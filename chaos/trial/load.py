@@ -51,7 +51,7 @@ class LoadControl:
     counts: "Counter[str]" = field(default_factory=Counter)
     """Messages by outcome: ok, weak, fail, info."""
     latencies: Latencies = field(default_factory=Latencies)
-    """Of sends that were acknowledged."""
+    """Latencies of acknowledged sends."""
     acknowledged_ns: dict[str, int] = field(default_factory=dict)
     """Producer -> its last acknowledgement."""
     outages: list[tuple[str, int, int]] = field(default_factory=list)

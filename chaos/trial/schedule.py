@@ -44,7 +44,7 @@ class Held:
     """With the time and the names, as the history has it."""
     done: Done
     place: int
-    """Of the step in `Schedule.done`."""
+    """Index of the step in `Schedule.done`."""
     since_s: float
     """Scenario time at which the fault was there."""
     by_hand: bool
@@ -111,7 +111,7 @@ class Schedule:
     async def by_hand(self, step: Step) -> list[str]:
         """Carry out, now, what no plan foresaw; names of those it hit.
 
-        It is noted as every step is. What lasts goes on until `end`, or until all is mended.
+        It is noted as every step is. What lasts goes on until `end`, or until everything is healed.
         After `close` it hits nobody. Raises `BackendError`.
         """
         if self._closed:
@@ -130,7 +130,7 @@ class Schedule:
             await trio.sleep(LOOK_S)
 
     async def end(self, held: Held, *, by_hand: bool = False) -> None:
-        """End a fault; one that has ended is nothing.
+        """End a fault; idempotent.
 
         By hand it comes to stand in `done` with the time that it lasted.
         """
@@ -235,7 +235,7 @@ class Schedule:
         if done is None:
             raise BackendError(f"{step}, begun at {moment:.3f} s, did not end in {ACTION_S:g} s")
         if not done.names:
-            self.missed.append(f"{step}: nobody to do it to at {moment:.3f} s")
+            self.missed.append(f"{step}: no target matched at {moment:.3f} s")
             return None
         concrete = self._note(step, done, moment, began_ns, by_hand=by_hand)
         held = Held(

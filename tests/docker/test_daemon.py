@@ -87,7 +87,7 @@ def test_a_daemon_that_dies_ends_the_run_with_a_sentence(directory: Path, tmp_pa
         assert "Traceback" not in said
         assert serving.wait(WAIT_S) == 1
         assert serving.stderr is not None
-        assert "dockerd has ended with code -9" in serving.stderr.read()
+        assert "dockerd exited with code -9" in serving.stderr.read()
     assert all(map(is_over, pids))
     assert not [*mounts_at_or_below(directory)]
 

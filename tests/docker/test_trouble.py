@@ -14,7 +14,7 @@ from rocketbed.chaos.docker import image as images
 from rocketbed.chaos.docker.client import LABEL, Daemon
 from rocketbed.chaos.docker.daemon import PrivateDaemon
 from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.ports import HOST, free_port
 from rocketbed.chaos.process.disk.volume import Volume
 from tests.support.containers import ENDLESS, WAIT_S, wait_for
@@ -184,7 +184,7 @@ def test_a_full_disk_of_the_daemon_is_said(tmp_path: Path, monkeypatch: pytest.M
     (root / "compose/Dockerfile").write_text("FROM scratch AS node\nCOPY big /big\n")
     (root / "big").write_bytes(os.urandom(48 << 20))
     monkeypatch.setattr(images, "ROOT", root)
-    with Run.begin() as run:
+    with Ledger.begin() as run:
         volume = Volume.create(tmp_path, run=run, size=40 << 20)
         try:
             with (

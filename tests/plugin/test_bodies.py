@@ -46,7 +46,7 @@ def test_a_failure_is_told_as_ever_and_then_how_to_have_it_again(tmp_path: Path)
     options = line.removeprefix("replay: pytest ").split()
     again = run_pytest(tmp_path, "-q", *options)
     assert again.counts() == {"failed": 1}, again.text
-    assert "the replay is the same run to the last event" in again.text
+    assert "the replay is identical to the last event" in again.text
     assert "test_down[sim-1]" in again.text
 
 

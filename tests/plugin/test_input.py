@@ -21,11 +21,11 @@ PLAIN = "async def test_one(cluster):\n    assert cluster.leader == 'b1'\n"
     ("options", "said"),
     [
         (("--rb-backend", "proces"), "unknown backend 'proces'; did you mean 'process'?"),
-        (("--rb-seeds", "0"), "--rb-seeds 0: a test needs one seed at least"),
-        (("--rb-seed", "x"), "--rb-seed x: it is a whole number"),
-        (("--rb-keep", "some"), "--rb-keep some: it is one of failed, all, none"),
+        (("--rb-seeds", "0"), "--rb-seeds 0: must be an integer, at least 1"),
+        (("--rb-seed", "x"), "--rb-seed x: must be an integer"),
+        (("--rb-keep", "some"), "--rb-keep some: must be one of failed, all, none"),
         (("--rb-budget", "60"), "--rb-budget: '60' needs a unit of time"),
-        (("--rb-replay", "none.rbx"), "none.rbx: no replay file can be read there"),
+        (("--rb-replay", "none.rbx"), "none.rbx: cannot read the replay file"),
     ],
 )
 def test_an_option_that_cannot_be_used_ends_the_run_before_it_begins(

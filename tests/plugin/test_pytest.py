@@ -72,7 +72,7 @@ def test_tests_of_one_name_do_not_take_each_others_files(tmp_path: Path) -> None
     assert len(set(lines)) == 2
     for line in lines:
         again = run_pytest(tmp_path, *line.removeprefix("replay: pytest ").split())
-        assert "the replay is the same run to the last event" in again.text, again.text
+        assert "the replay is identical to the last event" in again.text, again.text
 
 
 def test_outcomes_stay_what_they_are_under_the_debugger(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_weather_is_the_seeds() -> None:
         ({"brokers": 0}, "brokers: 0 is not between 1 and 9"),
         ({"brokers": "3"}, "brokers='3'"),
         ({"flush": "maybe"}, "one of sync, async"),
-        ({"seeds": 0}, "one seed at least"),
+        ({"seeds": 0}, "must be an integer, at least 1"),
         ({"seeds": {"sym": 3}}, "did you mean 'sim'?"),
         ({"segment": "64 KoB"}, "unknown unit"),
         ({"settings": {"flushDiskTyp": "X"}}, "flushDiskTyp"),
@@ -82,5 +82,5 @@ def test_backends_by_name() -> None:
     assert read_backends("sim, process,sim") == ["sim", "process"]
     with pytest.raises(ScenarioError, match="did you mean 'process'"):
         read_backends("proces")
-    with pytest.raises(ScenarioError, match="no backend is named"):
+    with pytest.raises(ScenarioError, match="no backend given"):
         read_backends(" ,")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.host.janitor.processes import began
-from rocketbed.chaos.host.janitor.record import OWNER, Run
+from rocketbed.chaos.host.janitor.record import OWNER, Ledger
 
 pytestmark = pytest.mark.process
 DEADLINE_S = 120
@@ -240,8 +240,8 @@ def test_wrong_usage(arguments: list[str], said: str, tmp_path: Path) -> None:
     [
         ('{"kind": "rocketbed replay", "format": 99}', "in format 99, and this rocketbed"),
         ('{"kind": "rocketbed replay", "format": 2}', "the replay file is damaged"),
-        ('{"kind": "something"}', "no replay file of rocketbed"),
-        ('{"kind": "rocketbed rep', "no replay file can be read there"),
+        ('{"kind": "something"}', "not a rocketbed replay file"),
+        ('{"kind": "rocketbed rep', "cannot read the replay file"),
     ],
 )
 def test_a_replay_file_that_cannot_be_used(content: str, said: str, tmp_path: Path) -> None:
@@ -479,7 +479,7 @@ def test_volumes_and_namespaces_go_too(
 
 def test_doctor_sweeps_what_was_left(tmp_path: Path) -> None:
     root = tmp_path / "tmp" / "rocketbed-runs"
-    abandoned = Run.begin(root, guard=False)
+    abandoned = Ledger.begin(root, guard=False)
     left = tmp_path / "left"
     abandoned.note("directory", left)
     left.mkdir()

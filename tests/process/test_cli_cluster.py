@@ -122,7 +122,7 @@ def test_a_cluster_keeps_its_data_until_it_is_removed(shell: Shell) -> None:
     up(shell, "--slaves", "0")
     shell.client("send", "-t", "T", "--body", "kept")
     shell.cluster("down")
-    assert "has a cluster already" in up(shell) + shell.errors
+    assert "already holds a cluster" in up(shell) + shell.errors
     assert shell.client("pull", "-t", "T").rstrip().endswith("kept")
     up(shell)
     assert "every member is already running" in shell.errors

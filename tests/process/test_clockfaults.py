@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.host.janitor.cleaners import faketime_files
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
 from rocketbed.remoting.client import open_connection
@@ -51,12 +51,12 @@ trio.run(main)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+def run(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         yield run
 
 
-def test_only_the_wall_clock_moves(run: Run) -> None:
+def test_only_the_wall_clock_moves(run: Ledger) -> None:
     clock = ClockFaults(run.directory, run=run)
     with subprocess.Popen(
         [sys.executable, "-c", CLOCKS],
@@ -85,7 +85,7 @@ def test_only_the_wall_clock_moves(run: Run) -> None:
         assert not any(path.exists() for path in files)
 
 
-def test_threads_are_as_fast_as_without_it(run: Run) -> None:
+def test_threads_are_as_fast_as_without_it(run: Ledger) -> None:
     clock = ClockFaults(run.directory, run=run)
     clock.jump(-2 * HOUR_S)
     finished = subprocess.run(
@@ -99,7 +99,7 @@ def test_threads_are_as_fast_as_without_it(run: Run) -> None:
 
 
 def test_the_janitor_knows_what_the_library_leaves(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         clock = ClockFaults(run.directory, run=run)
         child = subprocess.Popen(
             [sys.executable, "-c", CLOCKS],
@@ -130,7 +130,7 @@ def start_node(root: Path, port: int, environment: dict[str, str]) -> subprocess
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
 
 
-async def test_a_nodes_messages_jump_and_its_timers_do_not(run: Run) -> None:
+async def test_a_nodes_messages_jump_and_its_timers_do_not(run: Ledger) -> None:
     clock = ClockFaults(run.directory, run=run)
     (run.directory / "b1").mkdir()
     faults = DiskFaults(run.directory / "faults", root=run.directory / "b1")

@@ -313,10 +313,10 @@ def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"effect": "melt"}, "no effect 'melt'"),
-        ({"effect": "torn", "operation": "sync"}, "torn does not fit 'sync'"),
-        ({"effect": "lose"}, "lose does not fit"),
-        ({"operation": "sync", "after_bytes": 3}, "give operation write"),
+        ({"effect": "melt"}, "unknown effect 'melt'"),
+        ({"effect": "torn", "operation": "sync"}, "torn does not apply to 'sync'"),
+        ({"effect": "lose"}, "lose does not apply to"),
+        ({"operation": "sync", "after_bytes": 3}, "needs operation write"),
         ({"path": "a\nb"}, "no pattern"),
     ],
 )

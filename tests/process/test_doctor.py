@@ -15,7 +15,7 @@ from rocketbed.chaos.cluster.doctor.report import (
     render_json,
     render_table,
 )
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import Capability, ProbeResult, broken, works
 
 
@@ -31,10 +31,10 @@ def test_everything_works_here_in_about_a_second_each() -> None:
 
 
 def three_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_run: Run) -> ProbeResult:
+    def fails(_run: Ledger) -> ProbeResult:
         raise OSError("the device\nis on fire")
 
-    def missing(_run: Run) -> ProbeResult:
+    def missing(_run: Ledger) -> ProbeResult:
         raise doctor_probes.Missing("needs root")
 
     probes = (
@@ -59,7 +59,7 @@ def test_rows_say_what_is_broken_and_what_is_missing(
         ("a.missing", "absent", "needs root"),
     ]
     assert [row.name for row in doctor_rows(["a.bad"])] == ["a.bad"]
-    with pytest.raises(ValueError, match=r"no capability is called a\.ugly"):
+    with pytest.raises(ValueError, match=r"unknown capability a\.ugly"):
         doctor_rows(["a.ugly"])
     assert os.listdir(tmp_path / "rocketbed-runs") == []
 
@@ -83,7 +83,7 @@ def test_table_and_json() -> None:
 
 def test_without_root_nothing_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with Run.begin(tmp_path, guard=False) as run:
+    with Ledger.begin(tmp_path, guard=False) as run:
         for probe in (
             doctor_probes.probe_power_cut,
             doctor_probes.probe_slow,
@@ -94,5 +94,5 @@ def test_without_root_nothing_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_pausing_needs_nothing(tmp_path: Path) -> None:
-    with Run.begin(tmp_path, guard=False) as run:
+    with Ledger.begin(tmp_path, guard=False) as run:
         assert doctor_probes.probe_pause(run).state == "works"

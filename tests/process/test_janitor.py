@@ -20,16 +20,16 @@ from rocketbed.chaos.host.janitor.processes import (
     marked,
     wait_gone,
 )
-from rocketbed.chaos.host.janitor.record import OWNER, RECORDS, Run, owner_is_dead, sweep
+from rocketbed.chaos.host.janitor.record import OWNER, RECORDS, Ledger, owner_is_dead, sweep
 
 SLEEPER = "import time\nwhile True: time.sleep(60)"
 
 HARNESS = """
 import os, subprocess, sys, time
 from pathlib import Path
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 
-run = Run.begin(Path(sys.argv[1]))
+run = Ledger.begin(Path(sys.argv[1]))
 kept = run.directory / "kept"
 run.note("directory", kept)
 kept.mkdir()
@@ -78,7 +78,7 @@ def end_harness(harness: subprocess.Popen[str]) -> None:
 
 def dead_run(root: Path) -> Path:
     """The directory of a run whose owner is gone, without a guardian."""
-    run = Run.begin(root, guard=False)
+    run = Ledger.begin(root, guard=False)
     owner = json.loads((run.directory / OWNER).read_text())
     owner["began"] -= 1
     (run.directory / OWNER).write_text(json.dumps(owner))
@@ -94,7 +94,7 @@ def gone_within(path: Path, seconds: float) -> bool:
 
 
 def test_a_run_takes_its_directory_along(tmp_path: Path) -> None:
-    with Run.begin(tmp_path, guard=False) as run:
+    with Ledger.begin(tmp_path, guard=False) as run:
         (run.directory / "file").write_text("x")
         outside = tmp_path / "outside"
         run.note("directory", outside)
@@ -106,18 +106,18 @@ def test_a_run_takes_its_directory_along(tmp_path: Path) -> None:
 
 
 def test_what_was_forgotten_stays(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         mine = tmp_path / "mine"
         mine.mkdir()
         with run.keeping("directory", mine):
             pass
-        with pytest.raises(ValueError, match="no kind of record is called mounts"):
+        with pytest.raises(ValueError, match="unknown kind of record mounts"):
             run.note("mounts", "x")
     assert mine.exists()
 
 
 def test_a_sweep_touches_dead_owners_only(tmp_path: Path) -> None:
-    with Run.begin(tmp_path, guard=False) as alive:
+    with Ledger.begin(tmp_path, guard=False) as alive:
         dead = dead_run(tmp_path)
         (tmp_path / "stranger").mkdir()
         assert owner_is_dead(dead)
@@ -142,8 +142,8 @@ def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path) -> 
 
 def test_a_recorded_process_without_a_mark_is_ended(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPER]) as child:
-        with Run.begin(tmp_path, guard=False) as run:
-            run.note_process(child.pid)
+        with Ledger.begin(tmp_path, guard=False) as run:
+            run.note("process", f"{child.pid} {began(child.pid)}")
         assert child.wait(10) == -signal.SIGKILL
         assert not is_alive(child.pid, 0)
 
@@ -155,7 +155,7 @@ def test_grandchildren_have_the_mark_too(tmp_path: Path) -> None:
         "start_new_session=True, stdout=subprocess.DEVNULL)\n"
         "print(p.pid, flush=True)\n"
     )
-    with Run.begin(tmp_path, guard=False) as run:
+    with Ledger.begin(tmp_path, guard=False) as run:
         environment = {**os.environ, **run.environment()}
         output = subprocess.run(
             [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True
@@ -169,7 +169,7 @@ def test_grandchildren_have_the_mark_too(tmp_path: Path) -> None:
 def test_what_a_marked_process_starts_without_the_mark_is_ended_too(tmp_path: Path) -> None:
     """As a container's program is by a daemon; children of others are left alone."""
     script = "env -u ROCKETBED_RUN sleep 1000 & echo $!; exec sleep 1000"
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         marked = {**os.environ, **run.environment()}
         ours = subprocess.Popen(["sh", "-c", script], env=marked, stdout=subprocess.PIPE, text=True)
         other = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
@@ -200,7 +200,7 @@ def test_a_process_that_begins_another_program_meanwhile_is_ended(
 def test_the_run_of_another_boot_is_dead_and_of_another_pid_namespace_is_not(
     tmp_path: Path,
 ) -> None:
-    with Run.begin(tmp_path, guard=False) as run:
+    with Ledger.begin(tmp_path, guard=False) as run:
         path = run.directory / OWNER
         owner = json.loads(path.read_text())
         path.write_text(json.dumps({**owner, "pid_namespace": 1, "began": 1}))
@@ -225,12 +225,12 @@ def test_the_guardian_knows_of_a_directory_that_is_being_made(tmp_path: Path) ->
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from rocketbed.chaos.host.janitor.record import Run\n"
+        "from rocketbed.chaos.host.janitor.record import Ledger\n"
         "def rename(self, other):\n"
         "    print(self, flush=True)\n"
         "    sys.stdin.read()\n"
         "Path.rename = rename\n"
-        "Run.begin(Path(sys.argv[1]))\n"
+        "Ledger.begin(Path(sys.argv[1]))\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -254,7 +254,7 @@ def test_the_guardian_cleans_up_when_the_harness_is_killed(tmp_path: Path) -> No
 
 
 def test_the_guardian_goes_when_the_run_is_over(tmp_path: Path) -> None:
-    with Run.begin(tmp_path) as run:
+    with Ledger.begin(tmp_path) as run:
         guardians = guardians_of(run.directory)
         assert len(guardians) == 1
         environment = Path(f"/proc/{guardians[0]}/environ").read_bytes()

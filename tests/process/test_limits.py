@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.process.machine.limits import (
     BLKIO,
@@ -34,8 +34,8 @@ SPINNER = (
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+def run(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         yield run
 
 
@@ -64,7 +64,7 @@ def answers(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return bool(ready) and process.stdout.read(1) == b"."
 
 
-def test_a_frozen_process_stands_still_until_the_thaw(run: Run) -> None:
+def test_a_frozen_process_stands_still_until_the_thaw(run: Ledger) -> None:
     with child(COUNTER) as process, Freezer("b1", run=run) as freezer:
         freezer.add(process.pid)
         assert freezer.pids() == [process.pid]
@@ -77,7 +77,7 @@ def test_a_frozen_process_stands_still_until_the_thaw(run: Run) -> None:
     assert not freezer.path.exists()
 
 
-def test_a_process_above_its_memory_is_killed(run: Run) -> None:
+def test_a_process_above_its_memory_is_killed(run: Ledger) -> None:
     with child(EATER) as process, MemoryLimit("b1", run=run, limit=64 << 20) as memory:
         memory.add(process.pid)
         ask(process)
@@ -85,7 +85,7 @@ def test_a_process_above_its_memory_is_killed(run: Run) -> None:
         assert memory.kills() == 1
 
 
-def test_a_tenth_of_a_cpu_takes_ten_times_as_long(run: Run) -> None:
+def test_a_tenth_of_a_cpu_takes_ten_times_as_long(run: Ledger) -> None:
     with child(SPINNER) as process, CpuLimit("b1", run=run, share=0.1) as cpu:
         cpu.add(process.pid)
         ask(process)
@@ -96,7 +96,7 @@ def test_a_tenth_of_a_cpu_takes_ten_times_as_long(run: Run) -> None:
             cpu.limit(0.0)
 
 
-def test_a_slow_disk_takes_as_long_as_its_rate_says(run: Run) -> None:
+def test_a_slow_disk_takes_as_long_as_its_rate_says(run: Ledger) -> None:
     volume = Volume.create(run.directory / "b1", run=run, size=32 << 20)
     rule = BLKIO / "blkio.throttle.write_bps_device"
 
@@ -119,7 +119,7 @@ def test_a_slow_disk_takes_as_long_as_its_rate_says(run: Run) -> None:
 def test_the_end_of_a_run_takes_limits_and_groups_along(tmp_path: Path) -> None:
     rule = BLKIO / "blkio.throttle.write_bps_device"
     with child(COUNTER) as process:
-        with Run.begin(tmp_path / "runs", guard=False) as run:
+        with Ledger.begin(tmp_path / "runs", guard=False) as run:
             volume = Volume.create(run.directory / "b1", run=run, size=16 << 20)
             DiskLimit(volume, run=run, write_bytes_per_s=1 << 20)
             freezer = Freezer("b1", run=run)

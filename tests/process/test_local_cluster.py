@@ -105,7 +105,7 @@ async def test_a_cluster_is_taken_up_again(tmp_path: Path) -> None:
                 second.launch("master")
             assert await second.close() == []
             assert [second.pid(name) for name in second.names] == [None, None]
-            with pytest.raises(ClusterError, match="master does not run"):
+            with pytest.raises(ClusterError, match="master is not running"):
                 second.kill("master")
 
 
@@ -126,7 +126,7 @@ async def test_a_member_that_hangs_is_killed_in_the_end(tmp_path: Path) -> None:
         async with LocalCluster.create(tmp_path / "c", slaves=0) as cluster:
             await cluster.start()
             cluster.pause("master")
-            with pytest.raises(ClusterError, match=r"does not serve after 0\.3 s"):
+            with pytest.raises(ClusterError, match=r"is not serving after 0\.3 s"):
                 await cluster.wait_serving("master", timeout_s=0.3)
             assert not await cluster.stop("master", timeout_s=0.2)
             assert cluster.pid("master") is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.faults import DiskFaults, DiskRule, join_environments
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.remoting.client import open_connection
@@ -30,7 +30,7 @@ DEADLINE_S = 60
 class Machine:
     """A volume, the faults of its disk, and the node that runs on it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Ledger) -> None:
         self.run = run
         self.volume = Volume.create(run.directory / "b1", run=run)
         self.faults = DiskFaults(run.directory / "faults", root=self.volume.path)
@@ -88,7 +88,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    with Run.begin(tmp_path / "runs") as run:
+    with Ledger.begin(tmp_path / "runs") as run:
         machine = Machine(run)
         yield machine
         machine.close()

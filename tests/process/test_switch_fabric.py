@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.host.janitor import record as janitor
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
@@ -46,7 +46,7 @@ NUMBERS = b"".join(struct.pack(">I", number) for number in range(100_000))
 
 @asynccontextmanager
 async def switched(mtu: int = 1500) -> AsyncIterator[SwitchFabric]:
-    with Run.begin() as run, trio.fail_after(DEADLINE_S):
+    with Ledger.begin() as run, trio.fail_after(DEADLINE_S):
         async with SwitchFabric(
             ["b1", "b2"], ["ns1"], ["producer-1"], run=run, seed="test", mtu=mtu
         ) as fabric:
@@ -287,7 +287,7 @@ async def test_a_program_runs_on_its_machine_and_dies_with_us() -> None:
 def test_nothing_is_left_when_the_harness_is_killed() -> None:
     program = """
 import sys, trio
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 
 async def main(run):
@@ -295,7 +295,7 @@ async def main(run):
         print(fabric.namespace("b1"), fabric.switch._process.pid, flush=True)
         await trio.sleep_forever()
 
-with Run.begin() as run:
+with Ledger.begin() as run:
     trio.run(main, run)
 """
     with subprocess.Popen(
@@ -313,6 +313,6 @@ with Run.begin() as run:
 
 @pytest.mark.process
 async def test_nodes_replicate_across_it(tmp_path: Path) -> None:
-    with Run.begin() as run, trio.fail_after(DEADLINE_S):
+    with Ledger.begin() as run, trio.fail_after(DEADLINE_S):
         fabric = SwitchFabric(["b1", "b2"], ["ns1"], ["producer-1"], run=run)
         await check_replication(fabric, tmp_path)

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.host import loop_device as volume_loop
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import FILLER, Volume, VolumeError, check_power_cut
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+def run(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         yield run
 
 
 @pytest.fixture
-def volume(run: Run) -> Iterator[Volume]:
+def volume(run: Ledger) -> Iterator[Volume]:
     volume = Volume.create(run.directory / "b1", run=run, size=32 << 20)
     yield volume
     volume.destroy()
@@ -112,7 +112,7 @@ def test_read_only_and_back(volume: Volume) -> None:
     volume.make_read_only()
     with pytest.raises(OSError, match="Read-only"):
         write(volume.path / "a", b"x", sync=False)
-    volume.make_writable()
+    volume_loop.mount(volume.device, volume.path, volume_loop.MS_REMOUNT)
     write(volume.path / "a", b"x", sync=False)
     with (volume.path / "a").open("wb"), pytest.raises(VolumeError, match="open for writing"):
         volume.make_read_only()
@@ -157,7 +157,7 @@ def test_a_flipped_bit_and_nothing_else(volume: Volume) -> None:
         volume.flip_bit("a", 8000)
 
 
-def test_destroy_leaves_no_mount_no_device_no_image(run: Run) -> None:
+def test_destroy_leaves_no_mount_no_device_no_image(run: Ledger) -> None:
     volume = Volume.create(run.directory / "b2", run=run, size=16 << 20)
     device = volume.device
     assert volume_loop.devices_of(volume.image) == [device]
@@ -171,7 +171,7 @@ def test_destroy_leaves_no_mount_no_device_no_image(run: Run) -> None:
 
 
 def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         volume = Volume.create(run.directory / "b1", run=run, size=16 << 20)
         path, image = volume.path, volume.image
         volume.freeze()
@@ -181,12 +181,12 @@ def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
     assert volume_loop.devices_of(image) == []
 
 
-def test_too_small_a_volume_is_refused(run: Run) -> None:
+def test_too_small_a_volume_is_refused(run: Ledger) -> None:
     with pytest.raises(VolumeError, match="needs 8388608 bytes"):
         Volume.create(run.directory / "b3", run=run, size=1)
 
 
-def test_what_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(run: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketbed.chaos.process.disk.volume.MKFS", "mkfs.nothing")
     with pytest.raises(VolumeError, match=r"mkfs\.nothing: install e2fsprogs"):
         Volume.create(run.directory / "b4", run=run)

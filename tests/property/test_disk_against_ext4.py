@@ -18,7 +18,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.outcomes import refusal
@@ -78,7 +78,7 @@ def sync_directory(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Volume]:
-    with Run.begin(tmp_path_factory.mktemp("runs")) as run:
+    with Ledger.begin(tmp_path_factory.mktemp("runs")) as run:
         volume = Volume.create(run.directory / "disk", run=run, size=VOLUME_SIZE)
         yield volume
         volume.destroy()

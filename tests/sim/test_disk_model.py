@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.incarnation import SimKilled
 from rocketbed.chaos.sim.inode import POWER_CUT_MODES, SECTOR, Inode, survivors
 from rocketbed.chaos.sim.solo import run_solo
@@ -250,8 +250,8 @@ def test_a_killed_write_ends_at_a_page() -> None:
 async def test_errors_once_and_for_ever() -> None:
     disk = SimDisk()
     file = disk.open("/a", create=True)
-    disk.inject(Fault(operation="sync"))
-    disk.inject(Fault(operation="write", path="/b*", times=None, error=errno.ENOSPC, skip=1))
+    disk.inject(SimFault(operation="sync"))
+    disk.inject(SimFault(operation="write", path="/b*", times=None, error=errno.ENOSPC, skip=1))
     file.write_at(0, b"x")
     with pytest.raises(OSError, match="Input/output error"):
         await file.sync()
@@ -262,12 +262,12 @@ async def test_errors_once_and_for_ever() -> None:
         with pytest.raises(OSError, match="No space"):
             other.write_at(0, b"x")
     assert other.read_at(0, 9) == b"first"
-    disk.inject(Fault(operation="read", path="/a"))
+    disk.inject(SimFault(operation="read", path="/a"))
     with pytest.raises(OSError, match="Input/output error"):
         file.read_at(0, 1)
     assert file.read_at(0, 1) == b"x"
     with pytest.raises(ValueError, match="unknown effect"):
-        Fault(operation="read", effect="burst")
+        SimFault(operation="read", effect="burst")
 
 
 async def test_a_failed_sync_may_mark_its_pages_clean() -> None:
@@ -275,7 +275,7 @@ async def test_a_failed_sync_may_mark_its_pages_clean() -> None:
     await durable_file(disk, data=b"old")
     file = disk.open("/a")
     file.write_at(0, b"new")
-    disk.inject(Fault(operation="sync", effect="error_clean"))
+    disk.inject(SimFault(operation="sync", effect="error_clean"))
     with pytest.raises(OSError, match="Input/output error"):
         await file.sync()
     await file.sync()
@@ -293,7 +293,7 @@ async def test_a_sync_that_lies() -> None:
     await durable_file(disk, data=b"old")
     file = disk.open("/a")
     file.write_at(0, b"new")
-    disk.inject(Fault(operation="sync", effect="lose"))
+    disk.inject(SimFault(operation="sync", effect="lose"))
     await file.sync()
     disk.power_cut("strict")
     assert disk.contents("/a") == b"old"
@@ -302,7 +302,7 @@ async def test_a_sync_that_lies() -> None:
 async def test_a_sync_that_hangs_until_it_is_released() -> None:
     disk = SimDisk()
     file = disk.open("/a", create=True)
-    disk.inject(Fault(operation="sync", effect="hang"))
+    disk.inject(SimFault(operation="sync", effect="hang"))
     done = trio.Event()
 
     async def sync() -> None:
@@ -348,7 +348,7 @@ async def test_damage_behind_the_nodes_back() -> None:
     disk.remove_name("/a")
     assert not file.has_name()
     disk.open("/b", create=True)
-    with pytest.raises(ValueError, match="behind the end"):
+    with pytest.raises(ValueError, match="beyond the end"):
         disk.flip_bit("/b", 0)
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.store.errors import PutFailed, StoreFailed
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
@@ -36,7 +36,7 @@ def test_a_reader_never_jumps_over_messages_whose_units_wait_for_space() -> None
             put(store)
         await settle(store)
         full = disks[0].inject(
-            Fault(operation="write", path=QUEUES, error=errno.ENOSPC, times=None)
+            SimFault(operation="write", path=QUEUES, error=errno.ENOSPC, times=None)
         )
         put(store)
         await trio.sleep(2)
@@ -56,7 +56,7 @@ def test_a_bad_sector_is_damage_for_the_scrub_and_no_end_for_the_node() -> None:
     image = session(put_some).image
 
     def bad(disk: SimDisk) -> None:
-        disk.inject(Fault(operation="read", path=f"{ROOT}/commitlog/{0:020d}", times=None))
+        disk.inject(SimFault(operation="read", path=f"{ROOT}/commitlog/{0:020d}", times=None))
 
     async def look(store: MessageStore) -> object:
         await store.scrubber.finished.wait()
@@ -80,7 +80,7 @@ def test_dispatch_tells_of_a_log_that_cannot_be_read_and_tries_again() -> None:
         put(store)
         store._dispatcher._ring.clear()
         store._dispatcher._lost = True
-        fault = disks[0].inject(Fault(operation="read", path=LOG, times=None))
+        fault = disks[0].inject(SimFault(operation="read", path=LOG, times=None))
         await trio.sleep(2)
         stuck = store._dispatcher.stuck
         disks[0].faults.remove(fault)
@@ -102,7 +102,7 @@ def test_the_page_cache_is_not_believed_after_a_failed_fsync(effect: str) -> Non
     async def write(store: MessageStore) -> None:
         put(store, body=b"0".ljust(1000))
         await store.flushed.wait_for(store.max_offset)
-        disks[0].inject(Fault(operation="sync", path=LOG, effect=effect))
+        disks[0].inject(SimFault(operation="sync", path=LOG, effect=effect))
         put(store, body=b"1".ljust(1000))
         await store.flushed.wait_for(store.max_offset)
 
@@ -133,7 +133,7 @@ def test_index_entries_are_whole_after_a_page_could_not_be_read() -> None:
     async def work(store: MessageStore) -> object:
         put(store, keys=("first",))
         await settle(store)
-        fault = disks[0].inject(Fault(operation="read", path=f"{ROOT}/index/*", skip=3, times=2))
+        fault = disks[0].inject(SimFault(operation="read", path=f"{ROOT}/index/*", skip=3, times=2))
         for number in range(20):
             put(store, keys=(f"a{number}", f"b{number}", f"c{number}"))
         await trio.sleep(5)
@@ -162,7 +162,7 @@ def test_a_failed_fsync_of_queues_is_not_tried_again_for_want_of_space(path: str
         put(store, keys=("k",))
         await store.dispatched.wait_for(store.max_offset)
         disks[0].inject(
-            Fault(operation="sync", path=path, effect="error_clean", error=errno.ENOSPC)
+            SimFault(operation="sync", path=path, effect="error_clean", error=errno.ENOSPC)
         )
         await settle(store)
 
@@ -178,7 +178,7 @@ def test_an_index_file_that_was_written_in_parts_is_whole_after_a_clean_stop(ski
         put(store, keys=("k",))
         await store.dispatched.wait_for(store.max_offset)
         disks[0].inject(
-            Fault(operation="write", path=f"{ROOT}/index/*", error=errno.ENOSPC, skip=skip)
+            SimFault(operation="write", path=f"{ROOT}/index/*", error=errno.ENOSPC, skip=skip)
         )
         assert not await store._checkpointer.raise_mark()
         await store.close()
@@ -201,7 +201,7 @@ def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
         put(store, body=b"before")
         await settle(store)
         third = f"{ROOT}/commitlog/{2 * store.log.segment_size:020d}"
-        disks[-1].inject(Fault(operation="write", path=third))
+        disks[-1].inject(SimFault(operation="write", path=third))
         run = store.begin()
         for number in range(6):
             run.add(

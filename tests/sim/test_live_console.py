@@ -196,7 +196,7 @@ def test_the_feed_tells_what_happened(broken: tuple[Path, RunRecord, Hands]) -> 
     for expected in (
         "kill b3", "b3 ended: kill", "over: kill b3", "b3 starts as slave", "b3 has recovered",
         "over: pause b2", "over: isolate b1", "b3 ended: powercut",
-        "b2 becomes the master in place of b1", "all faults are mended", "storm", "calm",
+        "b2 becomes the master in place of b1", "all faults are healed", "storm", "calm",
     ):  # fmt: skip
         assert expected in texts
     states = {span["kind"] for span in hands.values("span")}
@@ -211,9 +211,9 @@ def test_a_button_that_makes_no_sense_says_why(tmp_path: Path) -> None:
     async def script(hands: Hands) -> None:
         assert await hands.refusal("start", "b1") == "start b1: it runs"
         assert await hands.refusal("resume", "b1") == "resume b1: it is not paused"
-        assert await hands.refusal("heal", "b1") == "heal b1: no link of it has a fault"
+        assert await hands.refusal("heal", "b1") == "heal b1: none of its links has a fault"
         assert await hands.refusal("promote", "b1") == "promote b1: it is the master"
-        assert "nothing on a disk" in await hands.refusal("powercut", "ns1")
+        assert "no data on disk" in await hands.refusal("powercut", "ns1")
         assert "no master" in await hands.refusal("promote", "ns1")
         assert "no machine" in await hands.refusal("kill", "producer-1")
         assert "no button" in await hands.refusal("explode", "b1")
@@ -225,8 +225,8 @@ def test_a_button_that_makes_no_sense_says_why(tmp_path: Path) -> None:
         assert await hands.refusal("cut", "b2") == "cut b2: it is cut off"
         await hands.press("end", "")
         await until(hands.conductor, lambda phase: phase != "storm")
-        assert "the storm is over" in await hands.refusal("kill", "b2")
-        assert "the storm is over" in await hands.refusal("end", "")
+        assert "the fault phase is over" in await hands.refusal("kill", "b2")
+        assert "the fault phase is over" in await hands.refusal("end", "")
 
     record, hands = run(tmp_path / "run", script)
     assert len(hands.session().steps) == 2

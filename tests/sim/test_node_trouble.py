@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.store.errors import StoreFailed
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
@@ -73,7 +73,7 @@ def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
             nursery.start_soon(pull)
             await trio.sleep(1)
             session.world.disk.inject(  # type: ignore[attr-defined]
-                Fault(operation="read", path=f"{STORE}/consumequeue/T/*")
+                SimFault(operation="read", path=f"{STORE}/consumequeue/T/*")
             )
             assert (await session.send(body=b"second")).code == 0
         after = await session.pull(offset=1)
@@ -102,12 +102,12 @@ def test_nothing_is_promised_once_a_sync_of_the_log_has_failed() -> None:
 
     async def scenario(session: Session) -> None:
         disk = session.world.disk
-        slow = Fault(operation="sync", path="*rocketbed.ckpt*", effect="delay", seconds=30.0)
+        slow = SimFault(operation="sync", path="*rocketbed.ckpt*", effect="delay", seconds=30.0)
         disk.inject(slow)  # type: ignore[attr-defined]
         assert (await session.send(body=b"first")).code == 0
         while not slow.fired:  # noqa: ASYNC110
             await trio.sleep(0.1)
-        broken = Fault(operation="sync", path=f"{STORE}/commitlog/*")
+        broken = SimFault(operation="sync", path=f"{STORE}/commitlog/*")
         disk.inject(broken)  # type: ignore[attr-defined]
         assert (await session.send(body=b"second")).code == 0
         ended.append(await send_until_refused(session))

@@ -63,14 +63,14 @@ def test_another_way_is_told_with_its_place(outcome: Outcome) -> None:
     changed = replace(replay, plan=other, versions={**replay.versions, "trio": "0.1"})
     replayed = run_replay(changed)
     assert replayed.same_digest is False
-    assert "it parted from the first run after event" in replayed.note
+    assert "it diverged from the first run after event" in replayed.note
     assert "of this run is (" in replayed.note
     assert "trio was 0.1 and is" in replayed.note
 
 
 def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
     path = tmp_path / "x.rbx"
-    with pytest.raises(ScenarioError, match="no replay file can be read there"):
+    with pytest.raises(ScenarioError, match="cannot read the replay file"):
         load_replay(path)
     save_replay(Replay.of(outcome), path)
     row = json.loads(path.read_text(encoding="utf-8"))
@@ -81,15 +81,15 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
             load_replay(path)
         return str(raised.value)
 
-    assert "this is no replay file of rocketbed" in refused({**row, "kind": "x"})
-    assert "this is no replay file of rocketbed" in refused([])
+    assert "not a rocketbed replay file" in refused({**row, "kind": "x"})
+    assert "not a rocketbed replay file" in refused([])
     later = refused({**row, "format": 3, "versions": {"rocketbed": "9.1"}})
     assert "written by rocketbed 9.1 in format 3, and this rocketbed" in later
     assert "the replay file is damaged" in refused({**row, "plan": {}})
     assert "the replay file is damaged" in refused({**row, "taken": {"x": 1}})
     test = {"node": "test_a.py::test_b[sim-1]", "left_out": [2], "storms": {"1": ["at 1s heal"]}}
     of_a_test = refused({**row, "test": test})
-    assert "this is the file of a test: pytest test_a.py::test_b --rb-replay" in of_a_test
+    assert "this file belongs to a test; use pytest test_a.py::test_b --rb-replay" in of_a_test
     read = read_replay(path)
     assert read.test is not None
     assert (read.test.left_out, read.test.storms) == ((2,), {1: ("at 1s heal",)})
@@ -100,7 +100,7 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
         {**row, "plan": {**row["plan"], "steps": ["at 1s kil b1"]}}
     )
     path.write_text(json.dumps(row)[:-40], encoding="utf-8")
-    with pytest.raises(ScenarioError, match="no replay file can be read there"):
+    with pytest.raises(ScenarioError, match="cannot read the replay file"):
         load_replay(path)
 
 
@@ -125,7 +125,7 @@ def test_a_finding_is_shrunk_to_the_step_that_makes_it(tmp_path: Path) -> None:
 
 
 def test_a_run_without_findings_is_not_shrunk(outcome: Outcome) -> None:
-    with pytest.raises(ScenarioError, match="no finding to shrink by"):
+    with pytest.raises(ScenarioError, match="no finding to shrink"):
         shrink(outcome)
 
 
@@ -149,7 +149,7 @@ def test_a_corpus_keeps_what_was_new(outcome: Outcome, tmp_path: Path) -> None:
     assert (varied.seed, varied.shape.brokers) == (5, 1)
     assert again.plan(generate(5)) == varied
     (tmp_path / "corpus" / "bad.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="no plan of a corpus"):
+    with pytest.raises(ScenarioError, match="not a corpus plan"):
         Corpus(tmp_path / "corpus")
 
 

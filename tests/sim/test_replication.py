@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.errors import LogDiverged, MasterBehind, SegmentMismatch
@@ -233,7 +233,7 @@ def test_a_sync_flush_slave_acknowledges_only_what_is_on_disk() -> None:
         slave = group.start("slave", flushes=True)
         group.simulation.run(1)
         disk = group.simulation.process("slave").disk
-        disk.inject(Fault(operation="sync", effect="hang"))
+        disk.inject(SimFault(operation="sync", effect="hang"))
         group.append(text(0, 5000))
         group.simulation.run(3)
         assert slave.log.written.value == 5000

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_session import ROOT, pull, put, session, settings, settle
@@ -125,7 +125,7 @@ def test_dispatch_waits_for_space_and_goes_on() -> None:
         await settle(store)
         disk = disks[0]
         queues = f"{ROOT}/consumequeue/Other/*"
-        full = disk.inject(Fault(operation="write", path=queues, error=errno.ENOSPC, times=None))
+        full = disk.inject(SimFault(operation="write", path=queues, error=errno.ENOSPC, times=None))
         for number in range(40):
             put(store, "Other", body=b"%d" % number)
         await trio.sleep(3)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.store import recovery
 from rocketbed.node.store.errors import (
     BadStoreDirectory,
@@ -302,7 +302,7 @@ def test_t10_a_failed_fsync_stops_the_store_and_leaves_abort() -> None:
 
     def fail(disk: SimDisk) -> None:
         disk.inject(
-            Fault(operation="sync", path=f"{ROOT}/commitlog/*", error=errno.EIO, times=None)
+            SimFault(operation="sync", path=f"{ROOT}/commitlog/*", error=errno.EIO, times=None)
         )
 
     with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):

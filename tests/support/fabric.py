@@ -9,7 +9,7 @@ import trio
 from rocketbed import Message, Producer, Sent
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.machine.plain import PlainMachine
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.trial.api import LinkState, Sample
 from rocketbed.world.api import Listener, Stream
@@ -99,7 +99,7 @@ async def check_replication(fabric: Fabric, directory: Path) -> None:
 @asynccontextmanager
 async def replicating(fabric: Fabric, directory: Path) -> AsyncIterator[ProcessBackend]:
     """The cluster, once the slave follows."""
-    machines = {name: Machine(directory / name, name) for name in NODES}
+    machines = {name: PlainMachine(directory / name, name) for name in NODES}
     for name in NODES:
         (directory / name).mkdir()
     with HistoryWriter(directory / "history", lambda: 0) as history:

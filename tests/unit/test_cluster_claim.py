@@ -30,7 +30,7 @@ def is_free(directory: Path) -> bool:
 
 def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     with claimed(tmp_path):
-        refused = pytest.raises(ClusterError, match="another command is at work on the cluster of")
+        refused = pytest.raises(ClusterError, match="another command is using the cluster in")
         with refused, claimed(tmp_path):
             raise AssertionError("both hold it")
         with claimed(tmp_path / "other", make=True):
@@ -116,8 +116,8 @@ def test_commands_refuse_beside_another(
     with claimed(tmp_path):
         assert main(["cluster", *words, "--dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        f"rocketbed: another command is at work on the cluster of {tmp_path}: "
-        "let it end first, or interrupt it\n"
+        f"rocketbed: another command is using the cluster in {tmp_path}: "
+        "wait for it to finish, or interrupt it\n"
     )
     assert list(tmp_path.iterdir()) == []
 

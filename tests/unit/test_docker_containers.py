@@ -14,8 +14,8 @@ from rocketbed.chaos.cluster.docker.member import ContainerMember
 from rocketbed.chaos.cluster.plan import (
     FILE,
     ClusterError,
+    ClusterMember,
     ClusterPlan,
-    Member,
     make_plan,
     read_plan,
 )
@@ -23,7 +23,7 @@ from rocketbed.chaos.docker.client import LABEL, Daemon
 from rocketbed.chaos.docker.container import Container, Spec
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.network import has_network, make_network
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.cli.main import main
 from tests.support.docker_api import FakeApi, daemon_of, free_ranges, refused
 
@@ -36,13 +36,13 @@ def api() -> Iterator[FakeApi]:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[Run]:
-    with Run.begin(tmp_path / "runs", guard=False) as run:
+def keeper(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.begin(tmp_path / "runs", guard=False) as run:
         yield run
 
 
 @pytest.fixture
-def container(api: FakeApi, keeper: Run, tmp_path: Path) -> Container:
+def container(api: FakeApi, keeper: Ledger, tmp_path: Path) -> Container:
     spec = Spec(image="image", command=["node"], network="none", directory=tmp_path)
     return Container(daemon_of(api), keeper, "b1", spec)
 
@@ -177,7 +177,7 @@ def test_networks_whose_names_contain_ours_are_others(api: FakeApi) -> None:
 def member(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerMember:
     monkeypatch.setattr(members, "ready_image", lambda daemon: "image")
     monkeypatch.setattr(members, "give", lambda directory: None)
-    slave = Member(name="slave-1", port=1, broker_id=1)
+    slave = ClusterMember(name="slave-1", port=1, broker_id=1)
     return ContainerMember(daemon_of(api), "bed", slave, ["node"], tmp_path / "slave-1", {})
 
 
@@ -314,12 +314,12 @@ def test_a_directory_with_a_cluster_of_processes_gets_no_containers(
     make_plan(slaves=0).save(tmp_path)
     before = (tmp_path / FILE).read_text()
     assert main(["cluster", "up", "--docker", "--dir", str(tmp_path)]) == 1
-    assert "is one of processes: take another --dir" in capsys.readouterr().err
+    assert "runs as processes: choose another --dir" in capsys.readouterr().err
     assert (tmp_path / FILE).read_text() == before
 
 
 def test_a_cluster_whose_daemon_is_gone_says_so(tmp_path: Path) -> None:
-    plan = ClusterPlan(members=(Member(name="nameserver", port=1),), subnet="10.5.0.0/24")
+    plan = ClusterPlan(members=(ClusterMember(name="nameserver", port=1),), subnet="10.5.0.0/24")
     replace(plan, daemon=f"unix://{tmp_path}/socket").save(tmp_path)
     with pytest.raises(DockerError, match=f"no Docker daemon runs at {tmp_path}/socket.*delete"):
         DockerCluster.load(tmp_path)

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import choice as fabrics
 from rocketbed.chaos.process.network.choice import Net, make_fabric
 from rocketbed.chaos.scenario.library import load_scenario
@@ -28,7 +28,7 @@ def test_the_best_network_that_can_be_had(
     monkeypatch: pytest.MonkeyPatch, net: Net, missing: str | None, expected: str
 ) -> None:
     monkeypatch.setattr(fabrics, "missing_for_switch", lambda: missing)
-    with Run.begin(guard=False) as run:
+    with Ledger.begin(guard=False) as run:
         fabric = make_fabric(net, PLAN, run)
         assert fabric.name == expected
         assert (fabric.lacks("net.cut") is None) == (expected != "plain")
@@ -37,4 +37,4 @@ def test_the_best_network_that_can_be_had(
 def test_a_switch_that_cannot_be_had_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BackendError, match="needs root"):
-        make_fabric("switch", PLAN, cast(Run, None))
+        make_fabric("switch", PLAN, cast(Ledger, None))

@@ -154,7 +154,7 @@ def test_an_image_is_pulled_when_it_is_not_there() -> None:
 
 
 def test_an_image_that_cannot_be_had_is_named_with_the_reason() -> None:
-    reason = r"unix:///here has no image c and cannot pull it \(pull access denied\); give it one"
+    reason = r"unix:///here has no image c and cannot pull it \(pull access denied\); provide it"
     with pytest.raises(DockerError, match=reason):
         pulled_image(daemon_with(Hub()), "c")
 
@@ -247,7 +247,7 @@ def test_targets_of_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert cast(list[str], found) == ["registry:5000/a:b", "5.5.0", "5.5.0"]
     for text in ("image:", "image", "kafka:3"):
-        with pytest.raises(ScenarioError, match=r"is no target: .*image:NAME"):
+        with pytest.raises(ScenarioError, match=r"is not a target: .*image:NAME"):
             ready_target(daemon, text)
 
     def missing(version: str) -> Installation:

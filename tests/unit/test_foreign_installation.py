@@ -86,7 +86,7 @@ def test_a_missing_tool_is_named(tools: Path, missing: str) -> None:
 
 @pytest.mark.parametrize("version", ["latest", "../5.3.3", "5.3", ""])
 def test_what_is_no_version_is_not_looked_for(tools: Path, version: str) -> None:
-    with pytest.raises(InstallationError, match="is no version of RocketMQ"):
+    with pytest.raises(InstallationError, match="is not a version of RocketMQ"):
         install(version)
 
 
@@ -105,7 +105,7 @@ def test_targets(tools: Path, tmp_path: Path) -> None:
         assert foreign_host(text).installation.version == "5.5.0"
     assert foreign_host("rocketmq:5.3.3", "controller").mode == "controller"
     for text in ("kafka:3", "rocketmq", "rocketmq:", str(tmp_path / "nowhere")):
-        with pytest.raises(ScenarioError, match="is no target"):
+        with pytest.raises(ScenarioError, match="is not a target"):
             foreign_host(text)
 
 
@@ -137,4 +137,4 @@ def test_the_command_line_says_what_is_missing_before_it_begins(
     assert main(run) == 64
     assert "add --backend process" in capsys.readouterr().err
     assert main([*run[:-1], "kafka", "--backend", "process"]) == 64
-    assert "'kafka' is no target" in capsys.readouterr().err
+    assert "'kafka' is not a target" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from rocketbed.chaos.foreign.installation import Installation
 from rocketbed.chaos.foreign.rocketmq import GET_BROKER_EPOCH_CACHE, Mode, RocketMQSoftware
 from rocketbed.chaos.foreign.settings import CONTROLLER_PORT, SMALL
 from rocketbed.chaos.foreign.target import ForeignHost
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker, size_at_most
 from rocketbed.chaos.scenario.library import load_scenario
@@ -187,7 +187,7 @@ async def test_an_election_is_the_controllers_word_and_the_masters_begin() -> No
 def test_a_proxy_has_no_place_for_rocketmq() -> None:
     host = ForeignHost(INSTALLATION)
     plan = load_scenario("sync-failover").plan(1, "process")
-    with Run.begin(guard=False) as run:
+    with Ledger.begin(guard=False) as run:
         assert host.fabric("plain", plan, run).name == "plain"
         with pytest.raises(BackendError, match="choose --net switch"):
             host.fabric("proxy", plan, run)

@@ -12,7 +12,7 @@ import pytest
 from rocketbed.chaos.host.janitor import docker as janitor_docker
 from rocketbed.chaos.host.janitor.cleaners import remove_container, remove_docker_network
 from rocketbed.chaos.host.janitor.docker import docker_record
-from rocketbed.chaos.host.janitor.record import Run, clean
+from rocketbed.chaos.host.janitor.record import Ledger, clean
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -83,7 +83,7 @@ def test_what_stays_busy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_nonsense_is_an_error_that_a_sweep_survives(tmp_path: Path) -> None:
-    with daemon(tmp_path / "socket", 0), Run.begin(tmp_path / "runs", guard=False) as run:
+    with daemon(tmp_path / "socket", 0), Ledger.begin(tmp_path / "runs", guard=False) as run:
         (tmp_path / "file").touch()
         run.note("file", tmp_path / "file")
         run.note("container", record(tmp_path / "socket"))
@@ -99,7 +99,7 @@ def test_a_private_daemon_that_is_gone_took_all_along(tmp_path: Path) -> None:
 
 def test_another_daemon_that_is_down_may_be_back_with_what_it_had(tmp_path: Path) -> None:
     """Its record stays, and a later sweep does what this one could not."""
-    run = Run.begin(tmp_path / "runs", guard=False)
+    run = Ledger.begin(tmp_path / "runs", guard=False)
     run.note("container", record(tmp_path / "socket"))
     assert len(run.close().left) == 1
     with daemon(tmp_path / "socket", 204) as asked:

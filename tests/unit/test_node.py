@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.faults import Fault
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.config.node_config import make_config, settings_from_options
 from rocketbed.node.node import NodeError, run_node
@@ -110,7 +110,7 @@ def test_a_failed_fsync_ends_the_node_and_leaves_abort() -> None:
                 assert first.code == 0
                 disk = world.disk
                 assert isinstance(disk, SimDisk)
-                disk.faults.append(Fault(operation="sync", path="*commitlog*", times=None))
+                disk.faults.append(SimFault(operation="sync", path="*commitlog*", times=None))
                 with pytest.raises(ConnectionLost):
                     await connection.request(request(310, send_fields(), b"doubtful"))
                 await ended.wait()

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.plain import Machine
+from rocketbed.chaos.process.machine.plain import PlainMachine
 from rocketbed.chaos.process.network.fabric import PlainFabric
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.world.api import World
@@ -102,7 +102,7 @@ class Fabric(PlainFabric):
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:
-    machines = {name: Machine(tmp_path / name, name) for name in ("b1", "b2")}
+    machines = {name: PlainMachine(tmp_path / name, name) for name in ("b1", "b2")}
     fabric = Fabric(["b1", "b2"], ["n1"])
     with HistoryWriter(tmp_path / "history", lambda: 0) as history:
         made = Backend(fabric, machines, ["n1"], history, tmp_path / "nodes", 0)
@@ -170,7 +170,7 @@ async def test_who_ends_by_itself_has_a_reason_and_who_is_killed_has_none(
         assert (backend.state("b1"), backend.end_reason("b1")) == ("running", "")
 
 
-class Cut(Machine):
+class Cut(PlainMachine):
     """One whose power can be cut, without any effect."""
 
     def power_cut(self) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from rocketbed.chaos.checkers import loss_checks as loss
 from rocketbed.chaos.host import scratch
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.hunt.runner import Options, Outcome, explain, is_full, run_many, run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.trial.api import BackendError
@@ -97,7 +97,7 @@ def test_a_process_that_is_killed_is_told_apart(places: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     outcome = run_plan(PLAN, Options(before=die))
-    assert "ended with code -9" in outcome.error
+    assert "exited with code -9" in outcome.error
     assert list(places.iterdir()) == []
 
 
@@ -211,7 +211,7 @@ def test_a_crashing_check_is_no_pass(places: Path) -> None:
 def test_places_are_on_record_before_they_are_made(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run.begin(places / "runs", guard=False)
+    run = Ledger.begin(places / "runs", guard=False)
     monkeypatch.setattr(scratch, "keeper", lambda: run)
     made, removed = scratch.Scratch(), scratch.Scratch()
     removed.remove()
@@ -224,7 +224,7 @@ def test_explanations_look_into_groups() -> None:
     group = BaseExceptionGroup("", [ValueError("x"), BaseExceptionGroup("", [full])])
     assert is_full(group)
     assert explain(group) == (
-        "no space left where the harness writes (/run/file): make room, run again"
+        "no space left where the harness writes (/run/file): free some space and run again"
     )
     assert explain(BaseExceptionGroup("", [BackendError("why")])) == "why"
     assert not is_full(ValueError())

@@ -19,8 +19,8 @@ from rocketbed.chaos.cluster.plan import (
     FILE,
     NAMESERVER,
     ClusterError,
+    ClusterMember,
     ClusterPlan,
-    Member,
     node_names,
 )
 from rocketbed.chaos.cluster.settings import CONFIG
@@ -74,7 +74,7 @@ class DockerCluster(LocalCluster):
         """
         directory = directory.resolve()
         if (directory / FILE).exists():
-            raise ClusterError(f"{directory} has a cluster already")
+            raise ClusterError(f"{directory} already holds a cluster")
         if port and not is_free(port):
             raise ClusterError(f"port {port} is in use: choose another --port, or 0 for none")
         names = node_names(slaves)
@@ -104,9 +104,9 @@ class DockerCluster(LocalCluster):
         settings: Mapping[str, str] | None,
     ) -> ClusterPlan:
         hosts, slaves = network.hosts, len(names) - 1
-        members = [Member(name=NAMESERVER, port=NAMESERVER_PORT, host=hosts[0])]
+        members = [ClusterMember(name=NAMESERVER, port=NAMESERVER_PORT, host=hosts[0])]
         members += [
-            Member(name=name, port=NODE_PORT, broker_id=number, host=hosts[1 + number])
+            ClusterMember(name=name, port=NODE_PORT, broker_id=number, host=hosts[1 + number])
             for number, name in enumerate(names)
         ]
         return ClusterPlan(
@@ -165,7 +165,7 @@ class DockerCluster(LocalCluster):
         take_away(self._daemon, self._name)
         return killed
 
-    def _make_process(self, member: Member) -> ContainerMember:
+    def _make_process(self, member: ClusterMember) -> ContainerMember:
         ports = {}
         if not member.is_node and self.plan.published:
             ports = {member.port: (HOST, self.plan.published)}
@@ -178,7 +178,7 @@ class DockerCluster(LocalCluster):
             ports,
         )
 
-    def _command(self, member: Member) -> list[str]:
+    def _command(self, member: ClusterMember) -> list[str]:
         return [PYTHON, *super()._command(member)[1:]]
 
 

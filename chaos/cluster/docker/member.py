@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.cluster.plan import Member
+from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.docker.backend import MEMORY, USER, give
 from rocketbed.chaos.docker.client import Daemon, asking, call
 from rocketbed.chaos.docker.container import SHELL, Spec, create, posix_code, remove
@@ -25,7 +25,7 @@ class ContainerMember:
         self,
         daemon: Daemon,
         cluster: str,
-        member: Member,
+        member: ClusterMember,
         command: list[str],
         directory: Path,
         ports: Mapping[int, tuple[str, int]],
@@ -77,7 +77,7 @@ class ContainerMember:
         return self.pid() or 0
 
     def pid(self) -> int | None:
-        """Of the container's init, on this system."""
+        """Host pid of the container's init process."""
         state = self._state()
         return int(state["Pid"]) if state is not None and state["Running"] else None
 
@@ -133,7 +133,7 @@ class ContainerMember:
     def _state(self) -> dict[str, Any] | None:
         import docker.errors
 
-        with asking(f"{self._member.name} cannot be looked at"):
+        with asking(f"{self._member.name} cannot be inspected"):
             try:
                 state: dict[str, Any] = self._daemon.api.inspect_container(self._full)["State"]
             except docker.errors.NotFound:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import ProbeResult, broken, works
 from rocketbed.chaos.process.disk.faults import DiskFaults, DiskRule, join_environments
 from rocketbed.chaos.process.disk.strace import StraceFaults
@@ -43,7 +43,7 @@ while sys.stdin.readline():
         pass
     print(answer, time.time(), time.monotonic() - began, flush=True)
 """
-"""Writes, syncs, may work for so many CPU seconds; answers with errno, wall time, duration."""
+"""Writes, syncs, optionally burns CPU seconds; answers with errno, wall time, duration."""
 
 
 class Missing(Exception):
@@ -71,7 +71,7 @@ class Echo:
 
 
 @contextmanager
-def echo(run: Run, file: Path, *arguments: str, **extra: Mapping[str, str]) -> Iterator[Echo]:
+def echo(run: Ledger, file: Path, *arguments: str, **extra: Mapping[str, str]) -> Iterator[Echo]:
     """An `Echo` on a file; `environment` is added to its own."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", ECHO, str(file), *arguments],
@@ -87,7 +87,7 @@ def echo(run: Run, file: Path, *arguments: str, **extra: Mapping[str, str]) -> I
 
 
 @contextmanager
-def volume(run: Run, name: str) -> Iterator[Volume]:
+def volume(run: Ledger, name: str) -> Iterator[Volume]:
     """A small volume. Raises `Missing`."""
     need_root()
     if not os.path.exists("/dev/loop-control"):
@@ -114,7 +114,7 @@ def need_group(controller: str) -> None:
         raise Missing(f"no {controller} controller of control groups version 1")
 
 
-def probe_power_cut(run: Run) -> ProbeResult:
+def probe_power_cut(run: Ledger) -> ProbeResult:
     """Loop device, ext4, shutdown ioctl."""
     with volume(run, "cut") as disk:
         wrong = check_power_cut(disk)
@@ -127,7 +127,7 @@ def probe_power_cut(run: Run) -> ProbeResult:
     )
 
 
-def probe_full(run: Run) -> ProbeResult:
+def probe_full(run: Ledger) -> ProbeResult:
     with volume(run, "full") as disk:
         disk.fill()
         with echo(run, disk.path / "file") as process:
@@ -139,7 +139,7 @@ def probe_full(run: Run) -> ProbeResult:
     return works("a filler file takes all space")
 
 
-def probe_read_only(run: Run) -> ProbeResult:
+def probe_read_only(run: Ledger) -> ProbeResult:
     """The file system turns read-only under an open file."""
     with volume(run, "readonly") as disk, echo(run, disk.path / "file") as process:
         before = process.ask()
@@ -150,7 +150,7 @@ def probe_read_only(run: Run) -> ProbeResult:
     return works("writes fail with EROFS")
 
 
-def probe_disk_freeze(run: Run) -> ProbeResult:
+def probe_disk_freeze(run: Ledger) -> ProbeResult:
     """Writes hang while the file system is frozen."""
     with volume(run, "freeze") as disk, echo(run, disk.path / "file") as process:
         process.ask()
@@ -165,7 +165,7 @@ def probe_disk_freeze(run: Run) -> ProbeResult:
     return works("writes wait for the thaw")
 
 
-def probe_slow(run: Run) -> ProbeResult:
+def probe_slow(run: Ledger) -> ProbeResult:
     need_root()
     if not (limits.BLKIO / "blkio.throttle.write_bps_device").exists():
         raise Missing("no blkio controller of control groups version 1")
@@ -187,7 +187,7 @@ def _synced_write(path: Path, size: int) -> float:
     return time.monotonic() - began
 
 
-def probe_preload(run: Run) -> ProbeResult:
+def probe_preload(run: Ledger) -> ProbeResult:
     """A failing sync in a child, and the trace of the good one."""
     if shutil.which("gcc") is None and shutil.which("cc") is None:
         raise Missing("no C compiler; install gcc and libc6-dev")
@@ -208,7 +208,7 @@ def probe_preload(run: Run) -> ProbeResult:
     return works("a library inside the process fails syncs and traces them")
 
 
-def probe_strace(run: Run) -> ProbeResult:
+def probe_strace(run: Ledger) -> ProbeResult:
     """A failing sync in a running child."""
     if shutil.which("strace") is None:
         raise Missing("no strace; install it")
@@ -227,7 +227,7 @@ def probe_strace(run: Run) -> ProbeResult:
     return works("attaches to a running process")
 
 
-def probe_clock(run: Run) -> ProbeResult:
+def probe_clock(run: Ledger) -> ProbeResult:
     try:
         find_library()
     except ClockFaultError as exc:
@@ -244,7 +244,7 @@ def probe_clock(run: Run) -> ProbeResult:
     return works("libfaketime; timers are left alone")
 
 
-def probe_pause(run: Run) -> ProbeResult:
+def probe_pause(run: Ledger) -> ProbeResult:
     """SIGSTOP and SIGCONT."""
     with echo(run, _own_directory(run, "pause") / "file") as process:
         process.ask()
@@ -257,7 +257,7 @@ def probe_pause(run: Run) -> ProbeResult:
     return works("SIGSTOP and SIGCONT")
 
 
-def probe_freezer(run: Run) -> ProbeResult:
+def probe_freezer(run: Ledger) -> ProbeResult:
     """The freezer of control groups."""
     need_group("freezer")
     with (
@@ -275,7 +275,7 @@ def probe_freezer(run: Run) -> ProbeResult:
     return works("freezer of control groups version 1")
 
 
-def probe_memory(run: Run) -> ProbeResult:
+def probe_memory(run: Ledger) -> ProbeResult:
     """A process above its limit is killed."""
     need_group("memory")
     program = "import sys; sys.stdin.readline(); held = b'x' * (128 << 20)"
@@ -294,7 +294,7 @@ def probe_memory(run: Run) -> ProbeResult:
     return works("memory of control groups version 1; the kernel kills above the limit")
 
 
-def probe_cpu(run: Run) -> ProbeResult:
+def probe_cpu(run: Ledger) -> ProbeResult:
     need_group("cpu")
     with (
         limits.CpuLimit("doctor", run=run, share=0.2) as cpu,
@@ -307,7 +307,7 @@ def probe_cpu(run: Run) -> ProbeResult:
     return works("quota of control groups version 1")
 
 
-def _own_directory(run: Run, name: str) -> Path:
+def _own_directory(run: Ledger, name: str) -> Path:
     directory = run.directory / f"doctor-{name}"
     directory.mkdir()
     return directory

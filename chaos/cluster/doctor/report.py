@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from rocketbed.chaos.cluster.doctor import probes
 from rocketbed.chaos.docker.probe import probe_docker
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import Capability, ProbeResult, absent, broken
 from rocketbed.chaos.process.network import probes as network
 
-ProbeFunction = Callable[[Run], ProbeResult]
+ProbeFunction = Callable[[Ledger], ProbeResult]
 SIDE_BY_SIDE: Final = 6
 
 
@@ -58,11 +58,9 @@ def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
     """
     wanted = [probe.name for probe in PROBES] if names is None else list(names)
     if unknown := [name for name in wanted if name not in {probe.name for probe in PROBES}]:
-        raise ValueError(
-            f"no capability is called {unknown[0]}; `rocketbed chaos doctor` lists all"
-        )
+        raise ValueError(f"unknown capability {unknown[0]}; `rocketbed chaos doctor` lists all")
     chosen = [probe for probe in PROBES if probe.name in wanted]
-    with Run.begin() as run, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    with Ledger.begin() as run, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         return list(pool.map(partial(_examine, run), chosen))
 
 
@@ -78,7 +76,7 @@ def render_json(rows: Sequence[Capability]) -> str:
     return json.dumps([row.as_json() for row in rows], indent=2)
 
 
-def _examine(run: Run, probe: Probe) -> Capability:
+def _examine(run: Ledger, probe: Probe) -> Capability:
     began = time.monotonic()
     try:
         result = probe.function(run)

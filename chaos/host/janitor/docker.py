@@ -52,7 +52,9 @@ def _delete(socket_path: Path, path: str) -> int:
         connection.request("DELETE", path)
         return int(connection.getresponse().status)
     except http.client.HTTPException as error:
-        raise OSError(f"the Docker daemon at {socket_path} answers nonsense: {error!r}") from error
+        raise OSError(
+            f"the Docker daemon at {socket_path} sent an invalid response: {error!r}"
+        ) from error
     finally:
         connection.close()
 

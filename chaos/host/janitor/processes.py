@@ -78,7 +78,7 @@ def kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
 
 
 def wait_gone(pids: list[int], seconds: float) -> list[int]:
-    """Wait until processes have ended; those that have not after so many seconds."""
+    """Wait for processes to end; returns those still alive at the timeout (seconds)."""
     until = time.monotonic() + seconds
     left = []
     for pid in pids:
@@ -135,6 +135,6 @@ def _begins_a_program(pid: int) -> bool:
 
 
 def _fields(pid: int) -> list[str]:
-    """Of `/proc/<pid>/stat`, what stands behind the name: state first."""
+    """The fields of `/proc/<pid>/stat` after the name, the state first."""
     text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()

@@ -58,10 +58,10 @@ class Swept:
     """What could not be removed, with the reason; its record stays for the next sweep."""
 
 
-class Run:
+class Ledger:
     """One run of a harness: a directory of its own, and records of what it makes.
 
-        with Run.begin() as run:
+        with Ledger.begin() as run:
             with run.keeping("cgroup", path): ...
 
     At the end everything still on record is taken away, with the directory.
@@ -108,14 +108,10 @@ class Run:
         `cgroup` (a path), `throttle` (major:minor), `netns` (a name), `directory`, `file`.
         """
         if kind not in REMOVERS:
-            raise ValueError(f"no kind of record is called {kind}; there are {', '.join(REMOVERS)}")
+            raise ValueError(f"unknown kind of record {kind}; one of {', '.join(REMOVERS)}")
         number = next(self._numbers)
         self._write({"number": number, "kind": kind, "value": str(value)})
         return number
-
-    def note_process(self, pid: int) -> int:
-        """Put a child on record that does not have the mark in its environment."""
-        return self.note("process", f"{pid} {began(pid)}")
 
     def forget(self, number: int) -> None:
         """The thing is gone. After the end of the run it is off the record anyway."""
@@ -190,10 +186,13 @@ def clean(directory: Path) -> Swept:
     except OSError:
         return swept
     try:
+        # The owner, its guardian and a sweep may all come here; who waited finds nothing left.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (directory / RECORDS).exists():
             return swept
         rows = _open_records(directory / RECORDS)
+        # Processes first: they keep mounts and control groups busy. Then the newest first, since
+        # a mount needs its loop device, and that its file.
         _end_processes(directory.name, rows, swept)
         for number, kind, value in reversed(rows):
             try:
@@ -202,6 +201,8 @@ def clean(directory: Path) -> Swept:
             except (OSError, ValueError) as error:
                 swept.left.append(f"{kind} {value}: {error}")
             else:
+                # After the removal: killed in between, a second try finds nothing, and that is
+                # harmless. The other order would leave it for good.
                 os.write(lock, json.dumps({"gone": number}).encode() + b"\n")
         if not swept.left:
             _remove_tree(directory, swept)
@@ -213,6 +214,7 @@ def clean(directory: Path) -> Swept:
 def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) -> None:
     """Wake, kill and wait for everything that belongs to a run."""
     killed: list[int] = []
+    # A process in a frozen control group does not die of SIGKILL until it is thawed.
     for _, kind, value in rows:
         with suppress(OSError, ValueError):
             wake(kind, value)

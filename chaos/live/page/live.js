@@ -72,7 +72,7 @@ function drawHead(run) {
   text("phase", phase.name);
   byId("phase").className = `pill ${phase.name.replace(/\s/g, "-")}`;
   text("clock", `${Math.floor(since / 60)}:${String(Math.floor(since % 60)).padStart(2, "0")}`);
-  const storm = phase.name === "storm" ? "" : "there is no storm now";
+  const storm = phase.name === "storm" ? "" : "only in the fault phase";
   for (const id of ["heal-all", "end"]) {
     byId(id).hidden = run.mode !== "run";
     able(byId(id), storm);
@@ -160,7 +160,7 @@ function end() {
   if (byId("end").getAttribute("aria-disabled") === "true") return note(byId("end").title, true);
   if (now - sure > SURE_MS) {
     sure = now;
-    return note("Press again to end the storm: all is mended, read and judged", true);
+    return note("Press again to end the faults: everything is healed, read back and checked", true);
   }
   sure = 0;
   press("end");

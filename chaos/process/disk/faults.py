@@ -184,14 +184,14 @@ def build_shim(directory: Path | None = None) -> Path:
     directory = directory or Path(tempfile.gettempdir()) / f"rocketbed-build-{os.geteuid()}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_uid != os.geteuid():
-        raise DiskFaultError(f"{directory} belongs to somebody else; remove it")
+        raise DiskFaultError(f"{directory} is owned by another user; remove it")
     source = SOURCE.read_bytes() + INCLUDED.read_bytes()
     library = directory / f"shim-{hashlib.sha256(source).hexdigest()[:16]}.so"
     if library.exists():
         return library
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise DiskFaultError("no C compiler for the disk faults; install gcc and libc6-dev")
+        raise DiskFaultError("disk faults need a C compiler; install gcc and libc6-dev")
     temporary = library.with_suffix(f".{os.getpid()}.tmp")
     command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(temporary), str(SOURCE)]
     command += ["-ldl", "-lpthread"]

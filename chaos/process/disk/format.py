@@ -75,20 +75,21 @@ class DiskRule:
     """How often; None: for ever."""
     delay_ms: int = 0
     after_bytes: int = 0
-    """Let so many bytes pass first, the last write of them cut short (for a disk that fills)."""
+    """Let this many bytes pass first, cutting the last write short (for a disk that fills)."""
 
     def __post_init__(self) -> None:
         if self.effect not in EFFECTS:
-            raise DiskFaultError(f"no effect {self.effect!r}; there are {', '.join(EFFECTS)}")
+            raise DiskFaultError(f"unknown effect {self.effect!r}; one of {', '.join(EFFECTS)}")
         possible = EFFECTS[self.effect]
         if self.operation not in possible and (self.operation != "*" or possible != OPERATIONS):
             raise DiskFaultError(
-                f"{self.effect} does not fit {self.operation!r}; it is for {', '.join(possible)}"
+                f"{self.effect} does not apply to {self.operation!r};"
+                f" use it with {', '.join(possible)}"
             )
         if self.after_bytes and self.operation != "write":
-            raise DiskFaultError("after_bytes counts written bytes: give operation write")
+            raise DiskFaultError("after_bytes counts written bytes: it needs operation write")
         if "\n" in self.path or not self.path:
-            raise DiskFaultError(f"no pattern of paths: {self.path!r}")
+            raise DiskFaultError(f"invalid path pattern: {self.path!r}")
 
     def line(self, number: int) -> str:
         words = [
@@ -182,7 +183,7 @@ def read_table(path: Path) -> dict[str, WrittenEnd]:
     """
     data = path.read_bytes()
     if len(data) != TABLE_SIZE or HEADER.unpack_from(data)[0] != MAGIC:
-        raise DiskFaultError(f"{path} is no table of written ends")
+        raise DiskFaultError(f"{path} is not a table of written ends")
     found = {}
     for device, inode, written, synced, time_ns, _, name in SLOT.iter_unpack(data[HEADER.size :]):
         if inode and device != GONE:

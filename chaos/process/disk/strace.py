@@ -49,7 +49,7 @@ class StraceFaults:
         """Raises `DiskFaultError` when there is no strace."""
         self._strace = shutil.which("strace")
         if self._strace is None:
-            raise DiskFaultError("no strace here; install it, or gcc for the preloaded library")
+            raise DiskFaultError("strace not found; install it, or gcc for the preloaded library")
         self.directory = directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.root = root.resolve()

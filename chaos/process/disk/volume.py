@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rocketbed.chaos.host import loop_device as loop
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.wire.errors import RocketbedError
 
 DEFAULT_SIZE: Final = 256 << 20
@@ -42,7 +42,7 @@ class VolumeError(RocketbedError):
 class Volume:
     """One file system. Make it with `create`; states: mounted, cut, unmounted, destroyed."""
 
-    def __init__(self, run: Run, directory: Path, commit_s: int) -> None:
+    def __init__(self, run: Ledger, directory: Path, commit_s: int) -> None:
         self.image = directory / "volume.img"
         """The device's content, sparse."""
         self.path = directory / "volume"
@@ -58,7 +58,7 @@ class Volume:
 
     @classmethod
     def create(
-        cls, directory: Path, *, run: Run, size: int = DEFAULT_SIZE, commit_s: int = 5
+        cls, directory: Path, *, run: Ledger, size: int = DEFAULT_SIZE, commit_s: int = 5
     ) -> Self:
         """Make and mount an empty volume below `directory`; everything goes on record of `run`.
 
@@ -88,6 +88,7 @@ class Volume:
             file.truncate(size)
         command = [MKFS, "-q", "-F", "-E", "nodiscard,root_owner", "-m", "0"]
         subprocess.run([*command, str(self.image)], check=True, capture_output=True, text=True)
+        # On record before they exist: killed in between, the janitor still removes what there is.
         self._records.append(self._run.note("file", self.image))
         self._records.append(self._run.note("loop", self.image))
         self._records.append(self._run.note("mount", self.path))
@@ -113,6 +114,7 @@ class Volume:
         Whoever still writes gets EIO. Raises `VolumeError`.
         """
         began = time.perf_counter()
+        # The journal is not flushed: otherwise writes that nobody synced would survive the cut.
         self._request(loop.EXT4_IOC_SHUTDOWN, loop.SHUTDOWN_NO_LOG_FLUSH, "power cut")
         self.is_cut = True
         return time.perf_counter() - began
@@ -191,7 +193,11 @@ class Volume:
 
         ext4 refuses (EBUSY) while a process has a file open for writing: see `force_read_only`.
         """
-        self._remount_with(loop.MS_RDONLY, "made read-only")
+        try:
+            self._mount(loop.MS_RDONLY | loop.MS_REMOUNT)
+        except OSError as exc:
+            hint = "; a file is open for writing" if exc.errno == errno.EBUSY else ""
+            raise VolumeError(f"{self.path} cannot be made read-only: {exc}{hint}") from exc
 
     def force_read_only(self) -> None:
         """The kernel's emergency read-only, with files open for writing: everything fails EROFS.
@@ -203,10 +209,6 @@ class Volume:
             loop.mount(self.device, self.path, loop.MS_REMOUNT | loop.MS_NOATIME, "abort")
         except OSError as exc:
             raise VolumeError(f"{self.path} cannot be aborted: {exc}") from exc
-
-    def make_writable(self) -> None:
-        """Undo `make_read_only`. Raises `VolumeError`."""
-        self._remount_with(0, "made writable")
 
     def freeze(self) -> None:
         """Let every write and sync hang until `thaw`. Raises `VolumeError`."""
@@ -253,13 +255,6 @@ class Volume:
 
     def _mount(self, flags: int) -> None:
         loop.mount(self.device, self.path, flags | loop.MS_NOATIME, self._options)
-
-    def _remount_with(self, flags: int, what: str) -> None:
-        try:
-            self._mount(flags | loop.MS_REMOUNT)
-        except OSError as exc:
-            hint = "; a file is open for writing" if exc.errno == errno.EBUSY else ""
-            raise VolumeError(f"{self.path} cannot be {what}: {exc}{hint}") from exc
 
     def _request(self, number: int, argument: int, what: str) -> None:
         if not self.is_mounted:

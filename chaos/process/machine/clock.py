@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.host.janitor.cleaners import faketime_files
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.wire.errors import RocketbedError
 
 LIBRARY_GLOBS: Final = (
@@ -32,7 +32,7 @@ class ClockFaultError(RocketbedError):
 class ClockFaults:
     """The wall clock of one node, over all its starts."""
 
-    def __init__(self, directory: Path, *, run: Run) -> None:
+    def __init__(self, directory: Path, *, run: Ledger) -> None:
         """`directory` gets the file with the offset. Raises `ClockFaultError`."""
         self.library = find_library()
         self.offset_path = directory.absolute() / "clock.offset"
@@ -88,4 +88,4 @@ def find_library() -> str:
     for pattern in LIBRARY_GLOBS:
         for found in sorted(Path("/").glob(pattern.lstrip("/"))):
             return str(found)
-    raise ClockFaultError("no libfaketime here; install it (Debian: apt-get install faketime)")
+    raise ClockFaultError("libfaketime not found; install it (Debian: apt-get install faketime)")

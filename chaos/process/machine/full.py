@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.faults import (
     DiskFaultError,
     DiskFaults,
@@ -25,7 +25,7 @@ from rocketbed.chaos.process.disk.faults import (
 from rocketbed.chaos.process.disk.volume import Volume, VolumeError
 from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults
 from rocketbed.chaos.process.machine.limits import CpuLimit, LimitError
-from rocketbed.chaos.process.machine.plain import Machine, copy_sparse
+from rocketbed.chaos.process.machine.plain import PlainMachine, copy_sparse
 from rocketbed.chaos.trace import NodeTrace
 from rocketbed.chaos.trial.api import BackendError, DiskFault
 
@@ -38,10 +38,10 @@ WATCHED: Final = {"disk.powercut", "disk.faults", *STANDS_ON}
 """Capabilities that take, or profit from, a library below the node that sees its disk calls."""
 
 
-class RealMachine(Machine):
+class RealMachine(PlainMachine):
     """A node's machine. `open` makes it, `close` takes it away."""
 
-    def __init__(self, directory: Path, seed: str, run: Run) -> None:
+    def __init__(self, directory: Path, seed: str, run: Ledger) -> None:
         super().__init__(directory, seed)
         self.volume: Volume | None = None
         self.faults: DiskFaults | None = None
@@ -53,7 +53,7 @@ class RealMachine(Machine):
         self._crash: list[DiskRule] = []
 
     @classmethod
-    def open(cls, directory: Path, seed: str, run: Run, wanted: Sequence[str]) -> "RealMachine":
+    def open(cls, directory: Path, seed: str, run: Ledger, wanted: Sequence[str]) -> "RealMachine":
         """Make a machine with the parts that the capabilities `wanted` ask for."""
         machine = cls(directory, seed, run)
         directory.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class RealMachine(Machine):
         if present.get(capability):
             return None
         missing = STANDS_ON.get(capability, capability)
-        return self._missing.get(missing, f"{capability} is not known on real processes")
+        return self._missing.get(missing, f"{capability} is not available on real processes")
 
     def environment(self) -> Mapping[str, str]:
         parts = [part.environment() for part in (self.faults, self.clock) if part is not None]
@@ -228,8 +228,10 @@ def follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: i
         trace.add(record.time_ns - began_ns, end, end)
 
 
-def make_machine(directory: Path, seed: str, run: Run | None, wanted: Sequence[str]) -> Machine:
+def make_machine(
+    directory: Path, seed: str, run: Ledger | None, wanted: Sequence[str]
+) -> PlainMachine:
     """A plain machine, or one with the parts that are wanted and can be had."""
     if run is None or not wanted:
-        return Machine(directory, seed)
+        return PlainMachine(directory, seed)
     return RealMachine.open(directory, seed, run, wanted)

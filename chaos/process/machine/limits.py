@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rocketbed.chaos.host.janitor.cleaners import FREEZER, members, remove_cgroup, remove_throttle
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.wire.errors import RocketbedError
 
@@ -32,7 +32,7 @@ class LimitError(RocketbedError):
 class Group:
     """A control group of one controller. As a context manager it is removed at the end."""
 
-    def __init__(self, controller: str, name: str, *, run: Run) -> None:
+    def __init__(self, controller: str, name: str, *, run: Ledger) -> None:
         """Make it; `controller` is `memory`, `cpu` or `freezer`. Raises `LimitError`."""
         root = ROOT / controller
         if not (root / "cgroup.procs").exists():
@@ -72,16 +72,16 @@ class Group:
         try:
             (self.path / name).write_text(value)
         except OSError as exc:
-            raise LimitError(f"{self.path / name} does not take {value!r}: {exc}") from exc
+            raise LimitError(f"{self.path / name} rejects {value!r}: {exc}") from exc
 
     def _get(self, name: str) -> str:
         return (self.path / name).read_text(encoding="ascii").strip()
 
 
 class MemoryLimit(Group):
-    """At most so many bytes, page cache included; the kernel kills what needs more."""
+    """Limit memory to this many bytes, page cache included; the kernel kills what needs more."""
 
-    def __init__(self, name: str, *, run: Run, limit: int) -> None:
+    def __init__(self, name: str, *, run: Ledger, limit: int) -> None:
         super().__init__("memory", name, run=run)
         self.limit(limit)
 
@@ -96,14 +96,14 @@ class MemoryLimit(Group):
 
 
 class CpuLimit(Group):
-    def __init__(self, name: str, *, run: Run, share: float) -> None:
+    def __init__(self, name: str, *, run: Ledger, share: float) -> None:
         super().__init__("cpu", name, run=run)
         self.limit(share)
 
     def limit(self, share: float | None) -> None:
         """Change the share (0.1 is a tenth of one CPU); None lifts it. Raises `LimitError`."""
         if share is not None and share <= 0.0:
-            raise LimitError(f"a share of the CPU is above 0, not {share}")
+            raise LimitError(f"a CPU share must be positive, not {share}")
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
         self._set("cpu.cfs_period_us", str(CPU_PERIOD_US))
         self._set("cpu.cfs_quota_us", str(quota))
@@ -112,7 +112,7 @@ class CpuLimit(Group):
 class Freezer(Group):
     """Processes that stand still together and cannot tell, not even by SIGCONT."""
 
-    def __init__(self, name: str, *, run: Run) -> None:
+    def __init__(self, name: str, *, run: Ledger) -> None:
         super().__init__("freezer", name, run=run)
 
     def freeze(self) -> None:
@@ -134,13 +134,13 @@ class Freezer(Group):
 
 
 class DiskLimit:
-    """A volume whose device takes at most so many bytes or operations a second."""
+    """A volume whose device is limited in bytes or operations per second."""
 
     def __init__(
         self,
         volume: Volume,
         *,
-        run: Run,
+        run: Ledger,
         write_bytes_per_s: int | None = None,
         read_bytes_per_s: int | None = None,
         writes_per_s: int | None = None,
@@ -175,7 +175,7 @@ class DiskLimit:
         try:
             path.write_text(f"{self._device} {value}")
         except OSError as exc:
-            raise LimitError(f"{path} does not take {value}: {exc}; it needs root") from exc
+            raise LimitError(f"{path} rejects {value}: {exc}; it needs root") from exc
 
 
 def pause(pid: int) -> None:

@@ -15,7 +15,7 @@ from rocketbed.chaos.trace import NodeTrace
 from rocketbed.chaos.trial.api import BackendError, DiskFault
 
 
-class Machine:
+class PlainMachine:
     """A node's directory, without any way to harm it but by hand."""
 
     def __init__(self, directory: Path, seed: str) -> None:
@@ -33,7 +33,7 @@ class Machine:
         """Why it cannot do something; None when it can."""
         if capability in ("", "proc.pause", "proc.crash.mark"):
             return None
-        return f"this run's nodes stand on plain directories: {capability} needs more"
+        return f"this run's nodes use plain directories: {capability} needs more"
 
     def environment(self) -> Mapping[str, str]:
         """Variables of the node's process."""
@@ -75,11 +75,11 @@ class Machine:
         """Flip one bit of the written part of the commit log; what was hit."""
         segments = sorted((self.store / "commitlog").glob("[0-9]*"))
         if not segments:
-            return "nothing: the log is empty"
+            return "no change: the log is empty"
         path = self._random.choice(segments)
         data = path.read_bytes().rstrip(b"\0")
         if not data:
-            return "nothing: the log is empty"
+            return "no change: the log is empty"
         offset = self._random.randrange(len(data))
         with path.open("r+b") as file:
             file.seek(offset)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
@@ -13,7 +13,7 @@ from rocketbed.chaos.trial.api import BackendError
 Net = Literal["auto", "plain", "proxy", "switch"]
 
 
-def make_fabric(net: Net, plan: Plan, run: Run) -> Fabric:
+def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
     """The network that was asked for; `auto`: the switch where it can be had, else the proxy.
 
     Raises `BackendError` when it cannot be had.
@@ -22,7 +22,7 @@ def make_fabric(net: Net, plan: Plan, run: Run) -> Fabric:
     clients, seed = client_names(plan), str(plan.seed)
     missing = missing_for_switch()
     if net == "switch" and missing is not None:
-        raise BackendError(f"--net switch: {missing}; --net proxy needs nothing of that")
+        raise BackendError(f"--net switch: {missing}; --net proxy does not need it")
     if net == "plain":
         return PlainFabric(nodes, nameservers)
     if net == "proxy" or missing is not None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import ProbeResult, absent, broken, works
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import Fabric
@@ -55,7 +55,7 @@ def _with_switch(probe: Callable[[SwitchFabric], Awaitable[ProbeResult]]) -> Pro
     why = missing_for_switch()
     if why is not None:
         return absent(why)
-    with Run.begin(guard=False) as run:
+    with Ledger.begin(guard=False) as run:
         try:
             return trio.run(probe, SwitchFabric(MACHINES, (), run=run, seed="probe"))
         except* (OSError, BackendError) as group:

@@ -79,7 +79,7 @@ class Link:
         return now + self.state.delay_s + self.state.jitter_s * self._random.random()
 
 
-class Machine:
+class ProxyMachine:
     """A machine as the proxy sees it: whether it has power."""
 
     def __init__(self, name: str) -> None:
@@ -200,8 +200,8 @@ class Crossing:
     def __init__(
         self,
         near: trio.socket.SocketType,
-        client: Machine,
-        server: Machine,
+        client: ProxyMachine,
+        server: ProxyMachine,
         links: tuple[Link, Link],
     ) -> None:
         """`near` was accepted from the client; the links are there and back."""
@@ -211,7 +211,7 @@ class Crossing:
         self._near = near
         self._far: trio.socket.SocketType | None = None
         self._scope = trio.CancelScope()
-        self._severed: Machine | None = None
+        self._severed: ProxyMachine | None = None
 
     async def run(
         self, dial: Callable[[], trio.socket.SocketType], address: tuple[str, int]
@@ -235,7 +235,7 @@ class Crossing:
             abort(self._far)
         self._scope.cancel()
 
-    def sever(self, machine: Machine) -> None:
+    def sever(self, machine: ProxyMachine) -> None:
         """A machine at one end loses its power: nothing of this connection passes any more."""
         if self._far is None and machine is self.server:
             return  # it goes on waiting for the server
@@ -289,7 +289,7 @@ class Crossing:
             await self._back.uncut()
         return waited
 
-    async def _be_half_open(self, lost: Machine) -> None:
+    async def _be_half_open(self, lost: ProxyMachine) -> None:
         """One machine forgot the connection; the other hears of it when it next says something."""
         await lost.powered.wait()
         if lost is self.server:

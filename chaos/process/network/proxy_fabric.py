@@ -19,7 +19,7 @@ import trio
 
 from rocketbed.chaos.host.ports import free_node_port, free_port, is_free, node_ports
 from rocketbed.chaos.process.network.fabric import NAMESERVER_PORT, NODE_PORT, usual_ports
-from rocketbed.chaos.process.network.proxy import BUFFER, Crossing, Link, Machine, is_served
+from rocketbed.chaos.process.network.proxy import BUFFER, Crossing, Link, ProxyMachine, is_served
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
@@ -56,7 +56,7 @@ class ProxyFabric:
         assert len(names) <= MACHINES_MAX
         self._nodes = frozenset(nodes)
         self._numbers = {name: number for number, name in enumerate(names, 1)}
-        self._machines = {name: Machine(name) for name in names}
+        self._machines = {name: ProxyMachine(name) for name in names}
         self._links = {
             (source, target): Link(Random(f"{seed}/{source}->{target}"))
             for source in names

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import trio
 
-from rocketbed.chaos.sim.process import Process
+from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.node import Node, run_node
@@ -88,7 +88,7 @@ class SimCluster:
         }
         return NodeConfig(**{**values, **settings})
 
-    def program(self, main: Program) -> Process:
+    def program(self, main: Program) -> SimProcess:
         """Start a program on a host of its own."""
         self._programs += 1
         return self.simulation.start(f"program-{self._programs}", main)

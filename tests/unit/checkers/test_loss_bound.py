@@ -272,7 +272,7 @@ def test_a_bound_that_was_not_observed_is_not_guessed(bound: Bound) -> None:
     bound.back("b1", messages=COUNT)
     judgement = bound.judge()
     assert str(judgement.verdict) == "unknown"
-    assert "nothing tells" in results(judgement)["2.3"].note
+    assert "how far its log reached is unknown" in results(judgement)["2.3"].note
 
 
 def test_an_event_tells_what_no_trace_does(bound: Bound) -> None:

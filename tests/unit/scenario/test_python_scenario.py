@@ -104,13 +104,13 @@ def test_labels_are_made_only_where_they_are_used() -> None:
     [
         (lambda sc: sc.at(1).kil("leader"), "unknown fault 'kil'; did you mean 'kill'?"),
         (lambda sc: sc.at(1).kill("leader", fast=True), "unknown argument of kill"),
-        (lambda sc: sc.at(1).partition("b1", "b2", one_way=3), "it is True or False"),
-        (lambda sc: sc.at(1).link("b1", "b2", loss=7), "is no share between 0 and 1"),
-        (lambda sc: sc.at(1).link("b1", "b2", delay=True), "is no time"),
-        (lambda sc: sc.at(1).kill("leader", for_="3s"), "is no time; write 3"),
-        (lambda sc: sc.at("1s").kill("leader"), "is no time; write 3"),
-        (lambda sc: sc.when(lambda view: True), "takes a text such as 'isr<2'"),
-        (lambda sc: sc.when("isr<"), "is no condition"),
+        (lambda sc: sc.at(1).partition("b1", "b2", one_way=3), "must be True or False"),
+        (lambda sc: sc.at(1).link("b1", "b2", loss=7), "is not between 0 and 1"),
+        (lambda sc: sc.at(1).link("b1", "b2", delay=True), "is not a time"),
+        (lambda sc: sc.at(1).kill("leader", for_="3s"), "is not a time; write 3"),
+        (lambda sc: sc.at("1s").kill("leader"), "is not a time; write 3"),
+        (lambda sc: sc.when(lambda view: True), "takes a string such as 'isr<2'"),
+        (lambda sc: sc.when("isr<"), "is not a condition"),
         (lambda sc: sc.at(1).partition("b1"), "needs a second target"),
         (lambda sc: sc.cluster(brokers=0), "brokers: 0 is not between"),
     ],
@@ -137,12 +137,12 @@ def test_python_files(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="several scenarios: first, second; name one as"):
         load_scenario(str(path))
     assert load_scenario(f"{path}::second").plan(0).steps == ()
-    with pytest.raises(ScenarioError, match="no function third of a Scenario"):
+    with pytest.raises(ScenarioError, match="no function third that returns a Scenario"):
         load_scenario(f"{path}::third")
     path.write_text("1 / 0\n", encoding="utf-8")
     with pytest.raises(ScenarioError, match="cannot be imported: ZeroDivisionError"):
         load_scenario(str(path))
-    with pytest.raises(ScenarioError, match="there is no such file"):
+    with pytest.raises(ScenarioError, match="no such file"):
         load_scenario(str(tmp_path / "none.py"))
 
 

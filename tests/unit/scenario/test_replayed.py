@@ -24,8 +24,8 @@ def replayed(wanted: str, found: str) -> Replayed:
         ("A2 A7", "A7 A2 S6", "A2, A7: found again", True),
         ("A2 A7 S6", "A2", "A2: found again; A7, S6: not found this time", False),
         ("A2", "", "A2: not found this time", False),
-        ("", "", "nothing was found then, nothing this time", True),
-        ("", "A1", "nothing was found then, A1 this time", True),
+        ("", "", "no findings the first time, nothing this time", True),
+        ("", "A1", "no findings the first time, A1 this time", True),
     ],
 )
 def test_what_came_again_is_named(wanted: str, found: str, said: str, is_same: bool) -> None:

@@ -123,24 +123,33 @@ def test_swarm_weather_comes_from_the_seed() -> None:
             "[cluster]\nbrokrs = 3",
             "file.toml: cluster.brokrs: unknown key; did you mean 'brokers'?",
         ),
-        ("[cluster]\nbrokers = '3'", "cluster.brokers: '3' is no whole number"),
+        ("[cluster]\nbrokers = '3'", "cluster.brokers: '3' is not an integer"),
         ("[cluster]\nbrokers = 0", "brokers: 0 is not between 1 and 9"),
-        ("[cluster]\nflush = 'synk'", "cluster.flush: 'synk' is none of sync, async; did you mean"),
-        ("[cluster]\ncontrollers = 1", "cluster.controllers: automatic failover is not there yet"),
+        (
+            "[cluster]\nflush = 'synk'",
+            "cluster.flush: must be one of sync, async, not 'synk'; did you mean",
+        ),
+        (
+            "[cluster]\ncontrollers = 1",
+            "cluster.controllers: automatic failover is not available yet",
+        ),
         ("[cluster]\nsegment = '64KB!'", "cluster.segment: '64KB!' is not a size such as 64KiB"),
         ("[cluster.settings]\nflushDiskTipe = 'x'", "unknown key 'flushDiskTipe'; did you mean"),
-        ("[calm]\nat = 8", 'calm.at: 8 is no duration; write it as "8s"'),
-        ("[calm]\nat = '-8s'", "calm.at: '-8s' is below 0"),
-        ("[load.producer]\nbody = [4000, 4000]", "batches of bodies of 4000 bytes are more"),
+        ("[calm]\nat = 8", 'calm.at: 8 is not a duration; write "8s"'),
+        ("[calm]\nat = '-8s'", "calm.at: must not be negative, not '-8s'"),
+        (
+            "[load.producer]\nbody = [4000, 4000]",
+            "batches of bodies of 4000 bytes exceed what nodes accept",
+        ),
         ("[[load.producer]]\n[[load.producer]]", "load.producer: there are 2 of them"),
         ("[weather.disk]\nb9 = '1ms'", "weather: unknown node 'b9'"),
-        ("[expect]\nprogress = 5", "expect.progress: 5 is no number and time"),
-        ("backends = ['dokker']", "backends: 'dokker' is none of sim, process"),
+        ("[expect]\nprogress = 5", "expect.progress: 5 is not a number and a time"),
+        ("backends = ['dokker']", "backends: must be one of sim, process, not 'dokker'"),
         ("needs = ['disk.powerct']", "needs: unknown capability 'disk.powerct'; did you mean"),
-        ("generate = { classes = ['kil'] }", "generate.classes: 'kil' is none of"),
-        ("quick = 3", "quick: has to be a table"),
+        ("generate = { classes = ['kil'] }", "generate.classes: must be one of"),
+        ("quick = 3", "quick: must be a table"),
         ("steps = ['at 1s kil leader']", "steps[0]: step 'at 1s kil leader': unknown fault 'kil'"),
-        ("steps = [1]", "steps: 1 is no text in quotes"),
+        ("steps = [1]", "steps: 1 is not a quoted string"),
         ("[[step]]\nat = '1s'\nkill = 'leader'", "step: unknown key; did you mean 'steps'?"),
     ],
 )
@@ -158,12 +167,12 @@ def test_mistakes_are_told_with_their_place(text: str, said: str) -> None:
         ("at 61s kill leader", "it is due at 61s, after the faults end ([calm] at = 60s)"),
         ("at 1s kill leadr", "unknown target 'leadr'; did you mean 'leader'?"),
         ("at 1s kill b4", "unknown target 'b4'"),
-        ("at 1s kill ns:3", "there are 2 nameservers"),
+        ("at 1s kill ns:3", "this plan has 2 nameservers"),
         ("at 1s kill controller:leader", "needs automatic failover"),
         ("at 1s kill @k", "unknown label 'k'"),
         ("after k+1s kill leader", "unknown label 'k'"),
-        ("at 1s kill @x as x", "@x is the step itself"),
-        ("after x+1s kill leader as x", "labels go in a circle"),
+        ("at 1s kill @x as x", "@x refers to the step itself"),
+        ("after x+1s kill leader as x", "labels form a cycle"),
     ],
 )
 def test_steps_that_can_never_be_are_refused(step: str, said: str) -> None:
@@ -178,7 +187,7 @@ def test_steps_that_can_never_be_are_refused(step: str, said: str) -> None:
     [
         (["at 8s kill leader as k", "at 3s restart @k"], "@k is used at 3s, before its step"),
         (["at 1s kill leader as k", "at 2s kill leader as k"], "two steps are called 'k'"),
-        (["after a kill leader as b", "after b kill leader as a"], "labels go in a circle"),
+        (["after a kill leader as b", "after b kill leader as a"], "labels form a cycle"),
     ],
 )
 def test_labels_have_an_order(steps: list[str], said: str) -> None:
@@ -191,7 +200,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_file(tmp_path / "absent.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("name = ", encoding="utf-8")
-    with pytest.raises(ScenarioError, match="this is no TOML"):
+    with pytest.raises(ScenarioError, match="not valid TOML"):
         read_file(broken)
 
 
@@ -199,7 +208,7 @@ def test_the_name_may_come_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "short-name.toml"
     path.write_text("[cluster]\nbrokers = 1\n", encoding="utf-8")
     assert read_file(path).plan(0).name == "short-name"
-    with pytest.raises(ScenarioError, match="name: it is missing"):
+    with pytest.raises(ScenarioError, match="name: is required"):
         read_toml("[cluster]\nbrokers = 1\n", "x")
 
 

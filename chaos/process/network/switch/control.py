@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.switch.rules import Rule
 from rocketbed.chaos.trial.api import BackendError
 
@@ -26,7 +26,7 @@ MTU: Final = 1500
 class Switch:
     """A running switch process. An async context manager: leaving it ends the process."""
 
-    def __init__(self, run: Run, *, seed: str = "", log: Path | None = None) -> None:
+    def __init__(self, run: Ledger, *, seed: str = "", log: Path | None = None) -> None:
         """`log` gets each order as a line of JSON, and what the process prints."""
         self.log = run.directory / "switch.log" if log is None else log
         self._run = run
@@ -62,7 +62,7 @@ class Switch:
         """Both ends of each connection between two machines have seen a reset on return."""
         left = (await self._order("reset", one=one, other=other)).get("left", 0)
         if left:
-            raise BackendError(f"{left} ends of connections of {one} and {other} obey no reset")
+            raise BackendError(f"{left} ends of connections of {one} and {other} ignored the reset")
 
     async def capture(self, path: Path | None) -> None:
         """Write what machines send to a pcap file (Wireshark, tcpdump -r); None ends that.
@@ -99,7 +99,7 @@ class Switch:
                 except trio.BrokenResourceError:
                     answer = None
                 if answer is None:
-                    raise BackendError(f"the packet switch has ended; see {self.log}")
+                    raise BackendError(f"the packet switch has exited; see {self.log}")
                 if "error" in answer:
                     raise BackendError(f"the packet switch refused: {answer['error']}")
                 return answer

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.host.janitor.record import Run
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import OneAddress, usual_ports
 from rocketbed.chaos.process.network.switch.control import MTU, Switch
@@ -39,7 +39,7 @@ def missing_for_switch() -> str | None:
         netns.check_right()
         os.close(os.open(TUN_DEVICE, os.O_RDWR))
     except OSError as error:
-        return f"root may not do everything here: {error}"
+        return f"root lacks capabilities here: {error}"
     return None
 
 
@@ -54,7 +54,7 @@ class SwitchFabric(OneAddress):
         nameservers: Sequence[str],
         clients: Sequence[str] = (),
         *,
-        run: Run,
+        run: Ledger,
         seed: str = "",
         mtu: int = MTU,
     ) -> None:

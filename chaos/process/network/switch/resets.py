@@ -27,7 +27,7 @@ GIVE_UP_S: Final = 3.0
 """An end may answer such questions only twice a second (`tcp_invalid_ratelimit`)."""
 
 
-class Machine(Protocol):
+class SwitchMachine(Protocol):
     """What is known of a machine here (`switch_process.Port`)."""
 
     address: bytes
@@ -35,7 +35,7 @@ class Machine(Protocol):
     silent: bool
 
 
-M = TypeVar("M", bound=Machine)
+M = TypeVar("M", bound=SwitchMachine)
 
 
 class Resets(Generic[M]):

@@ -50,7 +50,7 @@ class Rule:
         """Raises `ValueError` for a field that is unknown."""
         unknown = set(value) - {one.name for one in fields(cls)}
         if unknown:
-            raise ValueError(f"a rule has no {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown rule key: {', '.join(sorted(unknown))}")
         return cls(**value)
 
 
