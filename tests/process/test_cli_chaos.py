@@ -201,7 +201,7 @@ def test_a_missed_expectation_ends_with_2_and_can_be_replayed(
         (TINY.replace("kill leader", "kil leader"), "unknown fault 'kil'; did you mean 'kill'?"),
         (TINY.replace("leader", "leadr"), "unknown target 'leadr'; did you mean 'leader'?"),
         (TINY.replace("at 300ms", "at -1s"), "before the cluster is up"),
-        (TINY.replace("at 300ms", "every 1s~2s").replace("1s~2s", "0s"), "above 0"),
+        (TINY.replace("at 300ms", "every 1s~2s").replace("1s~2s", "0s"), "needs a positive time"),
         ("name = [", "scenario.toml"),
     ],
 )

@@ -317,7 +317,7 @@ def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
         ({"effect": "torn", "operation": "sync"}, "torn does not apply to 'sync'"),
         ({"effect": "lose"}, "lose does not apply to"),
         ({"operation": "sync", "after_bytes": 3}, "needs operation write"),
-        ({"path": "a\nb"}, "no pattern"),
+        ({"path": "a\nb"}, "invalid path pattern"),
     ],
 )
 def test_rules_that_make_no_sense(rule: dict[str, str], message: str) -> None:

@@ -92,7 +92,7 @@ def test_a_tenth_of_a_cpu_takes_ten_times_as_long(run: Ledger) -> None:
         assert process.stdout is not None
         assert float(process.stdout.readline()) > 0.2
         cpu.limit(None)
-        with pytest.raises(LimitError, match="above 0"):
+        with pytest.raises(LimitError, match="must be positive"):
             cpu.limit(0.0)
 
 

@@ -266,7 +266,7 @@ async def test_an_order_that_makes_no_sense_is_refused() -> None:
         with pytest.raises(BackendError, match="capture"):
             await fabric.switch.capture(Path("/nowhere/at/all"))
         os.kill(fabric.switch._process.pid, signal.SIGKILL)
-        with pytest.raises(BackendError, match="has ended"):
+        with pytest.raises(BackendError, match="has exited"):
             await fabric.switch.counters()
 
 
