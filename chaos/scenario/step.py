@@ -136,7 +136,8 @@ def parse_step(text: str) -> Step:
 def unknown(what: str, given: str, known: "Mapping[str, object] | list[str]") -> str:
     """A sentence about a name that does not exist, with the nearest that does."""
     near = difflib.get_close_matches(given, list(known), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f": one of {', '.join(known)}"
+    listed = f"one of {', '.join(known)}" if known else "none is possible here"
+    hint = f"; did you mean {near[0]!r}?" if near else f": {listed}"
     return f"unknown {what} {given!r}{hint}"
 
 

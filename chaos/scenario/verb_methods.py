@@ -4,6 +4,7 @@ Scenarios and the plugin's `chaos` have them, each with another result: a step o
 fault to be awaited.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -109,7 +110,8 @@ class VerbMethods(Generic[R]):
 
 def seconds_of(value: float) -> float:
     """A time in seconds, checked. Raises `ScenarioError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_wrong = isinstance(value, bool) or not isinstance(value, int | float)
+    if is_wrong or not 0 <= value < math.inf:
         raise ScenarioError(f"{value!r} is not a time; write 3 * s or 200 * ms")
     return round(float(value), 6)
 

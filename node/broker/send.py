@@ -123,7 +123,7 @@ class Sender:
             born_ms = int(born_text)
             found = decode_properties(properties)
             unique_key = found[UNIQUE_KEY]
-        except (KeyError, ValueError, TypeError, AttributeError):
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
             return self._slow(run, command, connection)
         if (
             not 0 <= born_ms <= 0x7FFFFFFFFFFFFFFF

@@ -120,19 +120,19 @@ def dump_command(
 ) -> None:
     """Print stored messages, filtered by topic, queue, offset, key or time."""
     from rocketbed.inspect import Filter, messages
-    from rocketbed.inspect.bodies import MissingCodec
 
     opened = _open(directory, config, overrides)
     found = messages(opened, Filter(**wanted))
-    rows = (message.as_row() for message in (islice(found, limit) if limit else found))
-    try:
-        _print(
-            (json.dumps(row, ensure_ascii=False) for row in rows)
-            if as_json
-            else _message_table(rows)
-        )
-    except MissingCodec as error:
-        _stop(str(error), EXIT_USAGE)
+    missing: dict[str, None] = {}
+    rows = (
+        message.as_row(lambda reason: missing.update({str(reason): None}))
+        for message in (islice(found, limit) if limit else found)
+    )
+    _print(
+        (json.dumps(row, ensure_ascii=False) for row in rows) if as_json else _message_table(rows)
+    )
+    for reason in missing:
+        click.echo(reason, err=True)
 
 
 @store.command("fsck")

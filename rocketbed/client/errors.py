@@ -46,6 +46,10 @@ class RequestRefused(ClientError):
         self.remark = remark or ""
 
 
+class MissingLibrary(ClientError):
+    """A message can only be read with a library that is not installed; the text names it."""
+
+
 class NotFound(ClientError):
     """No such message."""
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.client.errors import ClientError, RequestRefused
+from rocketbed.client.errors import ClientError, MissingLibrary, RequestRefused
 from rocketbed.client.messages import Received
 from rocketbed.client.pulls import Puller, PullStatus, TagFilter, describe
 from rocketbed.remoting.errors import RemotingError
@@ -115,7 +115,7 @@ class Flow:
                     batch = None
                 else:
                     batch = Batch(flow=self, number=self._moves, failure=exc)
-            except ProtocolError as exc:
+            except (ProtocolError, MissingLibrary) as exc:  # trying again would not help
                 batch = Batch(flow=self, number=self._moves, failure=exc)
             except (ClientError, RemotingError) as exc:
                 self._log(exc)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.client.errors import BadMessage, MissingLibrary
 from rocketbed.inspect.bodies import MissingCodec, unpack_body, unpack_inner_batch
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.message import COMPRESSED, INNER_BATCH, StoredMessage
@@ -163,7 +163,7 @@ class Received:
         try:
             body = unpack_body(stored.body, stored.sys_flag)
         except MissingCodec as exc:
-            raise ClientError(f"{stored.topic} at {stored.queue_offset}: {exc}") from exc
+            raise MissingLibrary(f"{stored.topic} at {stored.queue_offset}: {exc}") from exc
         offset_id = stored.offset_message_id
         return cls(
             queue=MessageQueue(

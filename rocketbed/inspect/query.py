@@ -8,11 +8,11 @@ queues are not.
 import hashlib
 import ipaddress
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rocketbed.inspect.bodies import BatchItem, unpack_body, unpack_inner_batch
+from rocketbed.inspect.bodies import BatchItem, MissingCodec, unpack_body, unpack_inner_batch
 from rocketbed.inspect.directory import StoreDirectory
 from rocketbed.inspect.index import query_offsets
 from rocketbed.inspect.record import SYS_INNER_BATCH, Record, Scanned
@@ -84,14 +84,21 @@ class Message(NamedTuple):
             return self.item.body
         return unpack_body(self.record.body, self.record.sys_flag)
 
-    def as_row(self) -> dict[str, object]:
+    def as_row(self, on_missing: Callable[[MissingCodec], None] | None = None) -> dict[str, object]:
         """JSON fields, named as RocketMQ's clients name them.
+
+        `on_missing` is called for a body whose library is not installed.
 
         An item of a batch has no size and id of its own in the store, so `storeSize` is 0 and
         `offsetMsgId` null. A body that cannot be unpacked has a length and a digest of null.
         """
         record, item = self.record, self.item
-        body = self.body
+        try:
+            body = self.body
+        except MissingCodec as exc:
+            body = None
+            if on_missing is not None:
+                on_missing(exc)
         message_id = offset_message_id(record)
         return {
             "topic": record.topic,
@@ -128,7 +135,11 @@ def messages(directory: StoreDirectory, wanted: Filter) -> Iterator[Message]:
 def expand(record: Record) -> Iterator[Message]:
     """The messages of a record: itself, or the items of an inner batch."""
     if record.sys_flag & SYS_INNER_BATCH:
-        items = unpack_inner_batch(unpack_body(record.body, record.sys_flag) or b"")
+        try:
+            body = unpack_body(record.body, record.sys_flag)
+        except MissingCodec:
+            body = None  # one message then, whose body says what is missing
+        items = unpack_inner_batch(body or b"")
         if items:
             for item in items:
                 yield Message(record, item)

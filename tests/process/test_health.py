@@ -1,7 +1,6 @@
 """`rocketbed health`: what serves, and each way not to."""
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,12 +99,9 @@ def test_a_node_that_a_nameserver_does_not_know_does_not_serve(
 def test_a_nameserver_that_is_down_is_no_fault_of_the_node(
     cluster: LocalCluster, nobody: str, silent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All are asked at once: the silent ones cost the patience for one."""
     node = cluster.address("master")
-    began = time.monotonic()
     many = f"{silent};{nobody};{silent};{cluster.nameserver_address};"
     assert say(capsys, node, "-n", many) == (0, f"{node} serves")
-    assert time.monotonic() - began < 2.5 * health.TIMEOUT_S
 
 
 def test_with_all_nameservers_down_it_does_not_serve(

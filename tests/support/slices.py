@@ -65,6 +65,7 @@ class Slice:
         """Files that were begun, and when."""
         self.is_over = False
         self.tests_left = 0
+        self.passed = 0
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -91,6 +92,10 @@ class Slice:
             return True
         return time.monotonic() < next(iter(self.begun.values())) + self.seconds
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count what ran: a slice of skipped tests shows nothing."""
+        self.passed += report.when == "call" and report.passed
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Too few files are a failure, though each of their tests passed."""
@@ -98,14 +103,14 @@ class Slice:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def is_too_little(self) -> bool:
-        """Whether less was begun than the minimum, or than there is."""
-        return len(self.begun) < min(self.minimum, len(self.files))
+        """Whether less was begun than the minimum, or than there is, or nothing was run."""
+        return len(self.begun) < min(self.minimum, len(self.files)) or not self.passed
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what ran and name what did not."""
         write = terminalreporter.write_line
         terminalreporter.section(f"slice: turn {self.turn}")
-        ends = [*list(self.begun.values())[1:], time.monotonic()]
+        ends = [*list(self.begun.values())[1:], time.monotonic()][: len(self.begun)]
         for (name, began_s), end_s in zip(self.begun.items(), ends, strict=True):
             write(f"{end_s - began_s:7.1f} s  {name}")
         left = [name for name in self.files if name not in self.begun]
@@ -117,7 +122,7 @@ class Slice:
             f" all are covered by {turns_of_all(len(self.files), self.minimum)} turns"
         )
         if self.is_too_little():
-            write(f"FAILED: fewer files than {self.minimum}", red=True)
+            write(f"FAILED: fewer files than {self.minimum}, or no test that passed", red=True)
 
 
 def file_of(item: pytest.Item) -> str:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rocketbed.cli.store import store
+from rocketbed.inspect.bodies import MissingCodec
 from tests.support.stores import (
     QUEUE_SEGMENT,
     SEGMENT,
@@ -103,6 +104,25 @@ def test_dump_finds_what_queue_and_index_do_not_know_yet(tmp_path: Path) -> None
     assert [json.loads(row)["queueOffset"] for row in rows] == list(range(25))
     rows = run("dump", root, *SIZES, "--topic", "T", "--key", "k24", "--json").output.splitlines()
     assert [json.loads(row)["queueOffset"] for row in rows] == [24]
+
+
+def test_a_dump_goes_on_behind_a_body_whose_library_is_missing(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unpack(body: bytes, sys_flag: int) -> bytes:
+        if len(body) % 2:
+            raise MissingCodec("pip install 'rocketbed[zstd]'")
+        return body
+
+    monkeypatch.setattr("rocketbed.inspect.query.unpack_body", unpack)
+    result = run("dump", killed, "--topic", "FxPlain", "--json")
+    *lines, said = result.output.splitlines()
+    assert result.exit_code == 0
+    assert said == "pip install 'rocketbed[zstd]'"
+    lengths = [json.loads(line)["bodyLength"] for line in lines]
+    assert None in lengths
+    assert any(lengths)
+    assert "FxPlain/0" in run("dump", killed, "--topic", "FxPlain").output
 
 
 def test_fsck_of_a_good_store(small: Path) -> None:

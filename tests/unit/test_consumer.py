@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.client.errors import BadMessage, ClientError, NoBroker, RequestRefused
+from rocketbed.client.errors import (
+    BadMessage,
+    ClientError,
+    MissingLibrary,
+    NoBroker,
+    RequestRefused,
+)
+from rocketbed.inspect.bodies import MissingCodec
 from rocketbed.wire.bodies import HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command
@@ -214,6 +221,23 @@ def test_refusals_come_out_of_poll_and_reading_goes_on_afterwards() -> None:
                 except RequestRefused:
                     continue
             assert found == [b"0"]
+
+    on_stage(scenario)
+
+
+def test_a_body_without_its_library_comes_out_of_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpack(body: bytes, sys_flag: int) -> bytes:
+        raise MissingCodec("pip install 'rocketbed[zstd]'")
+
+    monkeypatch.setattr("rocketbed.client.messages.unpack_body", unpack)
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        await shelf(stage, messages={0: bodies(1)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            with pytest.raises(MissingLibrary, match=r"T at 0: pip install 'rocketbed\[zstd\]'"):
+                await reader.poll()
 
     on_stage(scenario)
 

@@ -120,3 +120,14 @@ def test_without_seconds_nothing_changes(tmp_path: Path) -> None:
     ran = run_suite(tmp_path, "-v", "--slice-turn", "3", conftest=PLUGIN, **FILES)
     assert ran.counts() == {"passed": 14}
     assert "slice: turn" not in ran.text
+
+
+def test_a_slice_in_which_nothing_ran_is_not_green(tmp_path: Path) -> None:
+    skipped = dict.fromkeys(FILES, "import pytest\n\npytest.skip('no', allow_module_level=True)\n")
+    ran = run_suite(tmp_path, "--slice-seconds", "0", conftest=PLUGIN, **skipped)
+    assert ran.code != 0
+    broken = run_suite(
+        tmp_path, "--slice-seconds", "0", conftest=PLUGIN, **{**FILES, "test_a": "import nowhere\n"}
+    )
+    assert broken.code == pytest.ExitCode.INTERRUPTED
+    assert "INTERNALERROR" not in broken.text
