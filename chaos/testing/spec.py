@@ -1,4 +1,4 @@
-"""What one run of a test is to be, how it goes, and what it came to.
+"""One run of a test: its specification, its script, its result.
 
 `RunSpec` and `RunResult` are all that passes between two processes; a `Script` is the test as its
 stage sees it: a body to perform, what it asked for, and the outcome.
