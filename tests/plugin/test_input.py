@@ -96,7 +96,7 @@ def test_without_the_extra_only_tests_with_a_cluster_are_refused(tmp_path: Path)
     assert ran.counts() == {"passed": 1}, ran.text
     ran = run_pytest(tmp_path, "-p", "no:randomly")
     assert ran.counts() == {"error": 2, "passed": 1}, ran.text
-    assert ran.text.count("tests with a cluster need more than the client (") == 2, ran.text
+    assert ran.text.count("tests with a cluster need the testbed (") == 2, ran.text
     assert "pip install 'rocketbed[chaos]'" in ran.text
     assert "Traceback" not in ran.text
 

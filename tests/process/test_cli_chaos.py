@@ -376,7 +376,7 @@ def test_a_report_that_cannot_be_written(scenario: Callable[[str], str], tmp_pat
         tmp_path, "run", scenario(TINY), "--seed", "1", "--report", str(tmp_path / "file" / "r")
     )
     assert code == 4
-    assert "the harness cannot go on" in output
+    assert "the harness cannot continue" in output
 
 
 # --- interrupted

@@ -115,7 +115,7 @@ def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
 def test_options_of_a_wire_read(start: Start) -> None:
     endpoints = "127.0.0.1:1"
     for given, reason in (
-        ({"endpoints": endpoints}, "needs the option topics"),
+        ({"endpoints": endpoints}, "requires the option topics"),
         ({"endpoints": endpoints, "topics": "T", "view": "blocks"}, "needs the files"),
         ({"endpoints": endpoints, "topics": "T", "path": "/x"}, "not both"),
     ):
@@ -167,7 +167,7 @@ def test_sending_waits_for_a_broker_that_restarts_and_not_for_ever(start: Start)
     send(sink(cluster), 0, 10)
     cluster.kill("master")
     with pytest.raises(
-        SinkError, match=r"row 0 of partition 10 for topic T: not taken within 0\.5 s"
+        SinkError, match=r"row 0 of partition 10 for topic T: not accepted within 0\.5 s"
     ):
         send(sink(cluster, retryTimeoutMs="500"), 10, 11)
 

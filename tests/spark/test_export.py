@@ -84,7 +84,7 @@ def test_the_rows_are_what_the_real_broker_gave_back(
     again = run(spark, store, out)
     assert again.counts["rows"] == 0
     assert again.counts["rows_in_all"] == len(rows)
-    assert "nothing is new" in again.notes[0]
+    assert "nothing new" in again.notes[0]
     assert sorted(path for path in out.rglob("*") if path.is_file()) == before
 
 

@@ -106,5 +106,5 @@ def test_a_store_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(DemoError, match=f"process {holder.pid} holds it"):
+        with pytest.raises(DemoError, match=f"process {holder.pid} has it open"):
             read_old_store(root)
