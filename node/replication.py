@@ -43,14 +43,14 @@ class StoreCutter:
 
     async def last_record(self, offset: int) -> WholeRecord | None:
         """The last whole record that ends at or below `offset`."""
-        found = await self._store.boundary_below(offset)
+        found = await self._store.removal.boundary_below(offset)
         return None if found is None else WholeRecord(found.last.physical_offset, found.end)
 
     async def cut(self, offset: int) -> tuple[str, int]:
         """Keep what stands behind `offset`, then cut. Raises `CutRefused`, `StoreFailed`."""
         try:
-            kept = await self._store.keep_from(offset)
-            await self._store.cut(offset)
+            kept = await self._store.removal.keep_from(offset)
+            await self._store.removal.cut(offset)
         except StoreFailed:
             raise
         except (OSError, StoreError) as exc:

@@ -135,7 +135,7 @@ class Admin:
         try:
             if self._topics.delete(topic) or has_queues:
                 await self._topics.save()
-                await self._store.delete_topic(topic)
+                await self._store.removal.delete_topic(topic)
                 self._offsets.delete_topic(topic)
         finally:
             self._topics.leaving.discard(topic)

@@ -8,13 +8,13 @@ import trio
 from rocketbed.node.store.checkpointer import Checkpointer
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.config import StoreConfig
-from rocketbed.node.store.cut import Boundary, boundary_below, cut_log, keep_cut_bytes
 from rocketbed.node.store.dispatch import Arrival, Dispatcher
 from rocketbed.node.store.errors import PutFailed, StoreError, StoreFailed, StoreLocked
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.parts import TopicSource, make_parts
 from rocketbed.node.store.reader import GetResult, QueryResult, Range, Reader
 from rocketbed.node.store.recovery import Recovery, RecoveryReport
+from rocketbed.node.store.removal import Removal
 from rocketbed.node.store.retention import Retention
 from rocketbed.node.store.run import Run
 from rocketbed.node.store.scrub import Scrubber
@@ -24,8 +24,6 @@ from rocketbed.world.api import Lock, World
 
 _READ_AHEAD = 3
 """Segments that are read into the page cache at a start (design.md 8)."""
-_CUT_S = 300.0
-"""A cut that takes longer than this hangs: it unlinks segments, clears one and syncs it."""
 _PREPARE_SHARE = 0.5
 """The next segment is made once the last one is filled this far."""
 
@@ -50,6 +48,15 @@ class MessageStore:
         self._reader = Reader(self._parts)
         self.scrubber = Scrubber(self._parts)
         """Looks for damage in what this start did not scan."""
+        self.removal = Removal(
+            self._parts,
+            self._flusher,
+            self._dispatcher,
+            self._checkpointer,
+            self.scrubber,
+            fail=self.fail,
+        )
+        """Takes the end of the log, or a topic's queues, away for good."""
         self.on_arrival: list[Arrival] = self._dispatcher.on_arrival
         """Called, in this order, when messages can be pulled."""
         self._closing = trio.Event()
@@ -243,11 +250,12 @@ class MessageStore:
             )
             raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, str(self._failure)) from exc
 
-    def fail(self, failure: StoreError) -> None:
-        """Stop the store: `run` raises `failure`."""
+    def fail(self, failure: StoreError) -> StoreError:
+        """Stop the store: `run` raises the first failure, which is returned."""
         if self._failure is None:
             self._failure = failure
             self._failed.set()
+        return self._failure
 
     # Gets
 
@@ -322,84 +330,6 @@ class MessageStore:
     def max_offset(self) -> int:
         """Physical offset of the end of the log."""
         return self._parts.log.written.value
-
-    async def boundary_below(self, offset: int) -> Boundary | None:
-        """The last end of a whole record at or below `offset` (see `node.store.cut`)."""
-        return await boundary_below(self._parts, offset)
-
-    async def keep_from(self, offset: int) -> tuple[str, int]:
-        """Copy the log from `offset` to its end to `rocketbed.cut`, durably: path and size.
-
-        Raises `OSError`; the log is as it was then.
-        """
-        return await keep_cut_bytes(self._parts, offset, end=self.max_offset)
-
-    async def cut(self, offset: int) -> None:
-        """Make `offset`, the end of a record, the end of the log, for good (store.md 8.6, Cut).
-
-        Nothing may be put meanwhile. A cancellation waits until it is done. Raises `StoreError`
-        when the disk has no room for it, `StoreFailed` when the disk fails or hangs on the way.
-        """
-        with trio.move_on_after(_CUT_S, shield=True) as scope:
-            await self._cut(offset)
-        if scope.cancelled_caught:
-            raise self._failed_cut(offset, f"not done after {_CUT_S:g} s")
-
-    async def _cut(self, offset: int) -> None:
-        parts = self._parts
-        await self._flusher.flush()
-        while self._dispatcher.step():
-            await trio.lowlevel.checkpoint()
-        # With W at the end, lowering it takes queues and index along.
-        if not await self._checkpointer.raise_mark():
-            raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
-        self.scrubber.end = min(self.scrubber.end, offset)
-        async with self._checkpointer.lock, self._flusher.lock:
-            below = await boundary_below(parts, offset)
-            last = below.last if below else None
-            try:
-                await cut_log(parts, offset, record_start=last.physical_offset if last else -1)
-            except OSError as exc:
-                raise self._failed_cut(offset, exc.strerror) from exc
-            if parts.dispatched.value > offset:
-                self._dispatcher.rewind(offset, last)
-            else:
-                self._dispatcher.restart()
-            parts.log.tail.next_queue_offsets = parts.queues.next_offsets()
-
-    def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
-        self.fail(
-            StoreFailed(
-                f"cutting the log at {offset} failed on the way: {reason}; the node stops, and the"
-                " next start does the cut if it is on record"
-            )
-        )
-        assert self._failure is not None
-        return self._failure
-
-    async def delete_topic(self, topic: str) -> int:
-        """Destroy the queues of a topic for good; how many there were (T14).
-
-        Takes until nothing of the topic is put any more. Raises `StoreError` on a full disk; the
-        topic's queues stay then.
-        """
-        offsets = self._parts.log.tail.next_queue_offsets
-        before: dict[tuple[str, int], int] | None = None
-        self._checkpointer.leaving.add(topic)
-        try:
-            while before != (now := {key: offsets[key] for key in offsets if key[0] == topic}):
-                before = now
-                await self._flusher.flush()
-                while self._dispatcher.step():
-                    await trio.lowlevel.checkpoint()
-                if not await self._checkpointer.raise_mark():
-                    raise StoreError(f"{topic} is not deleted: the disk has no room for the mark")
-            count = self._parts.queues.delete_topic(topic)
-        finally:
-            self._checkpointer.leaving.discard(topic)
-        for key in [key for key in offsets if key[0] == topic]:
-            del offsets[key]
-        return count
 
     def delete_expired(self) -> None:
         """Delete expired segments at any hour (an operator's order)."""

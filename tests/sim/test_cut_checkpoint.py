@@ -26,7 +26,7 @@ def test_the_index_time_falls_with_the_files_that_were_cut_off() -> None:
         put(store, keys=("next",))
         await settle(store)
         before = witnesses.load_checkpoint().index_ms
-        await store.cut(kept)
+        await store.removal.cut(kept)
         put(store)
         await settle(store)
         after = witnesses.load_checkpoint()

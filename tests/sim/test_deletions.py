@@ -22,7 +22,7 @@ async def delete_while_marks_rise(store: MessageStore) -> None:
     await settle(store)
     async with trio.open_nursery() as nursery:
         for topic in ("A", "B"):
-            nursery.start_soon(store.delete_topic, topic)
+            nursery.start_soon(store.removal.delete_topic, topic)
         for number in range(8):
             if number < 4:
                 put(store, "A", body=b"late")
@@ -50,7 +50,7 @@ def test_a_topic_made_anew_is_found_when_everything_is_built_again() -> None:
         for number in range(5):
             put(store, body=b"old %d" % number, keys=(f"o{number}",))
         await settle(store)
-        await store.delete_topic("T")
+        await store.removal.delete_topic("T")
         for number in range(3):
             put(store, body=b"new %d" % number, keys=(f"n{number}",))
         await settle(store)

@@ -128,7 +128,7 @@ def test_t04_cut_records_do_not_come_back() -> None:
         put(store, body=b"cut 1")
         put(store, body=b"cut 2")
         await settle(store)
-        await store.cut(target)
+        await store.removal.cut(target)
 
     assert session(bodies, image=session(cut).image).value == numbered(3)
 
@@ -423,7 +423,7 @@ def test_t14_deleted_topics_do_not_come_back() -> None:
         put(store, "Gone", body=b"old")
         put(store, "Kept")
         await settle(store)
-        await store.delete_topic("Gone")
+        await store.removal.delete_topic("Gone")
         put(store, "Gone", body=b"new")
 
     async def look(store: MessageStore) -> object:

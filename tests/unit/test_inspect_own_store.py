@@ -74,7 +74,7 @@ async def test_deleted_topics_have_no_queue(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         await fill(store)
-        assert await store.delete_topic("Topic1") == 4
+        assert await store.removal.delete_topic("Topic1") == 4
         run = store.begin()
         add(run, 1)
         store.commit(run)

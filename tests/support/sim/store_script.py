@@ -180,7 +180,7 @@ class Driver:
         offsets = sorted(self.ledger.log)
         target = offsets[-records]
         self.ledger.cutting = target
-        await self.store.cut(target)
+        await self.store.removal.cut(target)
         for offset in offsets[-records:]:
             del self.ledger.log[offset]
         self.ledger.written = target
@@ -190,7 +190,7 @@ class Driver:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic's queues."""
         self.ledger.deleted[topic] = self.store.max_offset
-        await self.store.delete_topic(topic)
+        await self.store.removal.delete_topic(topic)
 
     async def retain(self) -> None:
         """Delete the oldest segment."""

@@ -1,0 +1,118 @@
+"""What is taken out of a store while it runs: the end of its log, the queues of a topic.
+
+Both are for good: a crash at any moment leaves all or nothing of it to the next start. Segments
+that have expired are the work of `retention`.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from rocketbed.node.store.checkpointer import Checkpointer
+from rocketbed.node.store.cut import Boundary, boundary_below, cut_log, keep_cut_bytes
+from rocketbed.node.store.dispatch import Dispatcher
+from rocketbed.node.store.errors import StoreError, StoreFailed
+from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.scrub import Scrubber
+
+_CUT_S = 300.0
+"""A cut that takes longer than this hangs: it unlinks segments, clears one and syncs it."""
+
+
+class Removal:
+    """Cuts and deletions of one store that runs. Offsets are bytes of its log."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        flusher: Flusher,
+        dispatcher: Dispatcher,
+        checkpointer: Checkpointer,
+        scrubber: Scrubber,
+        *,
+        fail: Callable[[StoreError], StoreError],
+    ) -> None:
+        """`fail` stops the store, and gives the failure that did it."""
+        self._parts = parts
+        self._flusher = flusher
+        self._dispatcher = dispatcher
+        self._checkpointer = checkpointer
+        self._scrubber = scrubber
+        self._fail = fail
+
+    async def boundary_below(self, offset: int) -> Boundary | None:
+        """The last end of a whole record at or below `offset` (see `node.store.cut`)."""
+        return await boundary_below(self._parts, offset)
+
+    async def keep_from(self, offset: int) -> tuple[str, int]:
+        """Copy the log from `offset` to its end to `rocketbed.cut`, durably: path and size.
+
+        Raises `OSError`; the log is as it was then.
+        """
+        return await keep_cut_bytes(self._parts, offset, end=self._parts.log.written.value)
+
+    async def cut(self, offset: int) -> None:
+        """Make `offset`, the end of a record, the end of the log, for good (store.md 8.6, Cut).
+
+        Nothing may be put meanwhile. A cancellation waits until it is done. Raises `StoreError`
+        when the disk has no room for it, `StoreFailed` when the disk fails or hangs on the way.
+        """
+        with trio.move_on_after(_CUT_S, shield=True) as scope:
+            await self._cut(offset)
+        if scope.cancelled_caught:
+            raise self._failed_cut(offset, f"not done after {_CUT_S:g} s")
+
+    async def _cut(self, offset: int) -> None:
+        parts = self._parts
+        await self._flusher.flush()
+        while self._dispatcher.step():
+            await trio.lowlevel.checkpoint()
+        # With W at the end, lowering it takes queues and index along.
+        if not await self._checkpointer.raise_mark():
+            raise StoreError(f"the log is not cut at {offset}: no room for the new mark")
+        self._scrubber.end = min(self._scrubber.end, offset)
+        async with self._checkpointer.lock, self._flusher.lock:
+            below = await boundary_below(parts, offset)
+            last = below.last if below else None
+            try:
+                await cut_log(parts, offset, record_start=last.physical_offset if last else -1)
+            except OSError as exc:
+                raise self._failed_cut(offset, exc.strerror) from exc
+            if parts.dispatched.value > offset:
+                self._dispatcher.rewind(offset, last)
+            else:
+                self._dispatcher.restart()
+            parts.log.tail.next_queue_offsets = parts.queues.next_offsets()
+
+    def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
+        return self._fail(
+            StoreFailed(
+                f"cutting the log at {offset} failed on the way: {reason}; the node stops, and the"
+                " next start does the cut if it is on record"
+            )
+        )
+
+    async def delete_topic(self, topic: str) -> int:
+        """Destroy the queues of a topic for good; how many there were (T14).
+
+        Takes until nothing of the topic is put any more. Raises `StoreError` on a full disk; the
+        topic's queues stay then.
+        """
+        offsets = self._parts.log.tail.next_queue_offsets
+        before: dict[tuple[str, int], int] | None = None
+        self._checkpointer.leaving.add(topic)
+        try:
+            while before != (now := {key: offsets[key] for key in offsets if key[0] == topic}):
+                before = now
+                await self._flusher.flush()
+                while self._dispatcher.step():
+                    await trio.lowlevel.checkpoint()
+                if not await self._checkpointer.raise_mark():
+                    raise StoreError(f"{topic} is not deleted: the disk has no room for the mark")
+            count = self._parts.queues.delete_topic(topic)
+        finally:
+            self._checkpointer.leaving.discard(topic)
+        for key in [key for key in offsets if key[0] == topic]:
+            del offsets[key]
+        return count
