@@ -5,6 +5,7 @@ fault to be awaited.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,7 @@ class VerbMethod(Protocol[R_co]):
         ...
 
 
-class VerbMethods(Generic[R]):
+class VerbMethods(ABC, Generic[R]):
     """A method for each verb of `chaos.scenario.verbs`; a test compares the two lists."""
 
     _trigger: Trigger
@@ -70,9 +71,9 @@ class VerbMethods(Generic[R]):
     twin: VerbMethod[R]
     wipe: VerbMethod[R]
 
+    @abstractmethod
     def _take(self, step: Step) -> R:
         """What calling a verb gives."""
-        raise NotImplementedError(type(self))
 
     def _unknown(self, name: str) -> Exception:
         return ScenarioError(unknown("fault", name, VERBS))
