@@ -129,6 +129,8 @@ class SlaveConnection:
         self.peer = master.world.network.peer_address(stream)
         self.position = 0
         """Offset of the next byte to send."""
+        self._offered = 0
+        """End of what was sent, or is being sent; an acknowledgement of more is none."""
         self._master = master
         self._world = master.world
         self._log = master.log
@@ -189,6 +191,7 @@ class SlaveConnection:
         try:
             offset = self._newest(first)
             self.position = self._start_for(offset)
+            self._offered = max(self.position, offset)
         except (ReplicationError, RemoteProtocolError) as exc:
             self._refuse(exc)
             return False
@@ -241,7 +244,13 @@ class SlaveConnection:
             if not data:
                 self._reason = "it closed the connection"
                 return
-            board.report(self._key, self._newest(data))
+            newest = self._newest(data)
+            if newest > self._offered:
+                raise SlaveRefused(
+                    f"it acknowledges {newest}, but only what lies below {self._offered} was sent"
+                    " to it: it is no slave, or its log is not ours"
+                )
+            board.report(self._key, newest)
 
     async def _send_log(self) -> None:
         log = self._log
@@ -266,6 +275,7 @@ class SlaveConnection:
         available = min(log.written.value - start, left)
         batch = self._master.batch_size
         if available >= LIVE_BATCHES * batch:
+            self._offered = max(self._offered, start + batch)
             await self._send_from_file(start, batch)
             return
         data = log.read_cached(start, available)
@@ -276,6 +286,7 @@ class SlaveConnection:
             raise SlaveRefused(
                 f"our log has nothing at {start}, though it ends at {log.written.value}"
             )
+        self._offered = max(self._offered, start + len(data))
         frames = [
             encode_transfer(start + at, data[at : at + batch]) for at in range(0, len(data), batch)
         ]

@@ -178,6 +178,7 @@ _STORE: Final[dict[str, tuple[str, Parse]]] = {
     "rbDispatchRing": ("dispatch_ring", _positive),
     "rbTrustPageCache": ("trust_page_cache", _boolean),
     "rbAcceptCut": ("accept_cut_at", partial(_integer, low=-1)),
+    "rbAcceptStart": ("accept_start_at", partial(_integer, low=-1)),
     "rbFillHole": ("fill_hole_at", partial(_integer, low=-1)),
 }
 

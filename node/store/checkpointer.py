@@ -15,6 +15,7 @@ from rocketbed.node.store.errors import StoreFailed
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.parts import StoreParts
+from rocketbed.wire.message import BORN_IPV6, HEAD, MAGIC_V1, MAGIC_V2
 
 _COST_FACTOR = 5
 """Pause at least this many times the duration of a rise: with thousands of dirty queues it only
@@ -67,7 +68,10 @@ class Checkpointer:
                 # F before W, durably: a crash in between must not leave W above F.
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
-                await parts.marks.store(replace(mark, index_filled_ms=parts.index.filled_ms))
+                # Retention may have put a higher one on record since the snapshot.
+                first = max(parts.marks.mark.first, parts.log.min_offset)
+                filled_ms = parts.index.filled_ms
+                await parts.marks.store(replace(mark, index_filled_ms=filled_ms, first=first))
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:
@@ -119,6 +123,11 @@ class Checkpointer:
             deleted=deleted,
         )
 
+    async def expect_beginning(self, first: int) -> None:
+        """Put on record that the log may begin at `first` from now on (retention). `OSError`."""
+        async with self.lock:
+            await self._parts.marks.update(first=first)
+
     async def store_checkpoint(self) -> None:
         """RocketMQ's checkpoint for the mark as it is stored: never ahead of it."""
         mark = self._parts.marks.mark
@@ -140,9 +149,12 @@ class Checkpointer:
 
 
 def store_ms_at(parts: StoreParts, record_start: int) -> int:
-    """Store time of a record of the log, from its fixed fields."""
+    """Store time of a record of the log, from its fixed fields; 0 if no record begins there."""
     head = parts.log.segments.read(record_start, 96)
     if len(head) < 76:
         return 0
-    at = 68 if head[39] & 0x10 else 56
+    fields = HEAD.unpack_from(head)
+    if fields[1] not in (MAGIC_V1, MAGIC_V2) or fields[6] != record_start:
+        return 0
+    at = 68 if fields[7] & BORN_IPV6 else 56
     return int.from_bytes(head[at : at + 8], "big")

@@ -108,7 +108,9 @@ class StoreConfig:
     store_port: int = 10911
     """Port written into records (`listenPort`)."""
     accept_cut_at: int = -1
-    """Operator's order: cut a log of unknown history at this offset (`rbAcceptCut`)."""
+    """Operator's order: end a damaged log at this offset (`rbAcceptCut`)."""
+    accept_start_at: int = -1
+    """Operator's order: go on with a log that lost its beginning up to here (`rbAcceptStart`)."""
     fill_hole_at: int = -1
     """Operator's order: close the damage at this offset with a filler record (`rbFillHole`)."""
 

@@ -6,7 +6,6 @@ fsync and made durable in bulk when the durable mark rises.
 """
 
 import struct
-from collections.abc import Iterator
 
 from rocketbed.node.store.segments import SegmentRow
 
@@ -18,6 +17,9 @@ _pack_unit = UNIT.pack
 BLANK_UNIT_SIZE = 0x7FFFFFFF
 """Record size in a pre-blank unit, which stands for no message (T6)."""
 PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
+_BLOCK = 3276
+"""Units that are compared with pre-blanks at once (64 KiB)."""
+_BLANKS = PRE_BLANK * _BLOCK
 GAP_MAX = 1 << 22
 """Units a gap may have; beyond, the queue offset of the record is taken as damaged."""
 
@@ -149,34 +151,39 @@ class UnitQueue:
         return end
 
     def _halve(self, offset: int) -> int:
-        """The same by halving: valid units are a prefix, as the mark says."""
-        low, high = self.first_unit, self.row.end // self.unit.size
-        base = low
+        """The same by halving: valid units are a prefix, as the mark says.
+
+        Pre-blanks count as valid on the way, so that a gap costs no more than any other units;
+        those right before the end are taken off again.
+        """
+        base = low = self.first_unit
+        high = self.row.end // self.unit.size
         while low < high:
             middle = (low + high) // 2
-            probe = middle
-            unit = self.unit_at(probe)
-            while unit is not None and self._is_blank(unit) and probe + 1 < high:
-                probe += 1
-                unit = self.unit_at(probe)
-            if unit is not None and not self._is_blank(unit) and self._valid(unit, offset):
-                low = probe + 1
+            unit = self.unit_at(middle)
+            if unit is not None and (self._is_blank(unit) or self._valid(unit, offset)):
+                low = middle + 1
             else:
                 high = middle
-        while low > base:
-            unit = self.unit_at(low - 1)
+        return self._before_blanks(base, low)
+
+    def _before_blanks(self, base: int, end: int) -> int:
+        """Number behind the last unit in [base, end) that is no pre-blank; `base` without one."""
+        while end > base:
+            unit = self.unit_at(end - 1)
             if unit is not None and not self._is_blank(unit):
-                break
-            low -= 1
-        return low
+                return end
+            # One by one as long as that is little; a gap goes block by block.
+            row_start = self.row.start_of((end - 1) * self.unit.size) // self.unit.size
+            start = max(base, end - _BLOCK, row_start)
+            data = self.row.read(start * self.unit.size, (end - start) * self.unit.size)
+            end = start if data == _BLANKS[: len(data)] else end - 1
+        return base
 
     def last_unit(self) -> tuple[int, ...] | None:
         """The last stored unit that stands for a record."""
-        for number in range(self.stored_units - 1, self.first_unit - 1, -1):
-            unit = self.unit_at(number)
-            if unit is not None and not self._is_blank(unit):
-                return unit
-        return None
+        end = self._before_blanks(self.first_unit, self.stored_units)
+        return self.unit_at(end - 1) if end > self.first_unit else None
 
     def delete_before(self, log_min: int) -> int:
         """Unlink segments whose last unit points below `log_min`, never the newest; how many."""
@@ -205,8 +212,18 @@ class ConsumeQueue(UnitQueue):
 
     def __init__(self, topic: str, queue_id: int, row: SegmentRow) -> None:
         super().__init__(topic, queue_id, row)
-        self.min_offset = 0
+        self._least = 0
+        """A lower bound of `min_offset`."""
+        self._log_min: int | None = None
+        """Beginning of the log for which `_least` has not been brought up yet."""
+
+    @property
+    def min_offset(self) -> int:
         """First queue offset whose record is kept; at most `max_offset` (T15)."""
+        if self._log_min is not None:
+            self._least = self._find_min(self._log_min)
+            self._log_min = None
+        return self._least
 
     @property
     def max_offset(self) -> int:
@@ -236,7 +253,7 @@ class ConsumeQueue(UnitQueue):
                 start = self.row.start_of(queue_offset * UNIT.size)
                 self.end_unit = start // UNIT.size
                 self._fill(queue_offset - self.end_unit)
-                self.min_offset = queue_offset
+                self._least = queue_offset
         self._pending += UNIT.pack(physical_offset, size, tag_code)
         self.end_unit += 1
         return problem
@@ -246,24 +263,38 @@ class ConsumeQueue(UnitQueue):
         self.end_unit += count
 
     def correct_min(self, log_min: int) -> None:
-        """Set `min_offset` to the first unit of a record at or above `log_min` (T6, T15)."""
-        low, high = max(self.min_offset, self.first_unit), self.stored_units
+        """Set `min_offset` to the first unit of a record at or above `log_min` (T6, T15).
+
+        It is looked for when somebody asks: a queue that begins with a gap of a whole segment costs
+        nothing at a start.
+        """
+        self._log_min = log_min
+
+    def _find_min(self, log_min: int) -> int:
+        high = self.stored_units
+        low = self._behind_blanks(max(self._least, self.first_unit), high)
         while low < high:
-            middle = probe = (low + high) // 2
-            unit = self.unit_at(probe)
-            while unit is not None and self._is_blank(unit) and probe + 1 < high:
-                probe += 1
-                unit = self.unit_at(probe)
-            if unit is not None and (self._is_blank(unit) or unit[0] >= log_min):
+            middle = (low + high) // 2
+            probe = self._behind_blanks(middle, high)
+            unit = self.unit_at(probe) if probe < high else None
+            if probe == high or (unit is not None and unit[0] >= log_min):
                 high = middle
             else:
                 low = probe + 1
-        while low < self.stored_units:
-            unit = self.unit_at(low)
-            if unit is not None and not self._is_blank(unit) and unit[0] >= log_min:
-                break
-            low += 1
-        self.min_offset = min(low, self.end_unit)
+        return min(self._behind_blanks(low, self.stored_units), self.end_unit)
+
+    def _behind_blanks(self, number: int, end: int) -> int:
+        """The first unit in [number, end) that is no pre-blank; `end` without one."""
+        while number < end:
+            data = self.row.read(number * UNIT.size, min(end - number, _BLOCK) * UNIT.size)
+            if not data or data != _BLANKS[: len(data)]:
+                for unit in UNIT.iter_unpack(data):
+                    if not self._is_blank(unit):
+                        break
+                    number += 1
+                return number
+            number += len(data) // UNIT.size
+        return end
 
 
 class BatchConsumeQueue(UnitQueue):
@@ -333,15 +364,16 @@ class BatchConsumeQueue(UnitQueue):
 
     def correct_min(self, log_min: int) -> None:
         """Set `min_offset` to the first queue offset of a record at or above `log_min`."""
-        for number in self._numbers():
-            unit = self.unit_at(number)
-            if unit is not None and unit[0] >= log_min:
-                self.min_offset = unit[4]
-                return
-        self.min_offset = self.max_offset
-
-    def _numbers(self) -> Iterator[int]:
-        return iter(range(self.first_unit, self.stored_units))
+        low, high = self.first_unit, self.stored_units
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit_at(middle)
+            if unit is None or unit[0] < log_min:
+                low = middle + 1
+            else:
+                high = middle
+        unit = self.unit_at(low) if low < self.stored_units else None
+        self.min_offset = unit[4] if unit is not None else self.max_offset
 
     def destroy(self) -> None:
         """Unlink everything; the queue begins anew."""

@@ -5,15 +5,18 @@ finds them valid again. Here the cut is first put on record, then done, then tak
 a crash between any two steps repeats it.
 """
 
+import errno
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import trio
 
 from rocketbed.node.store.checkpoint import Checkpoint
 from rocketbed.node.store.checkpointer import store_ms_at
+from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.parts import CUT_DIR, StoreParts
-from rocketbed.node.store.scan import Stop
+from rocketbed.node.store.scan import RecordScanner
 
 _CHUNK = 4 << 20
 _ZEROS = bytes(_CHUNK)
@@ -92,27 +95,24 @@ class Boundary:
     """Its end, or that of the blank one behind it. Physical offset."""
 
 
-async def boundary_below(parts: StoreParts, offset: int) -> Boundary | None:
+async def boundary_below(
+    parts: StoreParts, offset: int, scanner: RecordScanner | None = None
+) -> Boundary | None:
     """The last end of a record at or below `offset`; None without a whole record there.
 
-    Reads a segment from its beginning, with a checkpoint for each 4 MiB.
+    Reads a segment from its beginning, with the store's own scanner, which compares no checksums,
+    unless there is another one.
     """
     log = parts.log
+    cursor = LogCursor(log.segments, scanner or parts.scanner)
     while offset > log.min_offset:
         position = start = log.segments.start_of(offset - 1)
-        segment_end = start + log.segment_size
         last: Entry | None = None
-        while position < offset:
-            size = min(max(_CHUNK, log.record_max + 8), offset - position)
-            data = log.segments.read(position, size)
-            scanned = parts.scanner.scan(data, position, segment_end=segment_end)
+        step = cursor.step(position, offset)
+        while step.verdict in (Verdict.GOOD, Verdict.BLANK):
+            last, position = step.entries[-1] if step.entries else last, step.end
             await trio.lowlevel.checkpoint()
-            if scanned.entries:
-                last, position = scanned.entries[-1], scanned.end
-            if scanned.stop is Stop.BLANK:
-                position = segment_end
-            if not scanned.entries:
-                break
+            step = cursor.step(position, offset)
         if last is not None:
             end = last.physical_offset + last.size
             return Boundary(last, position if position == offset else end)
@@ -127,10 +127,36 @@ async def keep_cut_bytes(parts: StoreParts, offset: int, *, end: int) -> tuple[s
     """
     if end <= offset:
         return "", 0
-    log, disk = parts.log, parts.world.disk
+    return await keep_bytes(parts, offset, end), end - offset
+
+
+async def keep_bytes(parts: StoreParts, start: int, end: int, why: str = "") -> str:
+    """The same for a range anywhere in the log; the copy's path. `why` ends its name."""
+
+    def read(position: int) -> bytes:
+        return parts.log.segments.read(position, min(_CHUNK, end - position))
+
+    return await _keep(parts, f"{start:020d}" + (f".{why}" if why else ""), read, start, end)
+
+
+async def keep_file(parts: StoreParts, path: str) -> str:
+    """Copy a file of the log to `rocketbed.cut`, durably; the copy's path. Raises `OSError`."""
+    source = parts.world.disk.open(path, writable=False)
+    try:
+        name = f"{path.rpartition('/')[2]}.segment"
+        return await _keep(parts, name, lambda at: source.read_at(at, _CHUNK), 0, source.size())
+    finally:
+        source.close()
+
+
+async def _keep(
+    parts: StoreParts, name: str, read: Callable[[int], bytes], start: int, end: int
+) -> str:
+    """Copy what `read` gives for positions from `start` to `end`; the copy's path."""
+    disk = parts.world.disk
     directory = f"{parts.config.root}/{CUT_DIR}"
     parts.pool.make_dir(directory)
-    path = f"{directory}/{offset:020d}"
+    path = f"{directory}/{name}"
     if disk.exists(path):
         path = f"{path}.{parts.world.clock.wall_ms()}"
     temporary = f"{path}.new"
@@ -138,10 +164,12 @@ async def keep_cut_bytes(parts: StoreParts, offset: int, *, end: int) -> tuple[s
         disk.unlink(temporary)
     file = disk.open(temporary, create=True)
     try:
-        position = offset
+        position = start
         while position < end:
-            data = log.segments.read(position, min(_CHUNK, end - position))
-            file.write_at(position - offset, data)
+            data = read(position)
+            if not data:
+                raise OSError(errno.EIO, f"nothing to read at {position}")
+            file.write_at(position - start, data)
             position += len(data)
             await trio.lowlevel.checkpoint()
         await file.sync()
@@ -153,7 +181,7 @@ async def keep_cut_bytes(parts: StoreParts, offset: int, *, end: int) -> tuple[s
     disk.rename(temporary, path)
     parts.pool.named(path)
     await parts.pool.sync_names()
-    return path, end - offset
+    return path
 
 
 def is_zero(data: bytes) -> bool:

@@ -7,17 +7,17 @@ bytes. Dispatch never jumps over bytes that it cannot read (T8): it stops and sa
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import trio
 
+from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Verdict
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.parts import StoreParts
-from rocketbed.node.store.scan import Scanned, Stop
 
 SLICE = 2048
 """Entries that are dispatched before the loop gets its turn (about 5 ms)."""
-READ_SIZE = 1 << 20
 WATERMARK = 0.8
 """Share of the ring above which appends dispatch themselves before they answer (EQueue)."""
 _RETRY_S = 1.0
@@ -45,6 +45,7 @@ class Dispatcher:
         """Called with the records of each round, once they can be pulled."""
         self.last: Entry | None = None
         """The record that ends at `dispatched` (before a blank one), once there is one."""
+        self._cursor = LogCursor(parts.log.segments, parts.scanner)
         self._unfinished: list[Entry] = []
         self.stuck: str = ""
         """Why dispatch cannot go on, empty if it can."""
@@ -180,32 +181,19 @@ class Dispatcher:
 
     def _read(self, offset: int, limit: int) -> list[Entry]:
         """Entries from the log itself. Raises `CorruptRecord`."""
-        log = self._parts.log
-        while True:
-            segment_end = offset - offset % log.segment_size + log.segment_size
-            size = min(READ_SIZE, limit - offset, segment_end - offset)
-            scanned = self._scan(offset, size, segment_end)
-            if not scanned.entries and scanned.stop is Stop.MORE and offset + size < limit:
-                size = min(log.record_max + 8, limit - offset, segment_end - offset)
-                scanned = self._scan(offset, size, segment_end)
-            if scanned.entries:
-                return scanned.entries[:SLICE]
-            if scanned.stop is Stop.BLANK and segment_end <= limit:
-                offset = segment_end
-                self._parts.dispatched.advance(offset)
-                if offset >= limit:
-                    return []
-                continue
-            if scanned.stop is Stop.BAD:
-                raise CorruptRecord(
-                    f"no record at offset {offset}: {scanned.reason}; run `rocketbed store fsck`",
-                    offset=offset,
-                )
-            return []
-
-    def _scan(self, offset: int, size: int, segment_end: int) -> Scanned:
-        data = self._parts.log.read(offset, size)
-        return self._parts.scanner.scan(data, offset, segment_end=segment_end)
+        step = self._cursor.step(offset, limit)
+        while step.verdict is Verdict.BLANK:
+            self._parts.dispatched.advance(step.end)
+            step = self._cursor.step(step.end, limit)
+        # A slave's log may end inside a record, a master's does not.
+        if step.verdict is Verdict.PARTIAL and not self._parts.config.is_slave:
+            step = replace(step, verdict=Verdict.BAD, reason="it goes on behind the end of the log")
+        if step.verdict is Verdict.BAD:
+            raise CorruptRecord(
+                f"no record at offset {step.end}: {step.reason}; run `rocketbed store fsck`",
+                offset=step.end,
+            )
+        return step.entries[:SLICE]
 
     def rewind(self, offset: int, last: Entry | None) -> None:
         """Go on at `offset` after a cut; `last` is the record before it."""

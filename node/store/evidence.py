@@ -1,41 +1,70 @@
-"""Whether the durable mark of a directory can be trusted (store.md 8.6, Boot).
+"""What of a directory can be trusted (store.md 8.6, Boot).
 
-Pure reading: nothing is changed here. Another broker, a restore from a backup or an operator may
-have changed the directory since we wrote the mark; any trace of that invalidates the mark.
+Pure reading: nothing is changed here. Another broker, a restore from a backup, an operator or a
+failing disk may have changed the directory since we wrote the mark. Each part is judged for itself:
+whose hand was here last, whether queues and index are what the mark says, and whether the log is.
 """
 
 from dataclasses import dataclass
 
 from rocketbed.node.store.checkpoint import AbortFile, Checkpoint
+from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.indexfile import Header
 from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.queues import AnyQueue
-from rocketbed.node.store.scan import RecordScanner, Scanned, Stop, parse_delay_levels
+from rocketbed.node.store.scan import crc_scanner
 
 UNKNOWN = -1
 
 
+@dataclass(frozen=True, slots=True)
+class BadEnd:
+    """A log that is bad, or ends, below the durable mark."""
+
+    offset: int
+    """Physical offset of the first byte that is not as it was."""
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a boot finds, and what it concludes."""
+    """What a boot finds, and what it concludes: three verdicts that do not touch each other."""
 
     mark: Mark | None
-    """The stored mark, trusted or not."""
-    trusted: bool
-    reason: str
-    """Why the mark is not trusted."""
+    """The stored mark, whatever the verdicts are."""
+    hand: str
+    """Why another program, or nobody of us, may have changed the directory; empty if not."""
+    derived: str
+    """Why queues or index cannot be believed; empty if they can. They are built again then."""
+    bad_end: BadEnd | None
+    """The log is not what the mark says it was: damage, whoever wrote since."""
     was_clean: bool
     """No abort file: the last stop was clean, or another broker's was."""
     same_boot: bool
     """Our abort file from this boot of the kernel: the page cache is still what it was."""
     flushed: int
-    """F: the log is known to be on disk up to here; `UNKNOWN` if nothing is known."""
+    """F: this node knew the log to be on disk up to here; `UNKNOWN` if nothing is known."""
     ends: dict[AnyQueue, int]
-    """Units to keep of each queue, when trusted."""
+    """Units to keep of each queue, when they can be believed."""
     deleted: dict[str, int]
     """The mark's deleted topics, where the log below it is the one it was written for."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the start may go on at the mark."""
+        return not (self.hand or self.derived or self.bad_end)
+
+    @property
+    def reason(self) -> str:
+        """Why it may not."""
+        return self.hand or (self.bad_end.reason if self.bad_end else "") or self.derived
+
+    @property
+    def may_be_torn(self) -> bool:
+        """Whether the end is what a power loss under this node may have left."""
+        return not (self.hand or self.was_clean or self.same_boot)
 
 
 def gather(parts: StoreParts) -> Evidence:
@@ -43,69 +72,74 @@ def gather(parts: StoreParts) -> Evidence:
     mark = parts.marks.load()
     abort = parts.witnesses.load_abort()
     flushed = parts.marks.load_flushed()
-    ends: dict[AnyQueue, int] = {}
-    reason = _doubt(parts, mark, abort)
-    if mark is not None and not reason:
-        reason, ends = _doubt_units(parts, mark)
-    trusted = mark is not None and not reason
+    if mark is None:
+        hand, derived, bad_end = "there is no durable mark of rocketbed here", "", None
+        ends: dict[AnyQueue, int] = {}
+    else:
+        hand = _doubt_hand(parts, mark, abort)
+        bad_end = _doubt_end(parts, mark)
+        derived, ends = _doubt_derived(parts, mark)
+        # F is overwritten without fsync, so an old value may be found; W is a lower bound too.
+        flushed = max(UNKNOWN if flushed is None else flushed, mark.offset)
     same_boot = (
-        trusted
+        not hand
         and abort is not None
         and abort.boot_id == parts.world.process.boot_id
         and parts.config.trust_page_cache
     )
-    if mark is None or not trusted or flushed is None:
-        known = mark.offset if mark is not None and trusted else UNKNOWN
-    else:
-        # F is overwritten without fsync, so an old value may be found; W is a lower bound too.
-        known = max(flushed, mark.offset)
     return Evidence(
         mark=mark,
-        trusted=trusted,
-        reason=reason,
+        hand=hand,
+        derived=derived,
+        bad_end=bad_end,
         was_clean=abort is None,
         same_boot=same_boot,
-        flushed=known,
+        flushed=UNKNOWN if flushed is None else flushed,
         ends=ends,
-        deleted=mark.deleted if mark is not None and not _doubt_record(parts, mark) else {},
+        deleted=mark.deleted if mark is not None and bad_end is None else {},
     )
 
 
-def _doubt(parts: StoreParts, mark: Mark | None, abort: AbortFile | None) -> str:
-    """Why the mark cannot be trusted; empty if it can."""
-    if mark is None:
-        return "there is no durable mark of rocketbed here"
+def _doubt_hand(parts: StoreParts, mark: Mark, abort: AbortFile | None) -> str:
+    """Why somebody else may have been here since the mark was written; empty if nobody was."""
     if abort is not None:
-        if abort.store_id != mark.store_id:
-            return "the abort file is another broker's"
-    elif mark.clean is None or mark.clean != parts.witnesses.checkpoint_bytes().hex():
+        return "" if abort.store_id == mark.store_id else "the abort file is another broker's"
+    if mark.clean is None or mark.clean != parts.witnesses.checkpoint_bytes().hex():
         return "there is no abort file, and no clean stop of rocketbed either"
-    if not parts.index.has_marked(mark.index):
-        return "an index file was removed"
-    return _doubt_record(parts, mark)
-
-
-def _doubt_record(parts: StoreParts, mark: Mark) -> str:
-    """The last record below W must be there, good, and end at W (or at a blank one before it)."""
-    log = parts.log
-    if mark.record_start < log.min_offset:
-        at_beginning = not log.segments.starts or mark.offset <= log.min_offset
-        return "" if at_beginning else "the log begins above the durable mark's record"
-    if not log.segments.has(mark.record_start):
-        return f"the log does not reach the durable mark at {mark.offset}"
-    scanned = _scan_at(parts, mark.record_start)
-    segment_end = log.segments.start_of(mark.record_start) + log.segment_size
-    if not scanned.entries:
-        return f"the record before the durable mark at {mark.offset} is not good: {scanned.reason}"
-    end = scanned.entries[0].physical_offset + scanned.entries[0].size
-    rolled = mark.offset == segment_end and len(scanned.entries) == 1 and scanned.stop is Stop.BLANK
-    if end != mark.offset and not rolled:
-        return f"the record before the durable mark ends at {end}, not at {mark.offset}"
     return ""
 
 
-def _doubt_units(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, int]]:
-    """Number of queues and sum of their offsets at W must be what the mark says."""
+def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:
+    """The last record below W must be there, good, and end at W (or at a blank one before it)."""
+    log = parts.log
+    if mark.record_start < 0 or mark.offset <= log.min_offset:
+        # Everything below W has expired. What retention did not delete is missed elsewhere.
+        return None
+    if not log.segments.has(mark.record_start):
+        return BadEnd(
+            min(log.segments.end, mark.offset),
+            f"the log does not reach the durable mark at {mark.offset}",
+        )
+    cursor = _cursor(parts)
+    step = cursor.one(mark.record_start)
+    if step.verdict is not Verdict.GOOD:
+        return BadEnd(
+            mark.record_start,
+            f"the record before the durable mark at {mark.offset} is not good: {step.reason}",
+        )
+    if step.end == mark.offset or cursor.one(step.end).end == mark.offset:
+        return None
+    return BadEnd(
+        mark.record_start,
+        f"the record before the durable mark ends at {step.end}, not at {mark.offset}",
+    )
+
+
+def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, int]]:
+    """Number of queues and sum of their offsets at W must be what the mark says, and the index
+    file that it names must be there."""
+    if not parts.index.has_marked(mark.index):
+        return "an index file was removed", {}
     expected = (mark.queue_count, mark.queue_total)
     for thorough in (False, True):
         ends = parts.queues.find_ends(mark.offset, thorough=thorough, deleted=mark.deleted)
@@ -140,7 +174,7 @@ def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRoc
         queue_offset = queue.offset_after(queue.end_unit)
         if last is None:
             continue
-        entry = _record(parts, last[0], last[1])
+        entry = _record(parts, last[0])
         if entry is None or entry.size != last[1]:
             return None
         after = entry.queue_offset + (entry.units if entry.units > 0 else -entry.units)
@@ -150,7 +184,7 @@ def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRoc
     if largest is None:
         return None
     record_start, end = largest[0], largest[0] + largest[1]
-    entry = _record(parts, record_start, largest[1])
+    entry = _record(parts, record_start)
     if entry is None or entry.store_ms != checkpoint.physic_ms or _record(parts, end) is not None:
         return None
     return ClosedByRocketMQ(
@@ -161,17 +195,11 @@ def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRoc
     )
 
 
-def _record(parts: StoreParts, offset: int, size: int = 0) -> Entry | None:
+def _record(parts: StoreParts, offset: int) -> Entry | None:
     """The good record that begins at `offset`, if there is one."""
-    if not parts.log.segments.has(offset):
-        return None
-    scanned = _scan_at(parts, offset, size)
-    return scanned.entries[0] if scanned.entries else None
+    step = _cursor(parts).one(offset)
+    return step.entries[0] if step.entries else None
 
 
-def _scan_at(parts: StoreParts, offset: int, size: int = 0) -> Scanned:
-    """Scan from `offset`: `size` bytes, or as many as the longest record and a blank one take."""
-    scanner = RecordScanner(check_crc=True, delays_ms=parse_delay_levels(parts.config.delay_levels))
-    segment_end = parts.log.segments.start_of(offset) + parts.log.segment_size
-    data = parts.log.segments.read(offset, size or parts.log.record_max + 8)
-    return scanner.scan(data, offset, segment_end=segment_end)
+def _cursor(parts: StoreParts) -> LogCursor:
+    return LogCursor(parts.log.segments, crc_scanner(parts.config))

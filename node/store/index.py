@@ -12,6 +12,8 @@ from rocketbed.wire.javahash import index_hash, key_state
 from rocketbed.world.api import World
 
 INDEX_DIR = "index"
+_NAME_DIGITS = 17
+"""An index file is named by the local time at which it was made, to milliseconds."""
 
 
 class Index:
@@ -34,8 +36,10 @@ class Index:
     def load(self) -> None:
         """Open the index files that are there; other names are reported and left alone."""
         for name in self._world.disk.listdir(self.directory):
-            if not name.isdigit():
-                self._world.log.warning("store.stray", path=f"{self.directory}/{name}")
+            path = f"{self.directory}/{name}"
+            is_file = self._world.disk.exists(path) and not self._world.disk.is_dir(path)
+            if not (is_file and len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()):
+                self._world.log.warning("store.stray", path=path)
                 continue
             file = self._file(name)
             file.load()

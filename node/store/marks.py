@@ -10,7 +10,7 @@ loss (T1). Two files in the root, which RocketMQ ignores, hold proof instead:
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import crcmod.predefined
 import orjson
@@ -24,6 +24,19 @@ FLUSHED_NAME = "rocketbed.flushed"
 _FIRST_LINE = b"rocketbed-ckpt 1"
 _FLUSHED = struct.Struct(">qQ")
 _crc32c: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedCut:
+    """A cut below F that an operator ordered (`rbAcceptCut`). It is never forgotten."""
+
+    offset: int
+    """Where the log was ended."""
+    known: int
+    """F before it: up to there the log had been on disk."""
+    messages: int
+    """Acknowledged messages that may have been given up, at most."""
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,9 @@ class Mark:
     """Hex of the checkpoint's first 40 bytes, after a clean stop."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Deleted topics, each with the end of the log at that moment (T14)."""
+    first: int = -1
+    """Beginning of the log, as retention left it or is about to; -1 in marks that do not say."""
+    accepted: tuple[AcceptedCut, ...] = ()
 
 
 def encode_mark(mark: Mark) -> bytes:
@@ -74,6 +90,8 @@ def encode_mark(mark: Mark) -> bytes:
         "cut": mark.cut_to,
         "clean": mark.clean,
         "deleted": mark.deleted,
+        "first": mark.first,
+        "accepted": [astuple(cut) for cut in mark.accepted],
     }
     text = orjson.dumps(document)
     return b"%s\n%s\n%08x\n" % (_FIRST_LINE, text, _crc32c(text))
@@ -99,6 +117,8 @@ def decode_mark(data: bytes) -> Mark | None:
         cut_to=document["cut"],
         clean=document["clean"],
         deleted=document["deleted"],
+        first=document.get("first", -1),
+        accepted=tuple(AcceptedCut(*cut) for cut in document.get("accepted", ())),
     )
 
 

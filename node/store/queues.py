@@ -46,15 +46,27 @@ class Queues:
         """Find the queues that are on disk. Raises `BadStoreDirectory`, `tolerant` or not."""
         for kind in (QUEUE_DIR, BATCH_DIR):
             directory = f"{self._config.root}/{kind}"
-            for topic in self._world.disk.listdir(directory):
-                for name in self._world.disk.listdir(f"{directory}/{topic}"):
-                    if not name.isdigit():
-                        self._world.log.warning("store.stray", path=f"{directory}/{topic}/{name}")
+            for topic in self._directories(directory):
+                for name in self._directories(f"{directory}/{topic}"):
+                    if not (name.isascii() and name.isdigit() and name == str(int(name))):
+                        self._stray(f"{directory}/{topic}/{name}")
                         continue
                     queue = self._make(kind, topic, int(name))
                     for stray in queue.load(tolerant=tolerant):
-                        path = f"{directory}/{topic}/{name}/{stray}"
-                        self._world.log.warning("store.stray", path=path)
+                        self._stray(f"{directory}/{topic}/{name}/{stray}")
+
+    def _directories(self, path: str) -> list[str]:
+        """Names of the directories in a directory; anything else is reported and left alone."""
+        names = []
+        for name in self._world.disk.listdir(path):
+            if self._world.disk.is_dir(f"{path}/{name}"):
+                names.append(name)
+            else:
+                self._stray(f"{path}/{name}")
+        return names
+
+    def _stray(self, path: str) -> None:
+        self._world.log.warning("store.stray", path=path)
 
     def _make(self, kind: str, topic: str, queue_id: int) -> AnyQueue:
         config = self._config

@@ -7,7 +7,7 @@ segment is at least as young, and it is found without reading the whole segment.
 
 import trio
 
-from rocketbed.node.store.checkpointer import store_ms_at
+from rocketbed.node.store.checkpointer import Checkpointer, store_ms_at
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.world.api import DiskUsage
@@ -21,8 +21,13 @@ _MANUAL_ROUNDS = 20
 class Retention:
     """Deletes segments, then what points only to them. Never the newest, nothing above W."""
 
-    def __init__(self, parts: StoreParts) -> None:
+    def __init__(self, parts: StoreParts, checkpointer: Checkpointer) -> None:
         self._parts = parts
+        self._checkpointer = checkpointer
+        self._timed: set[int] = set()
+        """Segments whose files have the right time."""
+        self._blind: set[int] = set()
+        """Segments whose age nothing tells; said once each."""
         self._manual_rounds = 0
         self._hanged_since: tuple[int, float] | None = None
         self.disk_full = False
@@ -47,7 +52,11 @@ class Retention:
             usage = parts.world.disk.usage(parts.log.segments.directory)
             self._watch(usage)
             self._keep_times()
-            if self._delete(usage):
+            doomed = self._doomed(usage)
+            if doomed:
+                # On record before it is done: a start then knows who took these segments.
+                await self._checkpointer.expect_beginning(doomed[-1] + parts.log.segment_size)
+                self._delete(doomed)
                 # A name that a power loss brings back must still find its units and keys.
                 await parts.pool.sync_names()
                 log_min = parts.log.min_offset
@@ -63,41 +72,68 @@ class Retention:
             self.disk_full = full
             self._parts.world.log.warning("store.disk_full", full=full, used=usage.used_percent)
 
-    def _delete(self, usage: DiskUsage) -> int:
-        """Delete segments, oldest first; returns how many."""
+    def _doomed(self, usage: DiskUsage) -> list[int]:
+        """Segments that can go now, oldest first."""
         config, segments = self._parts.config, self._parts.log.segments
         at_once = self._at_once(usage)
         if not (at_once or self._manual_rounds or self._in_hour(config) or self._tight(usage)):
-            return 0
-        deleted = 0
-        while deleted < config.delete_batch_max and self._may_go(at_once=at_once):
-            start = segments.starts[0]
+            return []
+        doomed: list[int] = []
+        for start in segments.starts[: config.delete_batch_max]:
+            if not self._may_go(start, at_once=at_once):
+                break
+            doomed.append(start)
+        return doomed
+
+    def _delete(self, doomed: list[int]) -> None:
+        segments = self._parts.log.segments
+        for start in doomed:
+            # While the mark was written, a reader or a cut may have come.
+            if not segments.starts or segments.starts[0] != start:
+                return
+            if segments.pinned(start) and not self._hanged(start):
+                return
             self._parts.world.log.info("store.segment_deleted", path=segments.path(start))
             segments.remove(start)
             self._parts.world.mark("store.retention_removed")
-            deleted += 1
-        self.deleted += deleted
-        return deleted
+            self.deleted += 1
 
-    def _may_go(self, *, at_once: bool) -> bool:
-        """Whether the oldest segment can be deleted now."""
+    def _may_go(self, start: int, *, at_once: bool) -> bool:
+        """Whether this segment can be deleted once those before it are gone."""
         parts = self._parts
         segments = parts.log.segments
-        if len(segments.starts) < 2:
+        after = start + segments.size
+        if not segments.has(after):
             return False
-        start, after = segments.starts[:2]
         if after > parts.marks.mark.offset or after > parts.log.written.value:
             return False
-        if not at_once and not self._expired(after):
+        if not at_once and not self._expired(start):
             return False
         return not segments.pinned(start) or self._hanged(start)
 
-    def _expired(self, next_start: int) -> bool:
-        """Whether the last record before `next_start` is older than the reserved time."""
-        youngest_ms = store_ms_at(self._parts, next_start)
+    def _expired(self, start: int) -> bool:
+        """Whether the last record of the segment is older than the reserved time."""
+        youngest_ms = self._youngest_ms(start)
         if not youngest_ms:
             return False
         return youngest_ms + self._parts.config.reserved_ms <= self._parts.world.clock.wall_ms()
+
+    def _youngest_ms(self, start: int) -> int:
+        """A time that is not before the segment's last record; 0 when nothing tells it.
+
+        No checksum covers a record's store time. One that is earlier than its own segment's first,
+        or in the future, is passed over: a later segment's will do, and deletes later.
+        """
+        parts, segments = self._parts, self._parts.log.segments
+        own_ms = store_ms_at(parts, start)
+        latest_ms = parts.world.clock.wall_ms() + HOUR_MS
+        for after in segments.starts:
+            if after > start and own_ms <= (found := store_ms_at(parts, after)) <= latest_ms:
+                return found
+        if start not in self._blind:
+            self._blind.add(start)
+            parts.world.log.warning("store.retention_blind", path=segments.path(start))
+        return 0
 
     def _hanged(self, start: int) -> bool:
         """A segment that somebody reads waits, but not for ever; its reader keeps the open file."""
@@ -112,11 +148,15 @@ class Retention:
     def _keep_times(self) -> None:
         """Keep the files' own times in step, for a RocketMQ that goes by them."""
         segments = self._parts.log.segments
-        for start, after in zip(segments.starts[:-1], segments.starts[1:], strict=True):
-            store_ms = store_ms_at(self._parts, after)
+        self._timed &= set(segments.starts)
+        for start in segments.starts[:-1]:
+            if start in self._timed or not (store_ms := self._youngest_ms(start)):
+                continue
             file = segments.file(start)
-            if store_ms and abs(file.modified_ms() - store_ms) > HOUR_MS:
+            if abs(file.modified_ms() - store_ms) > HOUR_MS:
                 file.set_modified_ms(store_ms)
+            self._timed.add(start)
+            return  # one a round: each is a read of the disk in the loop
 
     def _at_once(self, usage: DiskUsage) -> bool:
         config = self._parts.config

@@ -6,9 +6,11 @@ function here and builds nothing but entries.
 
 import struct
 import zlib
+from collections.abc import Generator
 from enum import Enum, auto
 from typing import NamedTuple
 
+from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry
 from rocketbed.wire.javahash import tag_code
 from rocketbed.wire.message import (
@@ -41,10 +43,13 @@ SECTOR = 512
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _V4_REST = struct.Struct(">8xq8x12xi")
 """With two IPv4 hosts: born host, store time, store host and what lies before the body length."""
+_IPV6 = (BORN_IPV6, STORE_IPV6)
 _CRC_NAME = CRC32.encode() + b"\x01"
 _ZEROS = bytes(SECTOR)
 _UNWRITTEN = bytes(BLANK.size)
 """What stands behind the last record: every segment leaves room for this much."""
+TOPIC_BYTES_MAX = 255
+"""Longest name that a directory of a queue can have."""
 
 
 class Stop(Enum):
@@ -63,6 +68,8 @@ class Scanned(NamedTuple):
     stop: Stop
     reason: str
     """What is wrong with a bad record."""
+    size: int = 0
+    """With `MORE`: bytes that the record at `end` says it takes, 0 if its head is not whole."""
 
 
 class RecordScanner:
@@ -105,19 +112,22 @@ class RecordScanner:
                     return Scanned(entries, base + position, Stop.BLANK, "")
                 reason = "no record here" if magic else "zeros"
                 return Scanned(entries, base + position, Stop.BAD, reason)
+            # The offset before the size: a wrong size must not decide how much is read.
+            if head[6] != base + position:
+                reason = f"it says it is at offset {head[6]}"
+                return Scanned(entries, base + position, Stop.BAD, reason)
             if size < RECORD_MIN or base + position + size > segment_end:
                 return Scanned(entries, base + position, Stop.BAD, f"impossible size {size}")
             if position + size > length:
                 stop = Stop.BAD if whole else Stop.MORE
-                return Scanned(entries, base + position, stop, "cut off")
+                return Scanned(entries, base + position, stop, "cut off", size)
             if (
                 not buffer[position + size - 1]
                 and self._check_crc
-                and entries
                 and not whole
                 and position + size + BLANK.size > length
             ):
-                return Scanned(entries, base + position, Stop.MORE, "cut off")
+                return Scanned(entries, base + position, Stop.MORE, "cut off", size)
             zero_rule = zero_rule_from is not None and base + position >= zero_rule_from
             found = parse(buffer, position, base, head, zero_rule)
             if type(found) is str:
@@ -130,8 +140,6 @@ class RecordScanner:
     ) -> Entry | str:
         """The entry of one record, or what is wrong with it."""
         size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _ = head
-        if physical != base + at:
-            return f"it says it is at offset {physical}"
         end = at + size
         if not sys_flag & (BORN_IPV6 | STORE_IPV6):
             store_ms, body_length = _V4_REST.unpack_from(buffer, at + HEAD.size)
@@ -191,7 +199,7 @@ class RecordScanner:
     ) -> Entry | str:
         topic = self._topics.get(topic_bytes)
         if topic is None:
-            topic = topic_bytes.decode(errors="replace")
+            topic = usable_topic(topic_bytes)
             if len(self._topics) < 65_536:
                 self._topics[topic_bytes] = topic
         tag = find_property(properties, b"TAGS\x01")
@@ -211,6 +219,8 @@ class RecordScanner:
             if not count.isdigit() or not int(count):
                 return "an inner batch without INNER_NUM"
             units = -int(count)
+        if not topic or queue_id < 0:
+            units, keys = NO_UNIT, ()
         if topic == SCHEDULE_TOPIC:
             level = find_property(properties, b"DELAY\x01") or b""
             code = self._deliver_at(level, store_ms) or code
@@ -224,6 +234,49 @@ class RecordScanner:
             return 0
         level = min(int(level_text), len(self._delays_ms))
         return store_ms + (self._delays_ms[level - 1] if level else 1000)
+
+
+def usable_topic(name: bytes) -> str:
+    """A record's topic, empty if no queue can have it: it becomes the name of a directory.
+
+    No checksum covers a topic, so bit rot is enough to make it anything. RocketMQ allows less, but
+    has not always.
+    """
+    if not name or len(name) > TOPIC_BYTES_MAX or name in (b".", b"..") or {0, 47} & set(name):
+        return ""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def doubt_lengths(head: bytes) -> Generator[tuple[int, int], bytes, str]:
+    """What is wrong with the lengths of a record's fields, read without its body.
+
+    `head` is the record's first `HEAD.size` bytes. Asks for three pieces of it, by position in the
+    record and size; one that comes short ends it, as nothing is known then.
+    """
+    size, magic, *_, sys_flag, _ = HEAD.unpack(head)
+    fixed = HEAD.size + _V4_REST.size + 12 * sum(bool(sys_flag & v) for v in _IPV6)
+    data = yield fixed - 4, 4
+    if len(data) < 4:
+        return ""
+    body_length = int.from_bytes(data, "big", signed=True)
+    topic_at = fixed + body_length
+    width = 2 if magic == MAGIC_V2 else 1
+    if body_length < 0 or topic_at + width + 2 > size:
+        return f"impossible body length {body_length}"
+    data = yield topic_at, width
+    topic_length = int.from_bytes(data, "big")
+    properties_at = topic_at + width + topic_length + 2
+    if len(data) < width:
+        return ""
+    if properties_at > size:
+        return f"impossible topic length {topic_length}"
+    data = yield properties_at - 2, 2
+    if len(data) == 2 and properties_at + int.from_bytes(data, "big") != size:
+        return "its fields do not add up to its size"
+    return ""
 
 
 def _late_damage(
@@ -256,6 +309,11 @@ def _lost_sector(buffer: bytes, base: int, start: int, stop: int) -> bool:
             return True
         start = sector_end
     return False
+
+
+def crc_scanner(config: StoreConfig) -> RecordScanner:
+    """A scanner that compares checksums, for everything but live dispatch."""
+    return RecordScanner(check_crc=True, delays_ms=parse_delay_levels(config.delay_levels))
 
 
 def parse_delay_levels(text: str) -> list[int]:

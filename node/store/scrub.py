@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 import trio
 
+from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.parts import StoreParts
-from rocketbed.node.store.scan import RecordScanner, Scanned, Stop, parse_delay_levels
-from rocketbed.node.store.tail import look_behind
-
-STEP = 1 << 20
-"""Bytes read and checked at a time (about 4 ms of the loop)."""
+from rocketbed.node.store.scan import crc_scanner
+from rocketbed.node.store.tail import next_good
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +31,7 @@ class Scrubber:
 
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
-        self._scanner = RecordScanner(
-            check_crc=True, delays_ms=parse_delay_levels(parts.config.delay_levels)
-        )
+        self._cursor = LogCursor(parts.log.segments, crc_scanner(parts.config))
         self.damage: list[Damage] = []
         """What was found so far."""
         self.position = 0
@@ -56,46 +52,27 @@ class Scrubber:
         self.finished.set()
 
     async def _step(self) -> None:
-        segments = self._parts.log.segments
-        position = self.position = max(self.position, self._parts.log.min_offset)
+        parts = self._parts
+        segments = parts.log.segments
+        position = self.position = max(self.position, parts.log.min_offset)
         if not segments.has(position):
             self.position = self.end
             return
-        segment_end = segments.start_of(position) + segments.size
         try:
-            scanned = await self._scan(position, STEP)
-            if scanned.stop is Stop.MORE and scanned.end == position:
-                scanned = await self._scan(position, self._parts.log.record_max + 8)
+            step = await self._cursor.step_beside(parts.world, position, self.end)
+            if step.verdict is not Verdict.BAD or step.end >= self.end:
+                # A cut on the way leaves a limit within a record: nothing of it is left to check.
+                beyond = step.verdict in (Verdict.PARTIAL, Verdict.END)
+                self.position = self.end if beyond else step.end
+                return
+            good = await next_good(parts, self._cursor, step.end + 1, self.end)
+            self._add(step.end, good if good >= 0 else self.end, step.reason)
         except OSError as exc:
+            if not segments.has(position):
+                return  # retention removed it meanwhile
             # Not searched for the next record: a disk may take seconds for each such sector.
-            reason = f"the disk does not give it: {exc.strerror}"
-            self._add(position, min(segment_end, self.end), reason)
-            return
-        if scanned.stop is Stop.BLANK:
-            self.position = segment_end
-        elif scanned.stop is Stop.BAD and scanned.end < self.end:
-            self._report(scanned.end, self.end, scanned.reason)
-        else:
-            self.position = scanned.end
-
-    async def _scan(self, position: int, size: int) -> Scanned:
-        segments = self._parts.log.segments
-        start = segments.start_of(position)
-        size = min(size, start + segments.size - position)
-        file = segments.pin(start)
-        try:
-            data = await self._parts.world.offload(file.read_at, position - start, size)
-        finally:
-            segments.unpin(start)
-        return self._scanner.scan(data, position, segment_end=start + segments.size)
-
-    def _report(self, start: int, end: int, reason: str) -> None:
-        try:
-            good = look_behind(self._parts, start, first_only=True).first_good
-        except OSError:
-            segments = self._parts.log.segments
-            good = segments.start_of(start) + segments.size
-        self._add(start, good if 0 <= good < end else end, reason)
+            end = min(segments.start_of(position) + segments.size, self.end)
+            self._add(position, end, f"the disk does not give it: {exc.strerror}")
 
     def _add(self, start: int, end: int, reason: str) -> None:
         self.damage.append(Damage(start, end, reason))

@@ -59,7 +59,9 @@ class SegmentRow:
         strays: list[str] = []
         found: list[int] = []
         for name in disk.listdir(self.directory):
-            if name.isdigit() and not disk.is_dir(f"{self.directory}/{name}"):
+            path = f"{self.directory}/{name}"
+            is_file = disk.exists(path) and not disk.is_dir(path)
+            if is_file and len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
                 found.append(int(name))
             else:
                 strays.append(name)

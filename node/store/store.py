@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import trio
 
+from rocketbed.node.store.boot_report import RecoveryReport
 from rocketbed.node.store.checkpointer import Checkpointer
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.config import StoreConfig
@@ -13,7 +14,7 @@ from rocketbed.node.store.errors import PutFailed, StoreError, StoreFailed, Stor
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.parts import TopicSource, make_parts
 from rocketbed.node.store.reader import GetResult, QueryResult, Range, Reader
-from rocketbed.node.store.recovery import Recovery, RecoveryReport
+from rocketbed.node.store.recovery import Recovery
 from rocketbed.node.store.removal import Removal
 from rocketbed.node.store.retention import Retention
 from rocketbed.node.store.run import Run
@@ -44,7 +45,7 @@ class MessageStore:
         self._flusher = Flusher(self._parts)
         self._dispatcher = Dispatcher(self._parts)
         self._checkpointer = Checkpointer(self._parts, self._flusher, self._dispatcher)
-        self._retention = Retention(self._parts)
+        self._retention = Retention(self._parts, self._checkpointer)
         self._reader = Reader(self._parts)
         self.scrubber = Scrubber(self._parts)
         """Looks for damage in what this start did not scan."""
@@ -351,5 +352,9 @@ class MessageStore:
             "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
             "pageCacheLockTimeMills": str(int(parts.log.last_write_s * 1000)),
             "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
+            "acceptedCuts": ";".join(
+                f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"
+                for cut in parts.marks.mark.accepted
+            ),
             "damagedRanges": ";".join(f"{d.start}-{d.end}" for d in self.scrubber.damage),
         }

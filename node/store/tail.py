@@ -4,15 +4,21 @@ RocketMQ takes the first bad record for the end of the log and everything behind
 Here every byte position behind it is searched for records that say they are where they are.
 """
 
+import re
 from dataclasses import dataclass
 
+import trio
+
+from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.cut import is_zero
 from rocketbed.node.store.parts import StoreParts
-from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
+from rocketbed.node.store.scan import crc_scanner
 from rocketbed.wire.message import HEAD
 
-_CHUNK = 4 << 20
-_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+_CHUNK = 1 << 20
+_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_TURN = 4096
+"""Places looked at between two turns of the loop; a producer's body may be full of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +28,52 @@ class Tail:
     good_records: int
     first_good: int
     """Physical offset of the first of them, -1 without any."""
-    last_store_ms: int
 
 
-def look_behind(parts: StoreParts, offset: int, *, first_only: bool = False) -> Tail:
+async def look_behind(parts: StoreParts, offset: int) -> Tail:
     """Search everything behind `offset`, this segment and later ones, for good records.
 
-    `first_only` stops at the first one.
+    Takes turns with the loop. Raises `OSError`.
+    """
+    cursor = LogCursor(parts.log.segments, crc_scanner(parts.config))
+    good, first = 0, -1
+    found = await next_good(parts, cursor, offset + 1)
+    while found >= 0:
+        first = found if first < 0 else first
+        step = cursor.step(found, parts.log.segments.end)
+        while step.verdict in (Verdict.GOOD, Verdict.BLANK):
+            good += len(step.entries)
+            await trio.lowlevel.checkpoint()
+            step = cursor.step(step.end, parts.log.segments.end)
+        found = await next_good(parts, cursor, step.end + 1)
+    return Tail(good, first)
+
+
+async def next_good(parts: StoreParts, cursor: LogCursor, position: int, limit: int = -1) -> int:
+    """Start of the first good record at or behind `position`, below `limit` if that is not -1.
+
+    -1 without one. Reads beside the loop. Raises `OSError`.
     """
     segments = parts.log.segments
-    scanner = RecordScanner(check_crc=True, delays_ms=parse_delay_levels(parts.config.delay_levels))
-    good, first, last_ms = 0, -1, 0
-    position = offset + 1
-    while segments.has(position):
+    limit = segments.end if limit < 0 else min(limit, segments.end)
+    while position < limit and segments.has(position):
         segment_end = segments.start_of(position) + segments.size
-        data = segments.read(position, _CHUNK)
-        for at in () if is_zero(data) else _candidates(data):
-            start = position + at - 4
-            if start <= offset or not segments.has(start):
+        size = min(_CHUNK, segment_end - position)
+        data = await cursor.read_beside(parts.world, position, size)
+        await trio.lowlevel.checkpoint()
+        for number, match in enumerate(() if is_zero(data) else _MAGIC.finditer(data)):
+            if number % _TURN == _TURN - 1:
+                await trio.lowlevel.checkpoint()
+            at = match.start() - 4
+            start = position + at
+            # Its offset first, from what is read already: only a record that says it is here is
+            # worth a read of its own.
+            if at < 0 or (at + HEAD.size <= len(data) and HEAD.unpack_from(data, at)[6] != start):
                 continue
-            record = segments.read(start, parts.log.record_max)
-            if HEAD.size > len(record) or HEAD.unpack_from(record)[6] != start:
-                continue
-            size = HEAD.unpack_from(record)[0]
-            scanned = scanner.scan(record[: max(size, 0)], start, segment_end=segment_end)
-            if scanned.entries:
-                good += 1
-                first = start if first < 0 else first
-                last_ms = max(last_ms, scanned.entries[0].store_ms)
-                if first_only:
-                    return Tail(good, first, last_ms)
-        step = len(data) if position + len(data) >= segment_end else len(data) - 3
-        position += max(step, 1)
-    return Tail(good, first, last_ms)
-
-
-def _candidates(data: bytes) -> list[int]:
-    """Places of a record's magic in `data`."""
-    found = []
-    for magic in _MAGICS:
-        at = data.find(magic)
-        while at >= 0:
-            found.append(at)
-            at = data.find(magic, at + 1)
-    return sorted(found)
+            if start < limit and cursor.one(start).verdict is Verdict.GOOD:
+                return start
+        if position + len(data) >= segment_end or len(data) < size:
+            position = segment_end
+        else:
+            position += len(data) - HEAD.size
+    return -1

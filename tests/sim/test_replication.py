@@ -446,6 +446,26 @@ def test_strangers_are_closed_and_acknowledge_nothing(said: bytes, reason: str) 
         assert reason in str(told[0]["reason"])
 
 
+async def acknowledge_and_read_nothing(world: World, claimed: int) -> None:
+    """A peer that asks for the beginning, reads nothing, and then claims to have it all."""
+    stream = await world.network.connect("master", PORT)
+    await stream.send_all(encode_report(0))
+    await trio.sleep(1)
+    await stream.send_all(encode_report(claimed))
+    await trio.sleep(5)
+
+
+def test_what_was_not_sent_is_not_acknowledged() -> None:
+    with Group() as group:
+        master = group.start("master", holding(8_000_000), in_sync_replicas=2)
+        group.simulation.run(0.1)
+        peer = group.simulation.start("stranger", acknowledge_and_read_nothing, 7_999_999)
+        group.simulation.run_process(peer)
+        assert master.confirmed.value == 0
+        told = group.events("replication.slave_refused")
+        assert "it acknowledges 7999999, but only what lies below" in str(told[0]["reason"])
+
+
 def test_the_first_frames_parse_by_the_reader_and_stay_within_their_limits() -> None:
     with Group() as group:
         group.start("master", holding(450_000))

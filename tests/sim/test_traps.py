@@ -99,6 +99,7 @@ def test_t03_an_empty_queue_segment_is_no_message() -> None:
     image = edited(session(write).image, lambda disk: disk.replace_contents(QUEUE, bytes(200)))
     image = edited(image, lambda disk: disk.replace_contents(LOG, bytes(4096)))
     image = edited(image, lambda disk: disk.remove_name(f"{ROOT}/rocketbed.ckpt"))
+    image = edited(image, lambda disk: disk.remove_name(f"{ROOT}/rocketbed.flushed"))
 
     async def look(store: MessageStore) -> int:
         return store.queue_max("T", 0)
@@ -238,7 +239,7 @@ def test_t07_damage_in_the_middle_is_reported_and_nothing_is_cut() -> None:
 
     run = session(write)
     image = edited(run.image, lambda disk: disk.flip_bit(LOG, 8 * 500))
-    with pytest.raises(DamagedLog, match="Nothing was cut off") as caught:
+    with pytest.raises(DamagedLog, match="Nothing was changed") as caught:
         session(nothing, image=image, boots=2)
     assert caught.value.offset < 500
 
@@ -586,6 +587,7 @@ def test_t23_lengths_are_signed() -> None:
     record = session(long_topic).value
     assert HEAD.unpack_from(record)[1] == MAGIC_V2
     scanner = RecordScanner(check_crc=True, delays_ms=[])
+    record += bytes(8)  # what stands behind it decides whether its end was written
     assert len(scanner.scan(record, 0, segment_end=4096).entries) == 1
 
     async def plain(store: MessageStore) -> bytes:

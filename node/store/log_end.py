@@ -1,0 +1,218 @@
+"""Where the log ends, and whether it may end there (store.md 8.6, Boot; design.md 24).
+
+A log that is bad, or ends, below what this node knew to be on disk is damage, whoever wrote since:
+the node does not start as a master, and says which bytes, how many messages at most, and the ways
+out. A slave has one of its own: the master sends it the rest again.
+"""
+
+from rocketbed.node.store.boot_report import RecoveryReport
+from rocketbed.node.store.cursor import Step, Verdict
+from rocketbed.node.store.cut import (
+    boundary_below,
+    cut_log,
+    keep_cut_bytes,
+    keep_file,
+    last_nonzero,
+)
+from rocketbed.node.store.dispatch import Dispatcher
+from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog
+from rocketbed.node.store.evidence import UNKNOWN, BadEnd, Evidence
+from rocketbed.node.store.filler import fill_hole
+from rocketbed.node.store.marks import AcceptedCut
+from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.scan import crc_scanner
+from rocketbed.node.store.tail import look_behind
+from rocketbed.wire.message import RECORD_MIN
+
+
+class LogEnd:
+    """Judges one end of one log, and makes it the end for good."""
+
+    def __init__(
+        self, parts: StoreParts, evidence: Evidence, dispatcher: Dispatcher, report: RecoveryReport
+    ) -> None:
+        self._parts = parts
+        self._evidence = evidence
+        self._dispatcher = dispatcher
+        self._report = report
+        self.known = evidence.flushed
+        """F, or what an operator, or a slave's part, brought it down to."""
+        self.accepted = evidence.mark.accepted if evidence.mark is not None else ()
+        """Cuts below F that operators ordered, for ever."""
+
+    async def judge_below(self, bad_end: BadEnd) -> None:
+        """The log ends below the durable mark: returns if it may. Raises `DamagedLog`."""
+        parts = self._parts
+        # The witness is the last record below the mark; the damage may begin before it.
+        below = await boundary_below(parts, bad_end.offset, crc_scanner(parts.config))
+        end = below.end if below else parts.log.min_offset
+        good = (await look_behind(parts, end)).good_records
+        ends = parts.queues.find_ends(end, thorough=False, deleted={})
+        total = parts.queues.totals(ends)[1]
+        if not self._may_end_at(end, good, total):
+            raise self._damage(end, bad_end.reason, good, total)
+
+    async def filled(self, step: Step) -> bool:
+        """Close the hole at the end of a scan on the operator's order; whether that was done."""
+        parts = self._parts
+        if parts.config.fill_hole_at != step.end or not self._is_damage(step.end, 1):
+            return False
+        behind = await look_behind(parts, step.end)
+        if not behind.good_records:
+            return False
+        await fill_hole(parts, step.end, behind.first_good)
+        self._find(f"the hole from {step.end} to {behind.first_good} was closed with a filler")
+        return True
+
+    async def settle(self, step: Step) -> None:
+        """Decide what stands at the end of the scan, and make it the end. Raises `DamagedLog`."""
+        parts, end = self._parts, step.end
+        if step.verdict is Verdict.END and end >= self.known and end == parts.log.segments.end:
+            self._advance(end)
+            return
+        good = (await look_behind(parts, end)).good_records
+        total = parts.queues.total
+        if self._is_damage(end, good):
+            if not self._may_end_at(end, good, total):
+                raise self._damage(end, step.reason, good, total)
+            await parts.marks.update(accepted=self.accepted)
+        self._report.cut_records = good
+        size = parts.log.segment_size
+        if last_nonzero(parts, end) > end or parts.log.segments.end > -(-end // size) * size:
+            await self._cut(end)
+        self._advance(end)
+
+    def _is_damage(self, end: int, good: int) -> bool:
+        """Below F always; above it good records behind a bad one are what a power loss may leave,
+        and nothing else is."""
+        return end < self.known or (good > 0 and not self._evidence.may_be_torn)
+
+    def _may_end_at(self, end: int, good: int, total: int) -> bool:
+        """Whether a damaged log may end at `end`: on a slave, or by an operator's order."""
+        parts = self._parts
+        if parts.config.accept_cut_at == end:
+            messages = self._missing(end, total)
+            order = AcceptedCut(end, self.known, messages, parts.world.clock.wall_ms())
+            # A start that is killed on the way accepts the same cut again.
+            self.accepted = (*(cut for cut in self.accepted if cut.offset != end), order)
+            self._find(f"by rbAcceptCut={end} {self._loss(end, messages)}")
+        elif parts.config.is_slave and not good:
+            self._find(
+                f"this slave's log was on disk up to offset {self.known}, but is good up to {end}"
+                " only; the master sends the rest again"
+            )
+        else:
+            return False
+        self.known = min(self.known, end)
+        return True
+
+    def _missing(self, end: int, total: int) -> int:
+        """How many acknowledged messages can be gone; `total`: next offsets summed at `end`."""
+        mark = self._evidence.mark
+        above = max(self.known - max(end, mark.offset if mark else 0), 0) // RECORD_MIN
+        if mark is None or end >= mark.offset or self._evidence.derived:
+            return max(self.known - end, 0) // RECORD_MIN
+        return max(mark.queue_total - total, 0) + above
+
+    def _loss(self, end: int, messages: int) -> str:
+        if self.known <= end:
+            return f"the log ends at {end}"
+        return (
+            f"the log ends at {end}: {self.known - end} bytes that were on disk, at most"
+            f" {messages} acknowledged messages, are given up"
+        )
+
+    def _damage(self, end: int, reason: str, good: int, total: int) -> DamagedLog:
+        parts = self._parts
+        path = parts.log.segments.path(parts.log.segments.start_of(end))
+        if self.known == UNKNOWN:
+            known = "and nothing is known of what was on disk"
+        elif end < self.known:
+            known = (
+                f"and the log was on disk up to offset {self.known}: {self.known - end} bytes, at"
+                f" most {self._missing(end, total)} acknowledged messages, cannot be read"
+            )
+        else:
+            known = f"above the last offset known to be on disk, {self.known}"
+        ways = [
+            f"`rocketbed store heal {parts.config.root} --from HOST:PORT` copies what is missing"
+            " from a replica's log",
+            "brokerRole=SLAVE has a master send it again" if not good else "",
+            f"--set rbFillHole={end} closes the hole with a filler" if good else "",
+            f"--set rbAcceptCut={end} ends the log there, and keeps what is cut",
+        ]
+        return DamagedLog(
+            f"no record at offset {end} in {path} ({reason or 'the log ends there'}), but {good}"
+            f" good records behind it, {known}. Nothing was changed. Ways out: "
+            + "; ".join(way for way in ways if way),
+            offset=end,
+        )
+
+    def _find(self, sentence: str) -> None:
+        self._report.findings.append(sentence)
+        self._parts.world.log.warning("store.recovery_finding", finding=sentence)
+
+    def _advance(self, end: int) -> None:
+        self._parts.log.written.reset(end)
+        self._parts.dispatched.reset(end)
+
+    async def _cut(self, end: int) -> None:
+        parts, report = self._parts, self._report
+        report.cut_copy, report.cut_bytes = await keep_cut_bytes(
+            parts, end, end=last_nonzero(parts, end)
+        )
+        if report.cut_bytes:
+            self._find(
+                f"{report.cut_bytes} bytes behind offset {end} were no whole part of the log"
+                f" ({report.cut_records} whole records among them) and were cut off; they are kept"
+                f" in {report.cut_copy}; last offset known to be on disk: {report.last_durable}"
+            )
+        parts.world.mark("store.recovery_cut")
+        self._advance(end)
+        last = self._dispatcher.last
+        start = last.physical_offset if last else parts.marks.mark.record_start
+        await cut_log(parts, end, record_start=start)
+
+
+def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
+    """Log segments that are short or behind a hole are fine only where nothing was durable."""
+    segments = parts.log.segments
+    if not segments.suspects:
+        return
+    first = segments.suspects[0]
+    whole = segments.end if segments.starts else first
+    if evidence.may_be_torn and whole >= evidence.flushed:
+        return
+    if first == segments.suspects[-1] and not parts.world.disk.open(segments.path(first)).size():
+        return
+    if parts.config.accept_cut_at == whole:
+        return
+    raise BadStoreDirectory(
+        f"{segments.path(first)} is short, or a file before it is missing, and nothing shows that"
+        f" a power loss did it. Nothing was changed. Ways out: `rocketbed store heal"
+        f" {parts.config.root} --from HOST:PORT` copies it from a replica's log; a copy of the"
+        f" file; --set rbAcceptCut={whole} ends the log before it, and keeps what is cut"
+    )
+
+
+async def keep_suspects(parts: StoreParts) -> None:
+    """Keep what an operator's cut takes away with segments that are no part of the row."""
+    segments = parts.log.segments
+    for start in segments.suspects:
+        await keep_file(parts, segments.path(start))
+
+
+def judge_beginning(parts: StoreParts, evidence: Evidence) -> None:
+    """Segments at the beginning go by retention, which says so in the mark first, or by a hand."""
+    mark, first = evidence.mark, parts.log.min_offset
+    if mark is None or evidence.hand or mark.first in (UNKNOWN, first):
+        return
+    if mark.offset <= mark.first or first < mark.first or parts.config.accept_start_at == first:
+        return
+    raise BadStoreDirectory(
+        f"{parts.log.segments.directory} begins at offset {first}, but retention had kept"
+        f" everything from {mark.first}: {first - mark.first} bytes are missing. Nothing was"
+        f" changed. Ways out: `rocketbed store heal {parts.config.root} --from HOST:PORT` copies"
+        f" them from a replica's log; a copy of the files; --set rbAcceptStart={first} goes on"
+        " without them"
+    )

@@ -1,0 +1,78 @@
+"""A range of another node's log, over the replication port: to mend a log, not to follow one.
+
+Every role listens there, RocketMQ's slaves too, so a replica that is no master will do.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import trio
+
+from rocketbed.replication.errors import ReplicationError
+from rocketbed.replication.follow import address_text
+from rocketbed.wire.ha import TransferReader, encode_report
+from rocketbed.world.api import Address, Stream, World
+
+SILENCE_S = 20.0
+REPORT_S = 5.0
+READ_SIZE = 64 * 1024
+
+
+class FetchFailed(ReplicationError):
+    """The other node did not give what was asked for."""
+
+
+async def fetch(
+    world: World, address: Address, start: int, end: int
+) -> AsyncGenerator[tuple[int, bytes], None]:
+    """Pieces of the log from `start` to `end`, each with its offset, in order.
+
+    `start` is the beginning of a record. Raises `FetchFailed`, `RemoteProtocolError`.
+    """
+    name = address_text(address)
+    try:
+        stream = await world.network.connect(*address)
+    except OSError as exc:
+        raise FetchFailed(f"{name} cannot be reached: {exc}; is that its haListenPort?") from exc
+    try:
+        async with aclosing(_receive(stream, name, start, end)) as pieces:
+            async for piece in pieces:
+                yield piece
+    except (OSError, trio.BrokenResourceError) as exc:
+        raise FetchFailed(f"{name} closed the connection within the range: {exc}") from exc
+    finally:
+        with trio.move_on_after(1, shield=True):
+            await trio.aclose_forcefully(stream)
+
+
+async def _receive(
+    stream: Stream, name: str, start: int, end: int
+) -> AsyncGenerator[tuple[int, bytes], None]:
+    frames, position, reported_at = TransferReader(), start, trio.current_time()
+    # A first report asks. Later ones, which keep the connection alive, say the same: nothing that
+    # comes here is acknowledged.
+    await stream.send_all(encode_report(start))
+    while position < end:
+        data: bytes | bytearray = b""
+        with trio.move_on_after(SILENCE_S) as scope:
+            data = await stream.receive_some(READ_SIZE)
+        if scope.cancelled_caught or not data:
+            what = f"was silent for {SILENCE_S:g} s" if scope.cancelled_caught else "closed"
+            raise FetchFailed(
+                f"{name} {what} at offset {position}: it may have nothing there, or its log begins"
+                " later; ask another replica"
+            )
+        for frame in frames.feed(data):
+            if frame.offset != position:
+                raise FetchFailed(
+                    f"{name} has nothing at offset {position}: it is at {frame.offset}"
+                )
+            if not frame.data:
+                raise FetchFailed(f"{name} has nothing behind offset {position}, {end} is wanted")
+            piece = frame.data[: end - position]
+            if piece:
+                yield position, piece
+            position += len(frame.data)
+        if trio.current_time() - reported_at > REPORT_S:
+            reported_at = trio.current_time()
+            await stream.send_all(encode_report(start))

@@ -1,0 +1,471 @@
+"""Damage that a disk or a hand leaves in a store between two starts: never silently shorter.
+
+Every test here failed, or hung, with a store that forgot what it knew as soon as one part of a
+directory was not as it should be.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog
+from rocketbed.node.store.heal import Fetch, Hole, NotHealed, heal
+from rocketbed.node.store.segments import SegmentRow
+from rocketbed.node.store.store import MessageStore
+from rocketbed.wire.message import HEAD
+from rocketbed.world.api import World
+from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+
+COUNT = 24
+"""Messages, over three segments: some 10 in each."""
+LOG_DIR = f"{ROOT}/commitlog"
+Change = Callable[[SimDisk], None]
+
+
+async def fill(store: MessageStore) -> None:
+    for number in range(COUNT):
+        put(store, body=b"%d" % number + bytes(300), keys=(f"k{number}",))
+    await settle(store)
+
+
+async def fill_and_close(store: MessageStore) -> None:
+    await fill(store)
+    await store.close()
+
+
+STOPS = {"clean": fill_and_close, "kill": fill}
+
+
+async def numbers(store: MessageStore) -> list[int]:
+    return [message.queue_offset for message in pull(store)]
+
+
+def segments_of(image: DiskImage) -> list[str]:
+    return sorted(path for path in image.paths() if path.startswith(f"{LOG_DIR}/"))
+
+
+def last_record(disk: SimDisk) -> tuple[str, int, int]:
+    """Path, place in the file and size of the last record."""
+    image = disk.image()
+    for path in reversed(segments_of(image)):
+        data, at, found = image.contents(path), 0, (0, 0)
+        while at + HEAD.size <= len(data) and (size := HEAD.unpack_from(data, at)[0]) > 0:
+            if HEAD.unpack_from(data, at)[6] != int(path.rpartition("/")[2]) + at:
+                break
+            found = (at, size)
+            at += size
+        if found[1]:
+            return path, *found
+    raise AssertionError("no record")
+
+
+def newest_segment_deleted(disk: SimDisk) -> None:
+    disk.remove_name(last_record(disk)[0])
+
+
+def newest_segment_short(disk: SimDisk) -> None:
+    path, at, _ = last_record(disk)
+    disk.replace_contents(path, disk.image().contents(path)[:at])
+
+
+def tail_zeroed(disk: SimDisk) -> None:
+    path, at, _ = last_record(disk)
+    data = disk.image().contents(path)
+    disk.replace_contents(path, data[: at // 2].ljust(len(data), b"\0"))
+
+
+def bit_of_the_last_body(disk: SimDisk) -> None:
+    path, at, _ = last_record(disk)
+    disk.flip_bit(path, (at + 100) * 8)
+
+
+def bit_of_the_last_size(disk: SimDisk) -> None:
+    path, at, _ = last_record(disk)
+    disk.flip_bit(path, (at + 2) * 8)
+
+
+def oldest_segment_deleted(disk: SimDisk) -> None:
+    disk.remove_name(segments_of(disk.image())[0])
+
+
+def middle_segment_deleted(disk: SimDisk) -> None:
+    disk.remove_name(segments_of(disk.image())[1])
+
+
+def everything_deleted(disk: SimDisk) -> None:
+    for path in segments_of(disk.image()):
+        disk.remove_name(path)
+
+
+def newest_from_an_old_copy(disk: SimDisk) -> None:
+    """The newest segment as it was a few messages earlier."""
+    path, at, _ = last_record(disk)
+    data = disk.image().contents(path)
+    disk.replace_contents(path, data[:at].ljust(len(data), b"\0"))
+
+
+DAMAGES = [
+    newest_segment_deleted,
+    newest_segment_short,
+    tail_zeroed,
+    bit_of_the_last_body,
+    bit_of_the_last_size,
+    oldest_segment_deleted,
+    middle_segment_deleted,
+    everything_deleted,
+    newest_from_an_old_copy,
+]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_log_that_lost_what_was_on_disk_is_not_served(stop: str, damage: Change) -> None:
+    image = edited(session(STOPS[stop]).image, damage)
+    for boots in (1, 2):
+        with pytest.raises((DamagedLog, BadStoreDirectory), match="Nothing was changed") as caught:
+            session(numbers, image=image, boots=boots)
+        assert "rocketbed store heal" in str(caught.value)
+
+
+@pytest.mark.parametrize("trace", ["rocketbed.ckpt", "consumequeue", "index", "checkpoint"])
+@pytest.mark.parametrize("damage", [newest_segment_deleted, bit_of_the_last_body, tail_zeroed])
+def test_it_is_not_forgotten_because_something_else_is_gone_too(damage: Change, trace: str) -> None:
+    """A lost queue, index, mark or checkpoint is a verdict of its own."""
+
+    def change(disk: SimDisk) -> None:
+        damage(disk)
+        for path in list(disk.paths()):
+            if path.startswith(f"{ROOT}/{trace}"):
+                disk.remove_name(path)
+
+    image = edited(session(fill_and_close).image, change)
+    with pytest.raises((DamagedLog, BadStoreDirectory), match="Nothing was changed"):
+        session(numbers, image=image)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("trace", ["consumequeue", "index"])
+def test_derived_files_alone_are_built_again(stop: str, trace: str) -> None:
+    def change(disk: SimDisk) -> None:
+        for path in list(disk.paths()):
+            if path.startswith(f"{ROOT}/{trace}/"):
+                disk.remove_name(path)
+
+    async def look(store: MessageStore) -> tuple[list[int], list[int]]:
+        found = [
+            len((await store.query("T", f"k{number}", 9, 0, 1 << 60)).records)
+            for number in range(COUNT)
+        ]
+        return await numbers(store), found
+
+    image = edited(session(STOPS[stop]).image, change)
+    assert session(look, image=image).value == (list(range(COUNT)), [1] * COUNT)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize(
+    "damage", [newest_segment_deleted, tail_zeroed, bit_of_the_last_body, newest_segment_short]
+)
+def test_an_operator_may_end_the_log_there_and_it_is_never_forgotten(
+    stop: str, damage: Change
+) -> None:
+    whole = session(STOPS[stop]).image
+    image = edited(whole, damage)
+    with pytest.raises((DamagedLog, BadStoreDirectory)) as caught:
+        session(numbers, image=image)
+    word = next(word for word in str(caught.value).split() if word.startswith("rbAcceptCut="))
+    offset = int(word.partition("=")[2].rstrip(",;"))
+
+    async def look(store: MessageStore) -> tuple[list[int], str]:
+        return await numbers(store), store.runtime_info()["acceptedCuts"]
+
+    first = session(look, image=image, config=settings(accept_cut_at=offset))
+    found, shown = first.value
+    assert found == list(range(len(found)))
+    assert len(found) < COUNT
+    assert shown.startswith(f"{offset}:")
+    missing = int(shown.split(":")[2])
+    assert COUNT - len(found) <= missing
+
+    async def after(store: MessageStore) -> tuple[list[int], str]:
+        put(store, body=b"new")
+        await settle(store)
+        return await look(store)
+
+    again, still = session(after, image=first.image).value
+    assert (again, still) == ([*found, len(found)], shown)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("damage", [newest_segment_deleted, tail_zeroed, bit_of_the_last_body])
+def test_a_slave_has_the_rest_sent_again(stop: str, damage: Change) -> None:
+    image = edited(session(STOPS[stop]).image, damage)
+
+    async def look(store: MessageStore) -> tuple[int, str]:
+        return len(await numbers(store)), " ".join(store.recovery.findings)
+
+    count, findings = session(look, image=image, config=settings(is_slave=True)).value
+    assert count < COUNT
+    assert "the master sends the rest again" in findings
+
+
+def test_the_last_record_of_a_killed_node_is_damage_too() -> None:
+    """F was known; that the page cache survived must not lower it."""
+    image = edited(session(fill).image, bit_of_the_last_body)
+    with pytest.raises(DamagedLog, match="1 acknowledged"):
+        session(numbers, image=image, boots=1)
+
+
+BIG = 16 << 20
+"""A segment in which a wrong size may say more than any reader wants to read."""
+
+
+async def fill_big(store: MessageStore) -> None:
+    for number in range(40):
+        put(store, body=b"%d" % number + bytes(1000))
+    await store._flusher.flush()
+
+
+def size_bit(number: int, bit: int) -> Change:
+    """Flip one bit of the size of a record of `fill_big`."""
+
+    def change(disk: SimDisk) -> None:
+        path = segments_of(disk.image())[0]
+        data, at = disk.image().contents(path), 0
+        for _ in range(number):
+            at += HEAD.unpack_from(data, at)[0]
+        disk.flip_bit(path, at * 8 + 31 - bit)
+
+    return change
+
+
+@pytest.mark.parametrize("bit", [4, 12, 16, 20, 22, 23, 31])
+def test_a_wrong_size_ends_no_start_in_a_loop(bit: int) -> None:
+    config = settings(segment_size=BIG)
+    image = edited(session(fill_big, config=config).image, size_bit(20, bit))
+    with pytest.raises(DamagedLog, match="19 good records"):
+        session(numbers, config=config, image=image)
+    power = edited(session(fill_big, config=config, crash_at=10_000).image, size_bit(20, bit))
+    with pytest.raises(DamagedLog):
+        session(numbers, config=config, image=power, boots=2)
+
+
+@pytest.mark.parametrize("bit", [4, 12, 20, 23])
+def test_the_scrub_reports_a_wrong_size_and_goes_on(bit: int) -> None:
+    config = settings(segment_size=BIG, scrub_rate=1 << 30)
+
+    async def write(store: MessageStore) -> None:
+        await fill_big(store)
+        await settle(store)
+        await store.close()
+
+    async def look(store: MessageStore) -> list[tuple[int, int]]:
+        await store.scrubber.finished.wait()
+        return [(damage.start, damage.end) for damage in store.scrubber.damage]
+
+    image = edited(session(write, config=config).image, size_bit(20, bit))
+    found = session(look, config=config, image=image).value
+    assert len(found) == 1
+    assert found[0][1] - found[0][0] in range(1000, 1200)
+
+
+def test_records_larger_than_the_setting_allows_now_are_read() -> None:
+    large = settings(segment_size=BIG, max_message_size=10 << 20)
+
+    async def write(store: MessageStore) -> None:
+        put(store, body=b"small")
+        put(store, body=bytes(9 << 20))
+        put(store, body=b"small too")
+        await store._flusher.flush()
+
+    image = session(write, config=large).image
+    small = settings(segment_size=BIG, max_message_size=1000, scrub_rate=1 << 30)
+    assert session(numbers, config=small, image=image).value == [0, 1, 2]
+
+    async def from_a_master(store: MessageStore) -> list[int]:
+        log = image.contents(segments_of(image)[0])
+        end = log.index(b"small too") + 50
+        for at in range(0, end, 1 << 20):
+            store.log.append_raw(at, log[at : min(at + (1 << 20), end)])
+        await store._flusher.flush()
+        await store.dispatched.wait_above(9 << 20)
+        return await numbers(store)
+
+    follower = settings(segment_size=BIG, max_message_size=1000, is_slave=True)
+    assert session(from_a_master, config=follower).value == [0, 1, 2]
+
+
+def test_a_torn_body_full_of_magic_numbers_does_not_hold_up_a_start() -> None:
+    """The producer chooses the body; a read for each place in it took over a minute."""
+    config = settings(segment_size=BIG)
+
+    async def write(store: MessageStore) -> None:
+        put(store, body=b"first")
+        await settle(store)
+        put(store, body=b"\xda\xa3\x20\xa7" * 1_000_000 + b"end")
+
+    def torn(disk: SimDisk) -> None:
+        path = segments_of(disk.image())[0]
+        data = disk.image().contents(path)
+        disk.replace_contents(path, data.replace(b"end", b"\0\0\0"))
+
+    image = edited(session(write, config=config).image, torn)
+    assert session(numbers, config=config, image=image, boots=2).value == [0]
+
+
+GAP = 299_990
+
+
+def test_a_queue_that_begins_with_a_gap_costs_a_start_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = settings(queue_segment_size=6_000_000)
+
+    async def write(store: MessageStore) -> None:
+        store.log.tail.next_queue_offsets["T", 0] = GAP
+        for number in range(5):
+            put(store, body=b"%d" % number)
+        await settle(store)
+        await store.close()
+
+    image = session(write, config=config).image
+    reads: list[int] = []
+    original = SegmentRow.read
+
+    def counted(row: SegmentRow, offset: int, size: int) -> bytes:
+        if row.directory.startswith(f"{ROOT}/consumequeue"):
+            reads.append(size)
+        return original(row, offset, size)
+
+    async def look(store: MessageStore) -> tuple[int, int, list[int]]:
+        return len(reads), store.queue_min("T", 0), await numbers(store)
+
+    monkeypatch.setattr(SegmentRow, "read", counted)
+    count, low, found = session(look, config=config, image=image).value
+    assert count < 100
+    assert low == GAP
+    assert found == list(range(GAP, GAP + 5))
+    assert sum(reads) < 3 * 6_000_000
+
+
+TOPICS = [b"../../../evil", b"a/b", b"a\0b", b"\xff\xfe", b".."]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_that_no_directory_can_have_is_kept_and_reported(topic: bytes) -> None:
+    async def write(store: MessageStore) -> bytes:
+        put(store, "T" * len(topic), body=b"odd", keys=("k",))
+        put(store, body=b"good")
+        return store.log.read(0, store.max_offset)
+
+    log = session(write).value.replace(b"T" * len(topic), topic)
+
+    async def follow(store: MessageStore) -> tuple[list[bytes], list[tuple[str, int]], bytes]:
+        store.log.append_raw(0, log)
+        await settle(store)
+        bodies = [message.body for message in pull(store)]
+        return bodies, store.queues(), store.log.read(0, store.max_offset)
+
+    config = settings(is_slave=True)
+    run = session(follow, config=config)
+    bodies, queues, kept = run.value
+    assert bodies == [b"good"]
+    assert queues == [("T", 0)]
+    assert kept == log
+    assert all(path.startswith(f"{ROOT}/") for path in run.image.paths())
+    assert session(numbers, config=config, image=run.image).value == [0]
+    assert session(numbers, image=run.image, boots=2).value == [0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "commitlog/5",
+        "commitlog/20251120",
+        "commitlog/00000000000000000000.bak",
+        "consumequeue/.DS_Store",
+        "consumequeue/T/.DS_Store",
+        "consumequeue/T/0/7",
+        "consumequeue/T/00",
+        "index/.DS_Store",
+        "index/5",
+    ],
+)
+@pytest.mark.parametrize("stop", STOPS)
+def test_stray_names_are_reported_and_left(name: str, stop: str) -> None:
+    path = f"{ROOT}/{name}"
+
+    def stray(disk: SimDisk) -> None:
+        disk.open(path, create=True).write_at(0, b"stray")
+
+    image = edited(session(STOPS[stop]).image, stray)
+    run = session(numbers, image=image)
+    assert run.value == list(range(COUNT))
+    assert run.image.contents(path) == b"stray"
+
+
+def a_replica(image: DiskImage) -> Fetch:
+    """A replica's log as `heal` gets it."""
+
+    async def fetch(start: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+        while start < end:
+            at = start % 4096
+            data = image.contents(f"{LOG_DIR}/{start - at:020d}")[at : at + min(700, end - start)]
+            yield start, data
+            start += len(data)
+            await trio.lowlevel.checkpoint()
+
+    return fetch
+
+
+async def heal_it(world: World, config: StoreConfig, fetch: Fetch) -> list[Hole]:
+    return await heal(world, config, fetch)
+
+
+def body_in_the_middle(disk: SimDisk) -> None:
+    disk.flip_bit(segments_of(disk.image())[1], 8 * 2000)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("damage", [*DAMAGES, body_in_the_middle])
+def test_a_healed_log_is_what_it_was(stop: str, damage: Change) -> None:
+    whole = session(STOPS[stop]).image
+    image = edited(whole, damage)
+    healed = run_solo(heal_it, settings(), a_replica(whole), image=image)
+    assert healed.value, "there was nothing to heal"
+    for path in segments_of(whole):
+        assert healed.image.contents(path) == whole.contents(path)
+    assert session(numbers, image=healed.image).value == list(range(COUNT))
+    again = run_solo(heal_it, settings(), a_replica(whole), image=healed.image)
+    assert again.value == []
+
+
+def test_another_history_heals_nothing() -> None:
+    whole = session(fill_and_close).image
+    image = edited(whole, tail_zeroed)
+
+    async def other(store: MessageStore) -> None:
+        for number in range(COUNT):
+            put(store, body=b"%d" % number + b"other".ljust(300))
+        await settle(store)
+
+    with pytest.raises(NotHealed, match="its log is another one"):
+        run_solo(heal_it, settings(), a_replica(session(other).image), image=image)
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_heal_that_is_killed_is_done_again(kind: str) -> None:
+    whole = session(fill_and_close).image
+    image = edited(whole, newest_segment_short)
+    events = run_solo(heal_it, settings(), a_replica(whole), image=image).events
+    for event in range(1, events):
+        crashed = run_solo(
+            heal_it, settings(), a_replica(whole), image=image, crash_at=event, kind=kind
+        )
+        healed = run_solo(heal_it, settings(), a_replica(whole), image=crashed.image, boots=2)
+        assert session(numbers, image=healed.image, boots=2).value == list(range(COUNT)), event
