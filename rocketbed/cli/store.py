@@ -1,8 +1,9 @@
-"""`rocketbed store`: inspect store directories (RocketMQ's too), rebuild derived files.
+"""`rocketbed store`: inspect store directories (RocketMQ's too), rebuild derived files, heal logs.
 
-Everything but `rebuild` only reads, and may run beside a live broker. `fsck` exits with 0 when all
-is good, 1 for a torn tail only, 2 for damage, 3 when the directory is not a store; the others with
-0 or 3. The work is `rocketbed.inspect`; here are only options and output.
+Everything but `rebuild` and `heal` only reads, and may run beside a live broker. `fsck` exits with
+0 when all is good, 1 for a torn tail only, 2 for damage, 3 when the directory is not a store; the
+others with 0 or 3. The work is `rocketbed.inspect`, and the node's store for `heal`; here are only
+options and output.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -71,7 +74,7 @@ def _store_options(command: Command) -> Command:
     return command
 
 
-@click.group("store", help="Inspect, check and rebuild store directories.")
+@click.group("store", help="Inspect, check, rebuild and heal store directories.")
 def store() -> None:
     """The group of all store commands."""
 
@@ -200,6 +203,66 @@ def rebuild_command(
         click.echo(f"skipped, topic deleted: {count} records of {topic}")
     for refused in report.refused:
         click.echo(f"not added to its queue: {refused}")
+
+
+@store.command("heal")
+@_store_options
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="HOST:PORT",
+    help="A replica's replication port (haListenPort, by default listenPort + 1); RocketMQ's too.",
+)
+def heal_command(
+    directory: str,
+    config: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    source: str,
+) -> None:
+    """Copy what is missing of a stopped node's commit log from a replica.
+
+    Fills ranges without a readable record below the last offset that the node knew to be on disk.
+    The bytes that stood there are kept in rocketbed.cut. Exits with 0 when the log is whole.
+    """
+    import trio
+
+    from rocketbed.node.config.node_config import (
+        make_config,
+        settings_from_options,
+        settings_from_text,
+    )
+    from rocketbed.node.store.heal import heal
+    from rocketbed.remoting.client import parse_address
+    from rocketbed.replication.fetch import fetch
+    from rocketbed.wire.errors import RocketbedError
+    from rocketbed.world.real import real_world
+
+    try:
+        settings = []
+        if config is not None:
+            with open(config, encoding="utf-8", errors="replace") as file:
+                settings += settings_from_text(file.read(), config)
+        settings += settings_from_options((*overrides, f"storePathRootDir={directory}"))
+        node_config, _ = make_config(settings, memory_bytes=0)
+        address = parse_address(source)
+    except (RocketbedError, ValueError) as exc:
+        raise click.UsageError(str(exc)) from exc
+    if not os.path.isdir(node_config.store.log_dir):
+        _stop(f"not a store: there is no {node_config.store.log_dir}", EXIT_NOT_A_STORE)
+    try:
+        world = real_world("heal")
+        holes = trio.run(heal, world, node_config.store, partial(fetch, world, address))
+    except (RocketbedError, OSError) as exc:
+        _stop(f"not healed: {exc}", 1)
+    if as_json:
+        click.echo(json.dumps([asdict(hole) for hole in holes]))
+        return
+    for hole in holes:
+        kept = f"; what stood there is kept in {hole.kept}" if hole.kept else ""
+        click.echo(f"healed {hole.end - hole.start} bytes from offset {hole.start}{kept}")
+    click.echo(f"the log is whole; {len(holes)} ranges were copied from {source}")
 
 
 def _open(directory: str, config: str | None, overrides: tuple[str, ...]) -> StoreDirectory:

@@ -1,0 +1,84 @@
+"""A master whose disk lost what was acknowledged: it says so, is healed from its slave, serves."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import ClusterError
+from rocketbed.client.consumer import Consumer
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Sent
+from rocketbed.client.producer import Producer
+
+pytestmark = pytest.mark.process
+DEADLINE_S = 120
+COUNT = 60
+
+
+async def send(cluster: LocalCluster) -> None:
+    async with Producer(nameservers=cluster.nameserver_address, timeout_s=8) as sender:
+        for number in range(COUNT):
+            message = Message("T", b"%d" % number + bytes(500))
+            assert isinstance(await sender.send(message), Sent)
+
+
+async def count(cluster: LocalCluster) -> int:
+    """Messages that can be pulled."""
+    found = 0
+    async with Consumer(nameservers=cluster.nameserver_address, group="g") as reader:
+        for queue in await reader.queues("T"):
+            end = await reader.offsets.max_offset(queue)
+            offset = await reader.offsets.min_offset(queue)
+            while offset < end:
+                pulled = await reader.pull(queue, offset)
+                found += len(pulled.messages)
+                offset = pulled.next_offset
+    return found
+
+
+def last_segment(cluster: LocalCluster) -> Path:
+    """The master's last segment that holds anything."""
+    files = sorted((cluster.store_directory("master") / "commitlog").iterdir())
+    return [path for path in files if path.read_bytes().strip(b"\0")][-1]
+
+
+def zero_the_tail(path: Path) -> None:
+    data = path.read_bytes()
+    used = len(data.rstrip(b"\0"))
+    path.write_bytes(data[: used // 2].ljust(len(data), b"\0"))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, zero_the_tail])
+async def test_a_damaged_master_is_healed_from_its_slave(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    cluster = LocalCluster.create(
+        tmp_path / "c", slaves=1, sync=True, settings={"mappedFileSizeCommitLog": "8192"}
+    )
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await send(cluster)
+            assert await cluster.stop("master")
+            whole = last_segment(cluster).read_bytes()
+            path = last_segment(cluster)
+            damage(path)
+            with pytest.raises(ClusterError):
+                await cluster.start("master")
+            said = cluster.log_path("master").read_text()
+            assert "Nothing was changed" in said
+            assert f"rocketbed store heal {cluster.store_directory('master')}" in said
+            host, _, port = cluster.address("slave-1").rpartition(":")
+            command = ["store", "heal", str(cluster.store_directory("master"))]
+            done = await trio.run_process(
+                [sys.executable, "-m", "rocketbed", *command, "--from", f"{host}:{int(port) + 1}"],
+                capture_stdout=True,
+            )
+            assert b"the log is whole; 1 ranges were copied" in done.stdout
+            assert path.read_bytes() == whole
+            await cluster.start("master")
+            assert await count(cluster) == COUNT
