@@ -36,8 +36,12 @@ from rocketbed.world.api import Address, World
 class StoreCutter:
     """Cuts the store's log (`replication.api.LogCutter`)."""
 
-    def __init__(self, store: MessageStore, on_cut: Callable[[], None]) -> None:
-        """`on_cut` is called after each cut, before anything is appended."""
+    def __init__(self, store: MessageStore, on_cut: Callable[[], None], diverged: str) -> None:
+        """`on_cut` is called after each cut, before anything is appended; `diverged` is
+        `rbDiverged`."""
+        word, _, number = diverged.rpartition(":")
+        self.cut_at = int(number) if number.isdigit() and not word else -1
+        self.promotion = int(number) if number.isdigit() and word else 0
         self._store = store
         self._on_cut = on_cut
 
@@ -126,12 +130,13 @@ class Replication:
         self.on_cut: list[Callable[[], None]] = []
         """Called after a slave's log was cut (`rbDiverged=cut`)."""
         if config.is_slave:
-            may_cut = config.diverged == "cut"
+            may_cut = config.diverged != "refuse"
             self.slave = Slave(
                 world,
                 store.log,
                 report_flushed=config.store.sync_flush,
-                cutter=StoreCutter(store, self._after_cut) if may_cut else None,
+                cutter=StoreCutter(store, self._after_cut, config.diverged) if may_cut else None,
+                memory=store,
                 heartbeat_s=heartbeat_s,
                 housekeeping_s=housekeeping_s,
             )

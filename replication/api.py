@@ -70,8 +70,26 @@ class WholeRecord:
     """Where the next one begins: behind it, or behind the blank one that ends its segment."""
 
 
+class MasterMemory(Protocol):
+    """Whose log a slave has. The node's store keeps it."""
+
+    @property
+    def followed(self) -> str:
+        """The master that this log followed last, empty if none."""
+        ...
+
+    async def note(self, master: str) -> None:
+        """Put on record, durably, that the log is this master's now. Raises `OSError`."""
+        ...
+
+
 class LogCutter(Protocol):
     """How a slave's log loses its end. The node's store fills this in."""
+
+    cut_at: int
+    """Offset that an operator named, where the log is cut whosever it is; -1 for none."""
+    promotion: int
+    """Number of the last promotion, 0 if none is on record."""
 
     async def last_record(self, offset: int) -> WholeRecord | None:
         """The last record that ends at or below `offset`; None if there is none. May take long."""

@@ -215,10 +215,15 @@ class MasterConnection:
         what was; while nothing is compared there is nothing to report.
         """
         offset = self._first
+        memory, name = self._slave.memory, self._slave.master_name(self._address)
         await self._stream.send_all(encode_report(offset))
         while True:
             with trio.move_on_after(self._slave.heartbeat_s):
                 await self._compared.wait()
+                # Before anything is acknowledged to it.
+                if memory is not None and memory.followed != name:
+                    with trio.CancelScope(shield=True):
+                        await memory.note(name)
                 if self._slave.report_flushed:
                     await self._log.flushed.wait_above(offset)
                 else:

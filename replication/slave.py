@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.replication.api import LogCutter, ReplicaLog
+from rocketbed.replication.api import LogCutter, MasterMemory, ReplicaLog
 from rocketbed.replication.errors import CutRefused, NothingInCommon, ReplicationError
 from rocketbed.replication.follow import MasterConnection, address_text
 from rocketbed.replication.fresh import LogBounds, LogStart
@@ -47,13 +47,15 @@ class Slave:
         *,
         report_flushed: bool = False,
         cutter: LogCutter | None = None,
+        memory: MasterMemory | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         housekeeping_s: float = HOUSEKEEPING_S,
     ) -> None:
         """`report_flushed` acknowledges only what is on disk (SYNC_FLUSH, design.md 11).
 
         With a `cutter` a log that is not a part of the master's is cut to what both have
-        (`rbDiverged=cut`), else it is refused.
+        (`rbDiverged=cut`), else it is refused. It is refused too where `memory` says that the
+        log followed this very master before: that one came back with less than it had.
         """
         self.world = world
         self.log = log
@@ -77,6 +79,7 @@ class Slave:
         """Called each time a master has been found to have the same log."""
         self.search = None if cutter is None else PrefixSearch(log, cutter)
         self._cutter = cutter
+        self.memory = memory
         self._changed = trio.Event()
         self._scope: trio.CancelScope | None = None
 
@@ -171,6 +174,7 @@ class Slave:
             self.state = "cutting"
             if common is None:
                 return
+            self._may_cut(address, parted, common.end)
             path, size = await self._cutter.cut(common.end)
         except (NothingInCommon, CutRefused) as exc:
             self.refuse(address, exc)
@@ -186,6 +190,34 @@ class Slave:
             bytes=size,
             kept=path,
         )
+
+    def master_name(self, address: Address) -> str:
+        """How `memory` knows a master: where it is, and since which promotion."""
+        number = self._cutter.promotion if self._cutter is not None else 0
+        return address_text(address) + (f"#{number}" if number else "")
+
+    def _may_cut(self, address: Address, parted: Parted, offset: int) -> None:
+        """Raises `CutRefused` for the same master come back shorter, or with other bytes.
+
+        A promotion makes another node the master. This one lost its end, and what this slave has
+        may be all that is left of what was acknowledged (design.md 24).
+        """
+        assert self._cutter is not None
+        if self._cutter.cut_at == offset:
+            return
+        name = self.master_name(address)
+        if self._cutter.cut_at >= 0:
+            raise CutRefused(
+                f"{parted.reason}; both have the log up to {offset}, but"
+                f" rbDiverged={self._cutter.cut_at} allows a cut there only"
+            )
+        if self.memory is not None and self.memory.followed == name:
+            raise CutRefused(
+                f"{parted.reason}; this slave followed {name} before, so it is not cut: stop that"
+                " master and heal its log from this slave (`rocketbed store heal DIR --from`"
+                f" this node's haListenPort), or set rbDiverged={offset} on this slave to give up"
+                " what it has behind that"
+            )
 
     def refuse(self, address: Address, error: ReplicationError) -> None:
         """This master cannot be followed as things are."""

@@ -79,8 +79,8 @@ class ClusterPlan:
     published: int = 0
     """Host port forwarded to the nameserver of a cluster in containers; 0: none."""
     promotions: int = 0
-    """How often another node was made the master. From the first on, slaves cut what the master
-    does not have (`rbDiverged=cut`)."""
+    """How often another node was made the master. After each, slaves cut what the new master does
+    not have (`rbDiverged=cut:N`)."""
 
     @property
     def master(self) -> ClusterMember:
@@ -135,7 +135,7 @@ class ClusterPlan:
         return {
             "brokerId": str(member.broker_id),
             "brokerRole": "SLAVE" if member.broker_id else master,
-            "rbDiverged": "cut" if self.promotions else "refuse",
+            "rbDiverged": f"cut:{self.promotions}" if self.promotions else "refuse",
         }
 
     def save(self, directory: Path) -> None:

@@ -58,7 +58,7 @@ def _ack_before_replica() -> None:
     edit="the slave reports the end of its log",
     caught_by=("I7", "R3", "A1"),
     family="disk-sick",
-    targets={_SLAVE: "e5c8ddb3bd2b3fb0"},
+    targets={_SLAVE: "ade56c16d51c24d4"},
 )
 def _replica_acks_early() -> None:
     def init(self: Any, *args: Any, **options: Any) -> None:
@@ -105,7 +105,7 @@ def _flush_in_batches() -> None:
     "slave reports by the clock",
     bug="none: acknowledgements of slaves come later",
     edit="a slave reports every 500 ms, not whenever its log has grown",
-    targets={_REPORT: "a6d9f333548dae46"},
+    targets={_REPORT: "d66272bdf580eaf6"},
 )
 def _reports_by_the_clock() -> None:
     async def report(self: Any) -> None:

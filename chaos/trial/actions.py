@@ -197,7 +197,7 @@ class Actions:
             member.doubled = doubled
             await self._members.stop(name)
             if not doubled:
-                member.cut = True
+                member.cut = self._members.count_promotion(member.group)
             await self._members.start(name)
 
         undo = self._undone_in_the_end(lambda: again(False))

@@ -31,8 +31,8 @@ class Member:
     broker_id: int
     wanted: bool = False
     """Whether it is meant to run."""
-    cut: bool = False
-    """Whether it may cut its own log to its master's: set once another was promoted."""
+    cut: int = 0
+    """Promotion after which it may cut its own log to its master's; 0 for none."""
     joined: bool = True
     """Whether its log was seen to be one with its master's since that one became master, or since
     its own disk was lost. A log that was not may be long for what others never had, so its length
@@ -51,11 +51,18 @@ class Members:
     members: dict[str, Member] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     """Group -> the last election that was seen."""
+    promotions: dict[str, int] = field(default_factory=dict)
+    """Group -> times that slaves were given another master."""
 
     def __post_init__(self) -> None:
         for group, nodes in self.shape.group_nodes().items():
             for number, node in enumerate(nodes):
                 self.members[node] = Member(node, group, number)
+
+    def count_promotion(self, group: str) -> int:
+        """The number of a new promotion."""
+        number = self.promotions[group] = self.promotions.get(group, 0) + 1
+        return number
 
     @property
     def nodes(self) -> list[str]:
@@ -91,7 +98,7 @@ class Members:
         if shape.repl == "sync":
             lines["inSyncReplicas"] = str(shape.copies)
         if member.cut and not is_master:
-            lines["rbDiverged"] = "cut"
+            lines["rbDiverged"] = f"cut:{member.cut}"
         return {**lines, **shape.settings}
 
     async def start_all(self) -> None:
@@ -219,10 +226,11 @@ class Members:
             finally:
                 old.busy = False
         old.broker_id, member.broker_id = member.broker_id, 0
+        number = self.count_promotion(member.group)
         for name in self.followers(member.group):
-            self.members[name].cut = True
+            self.members[name].cut = number
             self.members[name].joined = False
-        member.cut = False
+        member.cut = 0
         member.joined = True
         await self.stop(node)
         self.backend.history.event(

@@ -53,6 +53,13 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _diverged(text: str) -> str:
+    word, _, number = text.rpartition(":")
+    if number.isascii() and number.isdigit() and word in ("", "cut"):
+        return text
+    return _one_of(text, allowed=("refuse", "cut"))
+
+
 def _one_of(text: str, *, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
         raise ValueError(f"must be one of {', '.join(allowed)}")
@@ -117,7 +124,7 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
     "haTransferBatchSize": ("ha_batch_bytes", _positive),
     "haMaxGapNotInSync": ("ha_gap_max", _positive),
     "rbClassicFresh": ("classic_fresh", partial(_one_of, allowed=("first", "last_file"))),
-    "rbDiverged": ("diverged", partial(_one_of, allowed=("refuse", "cut"))),
+    "rbDiverged": ("diverged", _diverged),
     "rbMetadataSync": ("metadata_sync_ms", _positive),
     "registerNameServerPeriod": ("register_period_ms", _positive),
     "registerBrokerTimeoutMills": ("register_timeout_ms", _positive),

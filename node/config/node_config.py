@@ -70,7 +70,9 @@ class NodeConfig:
     (`rbClassicFresh`)."""
     diverged: str = "refuse"
     """What a slave does whose log is not a part of its master's: `refuse` to follow, or `cut` it
-    to what both have, with what is cut kept in `rocketbed.cut` (`rbDiverged`)."""
+    to what both have, with what is cut kept in `rocketbed.cut` (`rbDiverged`). For the master that
+    it followed last it is cut only after a promotion, the Nth with `cut:N`, or where this is an
+    offset: then there, and only there."""
     metadata_sync_ms: int = 3000
     """Pause between a slave's copies of topics, groups and offsets (`rbMetadataSync`)."""
     register_period_ms: int = 30_000

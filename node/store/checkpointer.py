@@ -68,10 +68,7 @@ class Checkpointer:
                 # F before W, durably: a crash in between must not leave W above F.
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
-                # Retention may have put a higher one on record since the snapshot.
-                first = max(parts.marks.mark.first, parts.log.min_offset)
-                filled_ms = parts.index.filled_ms
-                await parts.marks.store(replace(mark, index_filled_ms=filled_ms, first=first))
+                await parts.marks.store(replace(mark, index_filled_ms=parts.index.filled_ms))
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:
@@ -121,12 +118,14 @@ class Checkpointer:
             queue_total=sum(nexts),
             clean=None,
             deleted=deleted,
+            # Retention puts a higher one on record before it deletes anything.
+            first=max(old.first, parts.log.min_offset),
         )
 
-    async def expect_beginning(self, first: int) -> None:
-        """Put on record that the log may begin at `first` from now on (retention). `OSError`."""
+    async def note(self, **changes: object) -> None:
+        """Put something else on record in the mark, durably. Raises `OSError`."""
         async with self.lock:
-            await self._parts.marks.update(first=first)
+            await self._parts.marks.update(**changes)
 
     async def store_checkpoint(self) -> None:
         """RocketMQ's checkpoint for the mark as it is stored: never ahead of it."""

@@ -74,6 +74,8 @@ class Mark:
     first: int = -1
     """Beginning of the log, as retention left it or is about to; -1 in marks that do not say."""
     accepted: tuple[AcceptedCut, ...] = ()
+    followed: str = ""
+    """Address of the master that this log followed last, on a slave."""
 
 
 def encode_mark(mark: Mark) -> bytes:
@@ -91,6 +93,7 @@ def encode_mark(mark: Mark) -> bytes:
         "clean": mark.clean,
         "deleted": mark.deleted,
         "first": mark.first,
+        "followed": mark.followed,
         "accepted": [astuple(cut) for cut in mark.accepted],
     }
     text = orjson.dumps(document)
@@ -118,6 +121,7 @@ def decode_mark(data: bytes) -> Mark | None:
         clean=document["clean"],
         deleted=document["deleted"],
         first=document.get("first", -1),
+        followed=document.get("followed", ""),
         accepted=tuple(AcceptedCut(*cut) for cut in document.get("accepted", ())),
     )
 

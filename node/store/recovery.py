@@ -177,6 +177,7 @@ class Recovery:
             offset=parts.log.min_offset,
             first=parts.log.min_offset,
             accepted=ending.accepted,
+            followed=evidence.mark.followed if evidence.mark else "",
         )
         if closed is not None:
             mark = replace(

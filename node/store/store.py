@@ -319,6 +319,15 @@ class MessageStore:
     # The log, for replication
 
     @property
+    def followed(self) -> str:
+        """Address of the master that this log followed last (`replication.api.MasterMemory`)."""
+        return self._parts.marks.mark.followed
+
+    async def note(self, master: str) -> None:
+        """Put on record that the log is this master's now. Raises `OSError`."""
+        await self._checkpointer.note(followed=master)
+
+    @property
     def log(self) -> CommitLog:
         return self._parts.log
 

@@ -52,6 +52,7 @@ class Cutter:
 
     def __init__(self, log: SegmentedLog) -> None:
         self._log = log
+        self.cut_at, self.promotion = -1, 0
         self.cuts: list[int] = []
         self.refusal = ""
 

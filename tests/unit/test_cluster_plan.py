@@ -133,7 +133,7 @@ def test_a_promotion_changes_roles_and_keeps_what_was_edited(tmp_path: Path) -> 
         assert warnings == []
         assert config.broker_id == plan.member(name).broker_id
         assert config.broker_role == ("SYNC_MASTER" if name == "slave-2" else "SLAVE")
-        assert config.diverged == "cut"
+        assert config.diverged == "cut:1"
         assert config.store.reserved_ms == (9 if name == "slave-2" else 72) * 3_600_000
     plan.save(tmp_path)
     assert LocalCluster.load(tmp_path).plan == plan

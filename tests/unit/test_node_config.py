@@ -79,8 +79,11 @@ def test_later_settings_stand_over_earlier_ones() -> None:
 def test_what_a_diverged_slave_does() -> None:
     assert make_config([])[0].diverged == "refuse"
     assert make_config(settings_from_options(["rbDiverged=cut"]))[0].diverged == "cut"
-    with pytest.raises(ConfigError, match="must be one of refuse, cut"):
-        make_config(settings_from_options(["rbDiverged=follow"]))
+    for allowed in ("cut:3", "4096"):
+        assert make_config(settings_from_options([f"rbDiverged={allowed}"]))[0].diverged == allowed
+    for wrong in ("follow", "cut:", "refuse:3", ":3x"):
+        with pytest.raises(ConfigError, match="must be one of refuse, cut"):
+            make_config(settings_from_options([f"rbDiverged={wrong}"]))
 
 
 def test_share_of_the_machines_memory() -> None:

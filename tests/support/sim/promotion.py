@@ -34,6 +34,7 @@ class Group(SimCluster):
         self.sync_flush = sync_flush
         self.outcomes: list[tuple[bytes, Sent]] = []
         self.diverged = "cut"
+        self.promotions = 0
 
     def _config(self, name: str, sync: bool, settings: dict[str, Any]) -> NodeConfig:
         number = self.roles[name]
@@ -61,7 +62,7 @@ class Group(SimCluster):
             "nameservers": tuple(parse_address(text) for text in NAMESERVERS.split(";")),
             "metadata_sync_ms": 500,
             "slave_timeout_ms": 1000,
-            "diverged": self.diverged,
+            "diverged": f"cut:{self.promotions}" if self.diverged == "cut" else self.diverged,
         }
         return NodeConfig(**{**values, **settings})
 
@@ -81,6 +82,7 @@ class Group(SimCluster):
         """Make a node the master; the former one gets its id. Neither is started."""
         former = next(other for other, number in self.roles.items() if number == 0)
         self.roles[name], self.roles[former] = 0, self.roles[name]
+        self.promotions += 1
 
     def restart(self, name: str) -> None:
         """Stop a node cleanly and start it with the role it has now."""
