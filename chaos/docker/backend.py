@@ -14,9 +14,8 @@ from typing import Final, Protocol
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.container import Container, Spec
 from rocketbed.chaos.host.member import Launched
-from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.fabric import Fabric
-from rocketbed.chaos.process.run import SetUp
 from rocketbed.chaos.process.software import OwnSoftware, Software
 
 PYTHON: Final = "/opt/rocketbed/bin/python"
@@ -68,15 +67,7 @@ class DockerBackend(ProcessBackend):
         owner: Owner = OURS,
     ) -> None:
         """`software` (None: rocketbed) is in the image and runs as `owner`."""
-        super().__init__(
-            fabric,
-            setup.machines,
-            setup.plan.shape.nameserver_names,
-            setup.history,
-            setup.directory,
-            setup.began_ns,
-            OwnSoftware(contained_command) if software is None else software,
-        )
+        super().__init__(setup, software or OwnSoftware(contained_command))
         self._owner = owner if os.geteuid() == 0 else Owner(os.geteuid(), os.getegid())
         self._daemon = daemon
         self._image = image

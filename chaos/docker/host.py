@@ -7,10 +7,10 @@ from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.chaos.process.backend import SetUp
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
-from rocketbed.chaos.process.run import SetUp
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import client_names
 from rocketbed.chaos.trial.api import BackendError

@@ -15,8 +15,7 @@ from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from rocketbed.chaos.foreign.target import IMAGE_KIND, foreign_host, installation_of
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.host.program import PRELOAD, without_shim
-from rocketbed.chaos.process.run import SetUp
-from rocketbed.chaos.trial.load import topic_names
+from rocketbed.chaos.process.backend import SetUp
 
 NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs of the image"
 
@@ -64,11 +63,7 @@ class ForeignDockerHost(DockerHost):
         self._mode = mode
 
     def backend(self, setup: SetUp) -> DockerBackend:
-        names = setup.plan.shape.nameserver_names
-        topics, queues = topic_names(setup.plan), setup.plan.producers.queues
-        software = ContainedRocketMQ(
-            self._found.jars, self._mode, setup.fabric, names, topics, queues
-        )
+        software = ContainedRocketMQ(self._found.jars, self._mode, setup.fabric, setup.plan)
         software.moves_clock = self._found.moves_clock
         return ForeignDockerBackend(
             self._daemon, self._image, plugs_of(setup), setup, software, self._found.owner
