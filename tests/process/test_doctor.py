@@ -10,7 +10,6 @@ from rocketbed.chaos.cluster.doctor import probes as doctor_probes
 from rocketbed.chaos.cluster.doctor import report as doctor
 from rocketbed.chaos.cluster.doctor.report import (
     PROBES,
-    Probe,
     doctor_rows,
     render_json,
     render_table,
@@ -22,7 +21,7 @@ from rocketbed.chaos.process.capability import Capability, ProbeResult, broken, 
 @pytest.mark.slow
 def test_everything_works_here_in_about_a_second_each() -> None:
     others = ("net.", "docker")  # with tests of their own
-    names = [probe.name for probe in PROBES if not probe.name.startswith(others)]
+    names = [name for name in PROBES if not name.startswith(others)]
     rows = doctor_rows(names)
     print(render_table(rows))
     assert [row.name for row in rows] == names
@@ -37,12 +36,12 @@ def three_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_run: Ledger) -> ProbeResult:
         raise doctor_probes.Missing("needs root")
 
-    probes = (
-        Probe("a.good", lambda _run: works("well")),
-        Probe("a.bad", lambda _run: broken("badly")),
-        Probe("a.crash", fails),
-        Probe("a.missing", missing),
-    )
+    probes = {
+        "a.good": lambda _run: works("well"),
+        "a.bad": lambda _run: broken("badly"),
+        "a.crash": fails,
+        "a.missing": missing,
+    }
     monkeypatch.setattr(doctor, "PROBES", probes)
 
 

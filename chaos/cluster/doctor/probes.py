@@ -8,18 +8,21 @@ import errno
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import ProbeResult, broken, works
-from rocketbed.chaos.process.disk.faults import DiskFaults, DiskRule, join_environments
+from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.process.disk.format import DiskRule
 from rocketbed.chaos.process.disk.strace import StraceFaults
 from rocketbed.chaos.process.disk.volume import Volume, check_power_cut
 from rocketbed.chaos.process.machine import limits
@@ -71,11 +74,13 @@ class Echo:
 
 
 @contextmanager
-def echo(run: Ledger, file: Path, *arguments: str, **extra: Mapping[str, str]) -> Iterator[Echo]:
+def echo(
+    run: Ledger, file: Path, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Echo]:
     """An `Echo` on a file; `environment` is added to its own."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", ECHO, str(file), *arguments],
-        env=join_environments(os.environ, run.environment(), extra.get("environment", {})),
+        env=join_environments(os.environ, run.environment(), environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -134,7 +139,7 @@ def probe_full(run: Ledger) -> ProbeResult:
             full = process.ask()
             disk.free()
             free = process.ask()
-    if full is None or int(full[0]) != errno.ENOSPC or free is None or int(free[0]):
+    if not (_says(full, errno.ENOSPC) and _says(free, 0)):
         return broken(f"a full volume answered {full}, and {free} when it had space again")
     return works("a filler file takes all space")
 
@@ -145,7 +150,7 @@ def probe_read_only(run: Ledger) -> ProbeResult:
         before = process.ask()
         disk.force_read_only()
         after = process.ask()
-    if before is None or int(before[0]) or after is None or int(after[0]) != errno.EROFS:
+    if not (_says(before, 0) and _says(after, errno.EROFS)):
         return broken(f"before {before}, then {after} instead of EROFS")
     return works("writes fail with EROFS")
 
@@ -153,16 +158,7 @@ def probe_read_only(run: Ledger) -> ProbeResult:
 def probe_disk_freeze(run: Ledger) -> ProbeResult:
     """Writes hang while the file system is frozen."""
     with volume(run, "freeze") as disk, echo(run, disk.path / "file") as process:
-        process.ask()
-        disk.freeze()
-        try:
-            during = process.ask(0.05)
-        finally:
-            disk.thaw()
-        after = process.answer() if during is None else None
-    if during is not None or after is None:
-        return broken(f"frozen it answered {during}, thawed {after}")
-    return works("writes wait for the thaw")
+        return _stands_still(process, disk.freeze, disk.thaw, "writes wait for the thaw")
 
 
 def probe_slow(run: Ledger) -> ProbeResult:
@@ -201,7 +197,7 @@ def probe_preload(run: Ledger) -> ProbeResult:
         traced = [(one.kind, one.end) for one in faults.flush_trace()]
     finally:
         faults.close()
-    if good is None or int(good[0]) or bad is None or int(bad[0]) != errno.EIO:
+    if not (_says(good, 0) and _says(bad, errno.EIO)):
         return broken(f"without a rule {good}, with one {bad}")
     if traced != [("file", 1000), ("failed", 1000)]:
         return broken(f"the trace of syncs says {traced}")
@@ -212,9 +208,8 @@ def probe_strace(run: Ledger) -> ProbeResult:
     """A failing sync in a running child."""
     if shutil.which("strace") is None:
         raise Missing("no strace; install it")
-    root = _own_directory(run, "strace")
-    faults = StraceFaults(run.directory / "doctor-strace-faults", root=root)
-    with echo(run, root / "file") as process:
+    faults = StraceFaults()
+    with echo(run, _own_directory(run, "strace") / "file") as process:
         good = process.ask()
         faults.set_rules([DiskRule(operation="sync")])
         faults.attach(process.process.pid)
@@ -222,7 +217,7 @@ def probe_strace(run: Ledger) -> ProbeResult:
             bad = process.ask()
         finally:
             faults.close()
-    if good is None or int(good[0]) or bad is None or int(bad[0]) != errno.EIO:
+    if not (_says(good, 0) and _says(bad, errno.EIO)):
         return broken(f"without a rule {good}, with one {bad}")
     return works("attaches to a running process")
 
@@ -245,38 +240,44 @@ def probe_clock(run: Ledger) -> ProbeResult:
 
 
 def probe_pause(run: Ledger) -> ProbeResult:
-    """SIGSTOP and SIGCONT."""
     with echo(run, _own_directory(run, "pause") / "file") as process:
-        process.ask()
-        limits.pause(process.process.pid)
-        during = process.ask(0.05)
-        limits.resume(process.process.pid)
-        after = process.answer() if during is None else None
-    if during is not None or after is None:
-        return broken(f"stopped it answered {during}, then {after}")
-    return works("SIGSTOP and SIGCONT")
+        send = process.process.send_signal
+        return _stands_still(
+            process,
+            lambda: send(signal.SIGSTOP),
+            lambda: send(signal.SIGCONT),
+            "SIGSTOP and SIGCONT",
+        )
 
 
 def probe_freezer(run: Ledger) -> ProbeResult:
-    """The freezer of control groups."""
     need_group("freezer")
     with (
         echo(run, _own_directory(run, "freezer") / "file") as process,
         limits.Freezer("doctor", run=run) as freezer,
     ):
-        process.ask()
         freezer.add(process.process.pid)
-        freezer.freeze()
+        works_how = "freezer of control groups version 1"
+        return _stands_still(process, freezer.freeze, freezer.thaw, works_how)
+
+
+def _stands_still(
+    process: Echo, stop: Callable[[], None], resume: Callable[[], None], how: str
+) -> ProbeResult:
+    """Whether a process does nothing from `stop` on, and what it was asked after `resume`."""
+    process.ask()
+    stop()
+    try:
         during = process.ask(0.05)
-        freezer.thaw()
-        after = process.answer() if during is None else None
+    finally:
+        resume()
+    after = process.answer() if during is None else None
     if during is not None or after is None:
-        return broken(f"frozen it answered {during}, thawed {after}")
-    return works("freezer of control groups version 1")
+        return broken(f"stopped it answered {during}, afterwards {after}")
+    return works(how)
 
 
 def probe_memory(run: Ledger) -> ProbeResult:
-    """A process above its limit is killed."""
     need_group("memory")
     program = "import sys; sys.stdin.readline(); held = b'x' * (128 << 20)"
     with (
@@ -305,6 +306,10 @@ def probe_cpu(run: Ledger) -> ProbeResult:
     if answer is None or float(answer[2]) < 0.15:
         return broken(f"some 80 ms of work at a fifth of a CPU: {answer}")
     return works("quota of control groups version 1")
+
+
+def _says(answer: list[str] | None, number: int) -> bool:
+    return answer is not None and int(answer[0]) == number
 
 
 def _own_directory(run: Ledger, name: str) -> Path:

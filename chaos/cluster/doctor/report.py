@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from rocketbed.chaos.cluster.doctor import probes
 from rocketbed.chaos.docker.probe import probe_docker
@@ -23,32 +23,25 @@ ProbeFunction = Callable[[Ledger], ProbeResult]
 SIDE_BY_SIDE: Final = 6
 
 
-class Probe(NamedTuple):
-    """One row of the doctor's table."""
-
-    name: str
-    function: ProbeFunction
-
-
-PROBES: Final = (
-    Probe("disk.powercut.kernel", probes.probe_power_cut),
-    Probe("disk.faults.preload", probes.probe_preload),
-    Probe("disk.faults.strace", probes.probe_strace),
-    Probe("disk.full", probes.probe_full),
-    Probe("disk.slow", probes.probe_slow),
-    Probe("disk.freeze", probes.probe_disk_freeze),
-    Probe("disk.readonly", probes.probe_read_only),
-    Probe("clock.jump", probes.probe_clock),
-    Probe("proc.pause", probes.probe_pause),
-    Probe("proc.freeze", probes.probe_freezer),
-    Probe("proc.memory", probes.probe_memory),
-    Probe("proc.cpu", probes.probe_cpu),
-    Probe("net.switch", lambda _run: network.probe_switch()),
-    Probe("net.loss.packet", lambda _run: network.probe_loss()),
-    Probe("net.reset", lambda _run: network.probe_reset()),
-    Probe("net.proxy", lambda _run: network.probe_proxy()),
-    Probe("docker", lambda _run: probe_docker()),
-)
+PROBES: Final[dict[str, ProbeFunction]] = {
+    "disk.powercut.kernel": probes.probe_power_cut,
+    "disk.faults.preload": probes.probe_preload,
+    "disk.faults.strace": probes.probe_strace,
+    "disk.full": probes.probe_full,
+    "disk.slow": probes.probe_slow,
+    "disk.freeze": probes.probe_disk_freeze,
+    "disk.readonly": probes.probe_read_only,
+    "clock.jump": probes.probe_clock,
+    "proc.pause": probes.probe_pause,
+    "proc.freeze": probes.probe_freezer,
+    "proc.memory": probes.probe_memory,
+    "proc.cpu": probes.probe_cpu,
+    "net.switch": lambda _run: network.probe_switch(),
+    "net.loss.packet": lambda _run: network.probe_loss(),
+    "net.reset": lambda _run: network.probe_reset(),
+    "net.proxy": lambda _run: network.probe_proxy(),
+    "docker": lambda _run: probe_docker(),
+}
 
 
 def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
@@ -56,10 +49,10 @@ def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
 
     Leftovers of dead runs are swept first. Raises `ValueError` for a name that is not there.
     """
-    wanted = [probe.name for probe in PROBES] if names is None else list(names)
-    if unknown := [name for name in wanted if name not in {probe.name for probe in PROBES}]:
+    wanted = list(PROBES if names is None else names)
+    if unknown := [name for name in wanted if name not in PROBES]:
         raise ValueError(f"unknown capability {unknown[0]}; `rocketbed chaos doctor` lists all")
-    chosen = [probe for probe in PROBES if probe.name in wanted]
+    chosen = [name for name in PROBES if name in wanted]
     with Ledger.begin() as run, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         return list(pool.map(partial(_examine, run), chosen))
 
@@ -76,13 +69,13 @@ def render_json(rows: Sequence[Capability]) -> str:
     return json.dumps([row.as_json() for row in rows], indent=2)
 
 
-def _examine(run: Ledger, probe: Probe) -> Capability:
+def _examine(run: Ledger, name: str) -> Capability:
     began = time.monotonic()
     try:
-        result = probe.function(run)
+        result = PROBES[name](run)
     except probes.Missing as exc:
         result = absent(str(exc))
     except Exception as exc:  # a probe that fails says that its thing is broken, whatever it is
         result = broken(" ".join(str(exc).split()) or type(exc).__name__)
     seconds = time.monotonic() - began
-    return Capability(name=probe.name, state=result.state, reason=result.reason, seconds=seconds)
+    return Capability(name=name, state=result.state, reason=result.reason, seconds=seconds)

@@ -6,10 +6,9 @@ directory outside of its volume: a power cut must not take the evidence along.
     faults = DiskFaults(directory, root=volume.path)
     start(command, environment=faults.environment())
     faults.set_rules([DiskRule(operation="sync", effect="error", path="*commitlog*", times=1)])
-    faults.clear()
     faults.flush_trace()       # what was durable when, from below the node (chaos.md 2.2)
 
-Where there is no compiler, `diskfaults_strace.StraceFaults` does nearly the same from outside.
+Where there is no compiler, `strace.StraceFaults` makes most of these faults from outside.
 """
 
 import hashlib
@@ -21,35 +20,17 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rocketbed.chaos.process.disk.format import (
-    EVENTS_AT,
     RULES_MAX,
     RULES_NUMBER_AT,
     DiskFaultError,
     DiskRule,
-    FiredRecord,
     FlushRecord,
-    WrittenEnd,
     new_table,
-    read_fired,
     read_flush_trace,
-    read_table,
 )
-
-__all__ = [
-    "DiskFaultError",
-    "DiskFaultProvider",
-    "DiskFaults",
-    "DiskRule",
-    "FiredRecord",
-    "FlushRecord",
-    "WrittenEnd",
-    "build_shim",
-    "join_environments",
-    "read_flush_trace",
-]
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
 INCLUDED: Final = Path(__file__).with_name("shim_rules.h")
@@ -57,30 +38,8 @@ BUILD_S: Final = 60.0
 PRELOAD: Final = "LD_PRELOAD"
 
 
-class DiskFaultProvider(Protocol):
-    """What a backend needs, whichever way the faults are made."""
-
-    def environment(self) -> dict[str, str]:
-        """For the next start of the process. Called once for each start."""
-
-    def attach(self, pid: int) -> None:
-        """Told of the process once it runs."""
-
-    def set_rules(self, rules: Iterable[DiskRule]) -> None:
-        """Replace the rules, at once. Raises `DiskFaultError`."""
-
-    def clear(self) -> None:
-        """No rules any more; what hangs goes on."""
-
-    def flush_trace(self) -> list[FlushRecord]:
-        """Every sync so far, over all starts."""
-
-    def close(self) -> None:
-        """Give up what it holds."""
-
-
 class DiskFaults:
-    """Faults and trace of one node, over all its starts. A `DiskFaultProvider`."""
+    """Faults and trace of one node, over all its starts."""
 
     def __init__(self, directory: Path, *, root: Path, build: Path | None = None) -> None:
         """`root` is the directory whose files count, `build` where the library is kept.
@@ -120,9 +79,6 @@ class DiskFaults:
             "ROCKETBED_DISK_TRACE": str(self.trace_path),
         }
 
-    def attach(self, pid: int) -> None:
-        """Nothing to do: the library is inside."""
-
     def set_rules(self, rules: Iterable[DiskRule]) -> None:
         """Replace the rules; each call made after this meets them. Raises `DiskFaultError`.
 
@@ -143,26 +99,9 @@ class DiskFaults:
         self._rules = fresh
         self._write_rules()
 
-    def clear(self) -> None:
-        """No rules any more."""
-        self.set_rules([])
-
-    def events(self) -> int:
-        """Calls of the latest start that rules could have met: crash points up to now."""
-        if self._table is None:
-            return 0
-        return int(struct.unpack_from("=Q", self._table, EVENTS_AT)[0])
-
     def flush_trace(self) -> list[FlushRecord]:
         """Every sync so far, over all starts."""
         return read_flush_trace(self.trace_path)
-
-    def fired(self) -> list[FiredRecord]:
-        return read_fired(self.trace_path)
-
-    def written_ends(self) -> dict[str, WrittenEnd]:
-        """By path, how far the latest start has written its files, even after its SIGKILL."""
-        return read_table(self.table_path) if self._starts else {}
 
     def close(self) -> None:
         """Let go of the table; what was traced stays readable."""

@@ -14,11 +14,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.process.disk.format import DiskFaultError, DiskRule, FlushRecord
+from rocketbed.chaos.process.disk.format import DiskFaultError, DiskRule
 
 CALLS: Final = {
     "sync": "fsync,fdatasync",
@@ -31,36 +31,19 @@ CALLS: Final = {
 }
 TRACED: Final = ",".join(sorted({*",".join(CALLS.values()).split(",")}))
 ATTACH_S: Final = 5.0
-LINE: Final = re.compile(r"^(?P<pid>\d+) +(?P<time>\d+\.\d+) (?P<rest>.*)$")
-SYNC: Final = re.compile(r"^(?:fsync|fdatasync)\(\d+<(?P<path>.*?)>(?: <unfinished|\))")
-SYNC_END: Final = re.compile(r"^<\.\.\. (?:fsync|fdatasync) resumed>\)")
-WRITE: Final = re.compile(
-    r"^pwrite64\(\d+<(?P<path>.*?)>, (?P<data>\".*?\"(?:\.\.\.)?), (?P<size>\d+), (?P<offset>\d+)"
-)
-RESULT: Final = re.compile(r"\) += (?P<result>-?\d+)(?P<notes>.*)$")
-
-TOOK: Final = re.compile(r"<(?P<seconds>[0-9.]+)>$")
 
 
 class StraceFaults:
-    """Faults and trace of one node, over all its starts. A `DiskFaultProvider`."""
+    """Faults of one node, over all its starts."""
 
-    def __init__(self, directory: Path, *, root: Path) -> None:
+    def __init__(self) -> None:
         """Raises `DiskFaultError` when there is no strace."""
         self._strace = shutil.which("strace")
         if self._strace is None:
             raise DiskFaultError("strace not found; install it, or gcc for the preloaded library")
-        self.directory = directory.absolute()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.root = root.resolve()
-        self._attached = 0
         self._pid = 0
         self._rules: list[DiskRule] = []
         self._process: subprocess.Popen[bytes] | None = None
-
-    def environment(self) -> dict[str, str]:
-        """Nothing: strace stands outside."""
-        return {}
 
     def attach(self, pid: int) -> None:
         """Take hold of the process; call it at each start. Raises `DiskFaultError`."""
@@ -78,27 +61,6 @@ class StraceFaults:
         if self._pid:
             self._restart()
 
-    def clear(self) -> None:
-        """No rules any more."""
-        self.set_rules([])
-
-    def flush_trace(self) -> list[FlushRecord]:
-        """Every sync below the root so far."""
-        ahead_ns = time.monotonic_ns() - time.time_ns()
-        found: list[FlushRecord] = []
-        ends: dict[str, int] = {}
-        for number in range(1, self._attached + 1):
-            try:
-                lines = self._trace_path(number).read_text(errors="replace").split("\n")[:-1]
-            except FileNotFoundError:
-                continue
-            found.extend(
-                record
-                for record in read_strace(lines, ends, ahead_ns)
-                if record.path.startswith(f"{self.root}/") or record.path == str(self.root)
-            )
-        return found
-
     def close(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
@@ -109,25 +71,10 @@ class StraceFaults:
                 self._process.communicate()
             self._process = None
 
-    def _trace_path(self, number: int) -> Path:
-        return self.directory / f"strace.{number}"
-
     def _restart(self) -> None:
         self.close()
-        self._attached += 1
-        command = [
-            str(self._strace),
-            "-f",
-            "-qq",
-            "-y",
-            "-ttt",
-            "-T",
-            "-s",
-            "1",
-            "-p",
-            str(self._pid),
-        ]
-        command += ["-o", str(self._trace_path(self._attached)), "-e", f"trace={TRACED}"]
+        command = [str(self._strace), "-f", "-qq", "-p", str(self._pid), "-o", os.devnull]
+        command += ["-e", f"trace={TRACED}"]
         for rule in self._rules:
             command += ["-e", f"inject={injection(rule)}"]
             if rule.path != "*":
@@ -163,46 +110,6 @@ def injection(rule: DiskRule) -> str:
     first = rule.skip + 1
     when = f"{first}+" if rule.times is None else f"{first}..{rule.skip + rule.times}"
     return f"{calls}:{effects[rule.effect]}:when={when}"
-
-
-def read_strace(lines: Iterable[str], ends: dict[str, int], ahead_ns: int) -> Iterator[FlushRecord]:
-    """Syncs in the output of `strace -f -y -ttt -T -s 1`; written ends are kept in `ends`.
-
-    `ahead_ns` is what CLOCK_MONOTONIC is ahead of the wall clock.
-    """
-    open_syncs: dict[str, tuple[str, int, int]] = {}
-    for line in lines:
-        row = LINE.match(line)
-        if row is None:
-            continue
-        rest = row["rest"]
-        seconds, _, fraction = row["time"].partition(".")
-        at = int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")) + ahead_ns
-        if write := WRITE.match(rest):
-            result = RESULT.search(rest)
-            size = int(write["size"]) if result is None else int(result["result"])
-            end = int(write["offset"]) + size
-            path = write["path"]
-            if size > 0 and not write["data"].startswith('"\\0'):
-                ends[path] = max(end, ends.get(path, 0))
-        elif sync := SYNC.match(rest):
-            open_syncs[row["pid"]] = (sync["path"], at, ends.get(sync["path"], 0))
-        elif SYNC_END.match(rest) is None:
-            continue
-        result = RESULT.search(rest)
-        if result is not None and row["pid"] in open_syncs and "pwrite" not in rest:
-            path, began, end = open_syncs.pop(row["pid"])
-            if at == began and (took := TOOK.search(rest)):
-                at += round(float(took["seconds"]) * 1_000_000_000)
-            yield FlushRecord(_kind(path, result), at, began, int(row["pid"]), end, path)
-
-
-def _kind(path: str, result: re.Match[str]) -> str:
-    if result["result"] != "0":
-        return "failed"
-    if "INJECTED" in result["notes"]:
-        return "lost"
-    return "directory" if os.path.isdir(path) else "file"
 
 
 def _is_traced(pid: int, tracer: int) -> bool:

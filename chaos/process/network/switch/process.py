@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, BinaryIO, Final
 
@@ -28,7 +27,7 @@ from rocketbed.chaos.host.tied import EXIT_ORPHAN, tie_to
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.switch.packets import address_bytes
 from rocketbed.chaos.process.network.switch.resets import Resets
-from rocketbed.chaos.process.network.switch.rules import Path, Rule
+from rocketbed.chaos.process.network.switch.rules import Path, Port, Rule
 
 TUN_DEVICE: Final = "/dev/net/tun"
 TUNSETIFF: Final = 0x400454CA
@@ -43,27 +42,12 @@ LINKTYPE_RAW: Final = 101
 PCAP_HEAD: Final = struct.pack("=IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, LINKTYPE_RAW)
 
 
-@dataclass(eq=False, slots=True)
-class Port:
-    """A machine's place at the switch."""
-
-    name: str
-    address: bytes
-    namespace: str
-    tun: int
-    size: int
-    """Longest packet."""
-    silent: bool = False
-    paths: dict[bytes, "tuple[Port, Path]"] = field(default_factory=dict)
-    """Address of another machine -> its port, and the way there."""
-
-
 class Switch:
     """All ports, and packets under way."""
 
     def __init__(self, seed: str) -> None:
         self.ports: dict[str, Port] = {}
-        self.resets: Resets[Port] = Resets(self.write)
+        self.resets: Resets = Resets(self.write)
         self.forwarded = 0
         self._seed = seed
         self._tuns: dict[int, Port] = {}

@@ -7,7 +7,7 @@ kernel of its machine has no such connection any more.
 
 import time
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from rocketbed.chaos.process.network.switch.packets import (
     ACK,
@@ -18,6 +18,7 @@ from rocketbed.chaos.process.network.switch.packets import (
     key_back,
     make_segment,
 )
+from rocketbed.chaos.process.network.switch.rules import Port
 
 LOOK_S: Final = 0.002
 """From an answer to a look whether the end is gone."""
@@ -27,30 +28,19 @@ GIVE_UP_S: Final = 3.0
 """An end may answer such questions only twice a second (`tcp_invalid_ratelimit`)."""
 
 
-class SwitchMachine(Protocol):
-    """What is known of a machine here (`switch_process.Port`)."""
-
-    address: bytes
-    namespace: str
-    silent: bool
-
-
-M = TypeVar("M", bound=SwitchMachine)
-
-
-class Resets(Generic[M]):
+class Resets:
     """Connections that are being reset: one order at a time."""
 
-    def __init__(self, write: Callable[[M, bytes], None]) -> None:
+    def __init__(self, write: Callable[[Port, bytes], None]) -> None:
         """`write` hands a packet to a machine."""
-        self.doomed: dict[bytes, M] = {}
+        self.doomed: dict[bytes, Port] = {}
         """Addresses and ports of what an end sends -> its machine."""
         self.next_try = 0.0
         self._write = write
-        self._pair: tuple[M, M] | None = None
+        self._pair: tuple[Port, Port] | None = None
         self._give_up = 0.0
 
-    def begin(self, one: M, other: M) -> None:
+    def begin(self, one: Port, other: Port) -> None:
         """Find the connections between two, and ask their ends. A silent machine's are left."""
         self._pair = one, other
         self._give_up = time.monotonic() + GIVE_UP_S
@@ -61,7 +51,7 @@ class Resets(Generic[M]):
         key = packet[12:24]
         return key in self.doomed or key_back(key) in self.doomed
 
-    def takes(self, packet: bytes, sender: M) -> bool:
+    def takes(self, packet: bytes, sender: Port) -> bool:
         """Look at a packet; True when it must not pass."""
         if not self.is_doomed(packet):
             return False

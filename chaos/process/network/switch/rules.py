@@ -5,7 +5,7 @@ packets, as a wire does; what overtakes is asked for by `reorder`.
 """
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from random import Random
 from typing import Any, Final, Self
 
@@ -142,6 +142,21 @@ class Path:
         self._held.move_to_end(key)
         if len(self._held) > HELD_MAX:
             self._held.popitem(last=False)
+
+
+@dataclass(eq=False, slots=True)
+class Port:
+    """A machine's place at the switch."""
+
+    name: str
+    address: bytes
+    namespace: str
+    tun: int
+    size: int
+    """Longest packet."""
+    silent: bool = False
+    paths: dict[bytes, tuple["Port", Path]] = field(default_factory=dict)
+    """Address of another machine -> its port, and the way there."""
 
 
 def is_syn(packet: bytes) -> bool:
