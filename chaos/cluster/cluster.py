@@ -29,7 +29,7 @@ from rocketbed.chaos.cluster.plan import (
 )
 from rocketbed.chaos.cluster.settings import CONFIG, NodeSettings
 from rocketbed.chaos.cluster.status import MemberStatus
-from rocketbed.chaos.host.member import ManagedProcess, MemberProcess, rocketbed_command
+from rocketbed.chaos.host.member import ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
@@ -69,7 +69,7 @@ class LocalCluster:
         self._world = real_world("cluster") if world is None else world
         self._processes = {member.name: self._make_process(member) for member in plan.members}
 
-    def _make_process(self, member: ClusterMember) -> MemberProcess:
+    def _make_process(self, member: ClusterMember) -> ManagedProcess:
         own = self.member_directory(member.name)
         return ManagedProcess(member.name, self._command(member), own)
 
@@ -143,10 +143,6 @@ class LocalCluster:
     def member_directory(self, name: str) -> Path:
         """A member's own directory: pid, log, `broker.conf`, store."""
         return self.directory / name
-
-    def store_directory(self, name: str) -> Path:
-        """A node's store, RocketMQ's layout."""
-        return self.member_directory(name) / "store"
 
     def log_path(self, name: str) -> Path:
         return self._process(name).log_path
@@ -353,7 +349,7 @@ class LocalCluster:
 
     # --- inside
 
-    def _process(self, name: str) -> MemberProcess:
+    def _process(self, name: str) -> ManagedProcess:
         self.plan.member(name)
         return self._processes[name]
 

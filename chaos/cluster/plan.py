@@ -6,7 +6,7 @@ names do not, so `slave-1` may be the master.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -167,16 +167,23 @@ def make_plan(
     flush: Literal["sync", "async"] = "async",
     port: int = 0,
     settings: Mapping[str, str] | None = None,
+    places: Sequence[tuple[str, int]] = (),
 ) -> ClusterPlan:
     """A plan for one master and its slaves; `port` is the nameserver's, 0 takes free ports.
 
+    With `places` (host and port of each, the nameserver's first) they are there, not on loopback.
     Raises `ClusterError` when a port is taken.
     """
     names = node_names(slaves)
-    ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
-    members = [ClusterMember(name=NAMESERVER, port=ports[0])]
-    for number, name in enumerate(names):
-        members.append(ClusterMember(name=name, port=ports[1 + number], broker_id=number))
+    if not places:
+        ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
+        places = [(HOST, one) for one in ports]
+    members = [
+        ClusterMember(name=name, host=host, port=port, broker_id=number)
+        for number, (name, (host, port)) in enumerate(
+            zip([NAMESERVER, *names], places, strict=True), start=-1
+        )
+    ]
     return ClusterPlan(
         members=tuple(members),
         sync=sync and slaves > 0,

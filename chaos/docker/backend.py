@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.container import Container, Spec
+from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
-from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.software import OwnSoftware, Software
 
 PYTHON: Final = "/opt/rocketbed/bin/python"
@@ -42,16 +42,6 @@ class Owner:
 OURS: Final = Owner(USER, USER)
 
 
-class ContainerFabric(Fabric, Protocol):
-    """A network that containers can be on."""
-
-    def network(self, machine: str) -> str:
-        """What Docker is told."""
-
-    def container_address(self, machine: str) -> str | None:
-        """The address that Docker gives; None: it is given otherwise."""
-
-
 class DockerBackend(ProcessBackend):
     """One run's containers. An async context manager: leaving it removes what is left."""
 
@@ -61,7 +51,6 @@ class DockerBackend(ProcessBackend):
         self,
         daemon: Daemon,
         image: str,
-        fabric: ContainerFabric,
         setup: SetUp,
         software: Software | None = None,
         owner: Owner = OURS,
@@ -73,13 +62,11 @@ class DockerBackend(ProcessBackend):
         self._image = image
         self._keeper = setup.keeper
         self._containers: dict[str, Container] = {}
-        self._plugs = fabric
+        assert isinstance(setup.fabric, BridgeFabric | ContainerSwitchFabric)  # by `DockerHost`
+        self._plugs = setup.fabric
 
     def lacks(self, capability: str) -> str | None:
-        """What processes lack, for other reasons."""
-        if capability == "proc.cpu":
-            return None
-        return super().lacks(capability)
+        return None if capability == "proc.cpu" else super().lacks(capability)
 
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
@@ -94,7 +81,7 @@ class DockerBackend(ProcessBackend):
             directory=own.absolute(),
             user=str(self._owner),
             environment=environment,
-            files=environment.get(PRELOAD, "").split(":") if environment.get(PRELOAD) else (),
+            files=[path for path in environment.get(PRELOAD, "").split(":") if path],
             memory=MEMORY,
             address=self._plugs.container_address(name),
         )

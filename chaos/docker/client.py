@@ -73,6 +73,17 @@ class Daemon:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def image(self, name: str) -> dict[str, Any] | None:
+        """What it knows of an image; None when it has none. Raises `DockerError`."""
+        import docker.errors
+
+        with asking(f"the image {name} cannot be inspected"):
+            try:
+                row: dict[str, Any] = self.api.inspect_image(name)
+            except docker.errors.ImageNotFound:
+                return None
+        return row
+
     def containers(self, run_id: str) -> list[dict[str, Any]]:
         """All containers of a run, running or not."""
         rows: list[dict[str, Any]] = self.api.containers(

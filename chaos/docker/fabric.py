@@ -62,14 +62,13 @@ class ContainerSwitchFabric(SwitchFabric):
         return self
 
     def network(self, machine: str) -> str:
-        """What Docker is told: a container's."""
+        """What Docker is told."""
         return f"container:{self._holders[machine].container}"
 
     def container_address(self, machine: str) -> None:
-        return None
+        """The container that holds the machine has it."""
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """As it is: the container is on the machine."""
         return list(command)
 
     async def _plug_in(self, machine: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from rocketbed.chaos.docker.backend import ContainerFabric, DockerBackend
+from rocketbed.chaos.docker.backend import DockerBackend
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.docker.image import ready_image
@@ -60,11 +60,4 @@ class DockerHost:
         )
 
     def backend(self, setup: SetUp) -> DockerBackend:
-        return DockerBackend(self._daemon, self._image, plugs_of(setup), setup)
-
-
-def plugs_of(setup: SetUp) -> ContainerFabric:
-    """The network of a run, which is one that `DockerHost.fabric` made."""
-    fabric = setup.fabric
-    assert isinstance(fabric, BridgeFabric | ContainerSwitchFabric)
-    return fabric
+        return DockerBackend(self._daemon, self._image, setup)

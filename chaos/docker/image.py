@@ -120,13 +120,9 @@ def prune(daemon: Daemon) -> None:
 
 def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
     """An image's id and the digest of its sources; None when there is none."""
-    import docker.errors
-
-    with asking(f"the image {name} cannot be inspected"):
-        try:
-            row = daemon.api.inspect_image(name)
-        except docker.errors.ImageNotFound:
-            return None
+    row = daemon.image(name)
+    if row is None:
+        return None
     return str(row["Id"]), (row["Config"]["Labels"] or {}).get(SOURCE_LABEL, "")
 
 

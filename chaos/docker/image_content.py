@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dict[str, Any]:
     """What the daemon knows of an image, pulled if it has to be. Blocks. Raises `DockerError`."""
-    found = _inspect(daemon, name)
+    found = daemon.image(name)
     if found is not None:
         return found
     say(f"pulling {name}")
@@ -27,7 +27,7 @@ def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dic
             daemon.api.pull(name)
     except DockerError as error:
         why = str(error).removeprefix(": ").strip()
-    found = _inspect(daemon, name)
+    found = daemon.image(name)
     if found is None:
         raise DockerError(
             f"the Docker daemon at {daemon.address} has no image {name} and cannot pull it ({why});"
@@ -67,14 +67,3 @@ def said_in(
         finally:
             remove(daemon, made)
     return status, text
-
-
-def _inspect(daemon: Daemon, name: str) -> dict[str, Any] | None:
-    import docker.errors
-
-    with asking(f"the image {name} cannot be inspected"):
-        try:
-            row: dict[str, Any] = daemon.api.inspect_image(name)
-        except docker.errors.ImageNotFound:
-            return None
-    return row

@@ -8,7 +8,7 @@ from typing import Final
 from rocketbed.chaos.docker.backend import DockerBackend
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.host import DockerHost, plugs_of
+from rocketbed.chaos.docker.host import DockerHost
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
@@ -65,9 +65,7 @@ class ForeignDockerHost(DockerHost):
     def backend(self, setup: SetUp) -> DockerBackend:
         software = ContainedRocketMQ(self._found.jars, self._mode, setup.fabric, setup.plan)
         software.moves_clock = self._found.moves_clock
-        return ForeignDockerBackend(
-            self._daemon, self._image, plugs_of(setup), setup, software, self._found.owner
-        )
+        return ForeignDockerBackend(self._daemon, self._image, setup, software, self._found.owner)
 
 
 def foreign_docker_host(target: str, mode: Mode = "classic") -> ForeignDockerHost:

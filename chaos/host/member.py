@@ -58,29 +58,6 @@ class Launched(Protocol):
         """The end of the log."""
 
 
-class MemberProcess(Protocol):
-    """A member of a cluster that outlives who started it: a process, or a container."""
-
-    @property
-    def log_path(self) -> Path:
-        """What it printed, all its starts one after the other."""
-
-    def start(self) -> int:
-        """Start it; its pid. Raises `RocketbedError`."""
-
-    def pid(self) -> int | None:
-        """While it runs."""
-
-    def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False when it does not run."""
-
-    async def wait_ended(self) -> int | None:
-        """Wait for its end; its exit code, if that is known."""
-
-    def log_tail(self) -> str:
-        """The end of the log."""
-
-
 class ManagedProcess:
     """A name, a command, a directory; and the process while it runs."""
 
@@ -133,11 +110,9 @@ class ManagedProcess:
         return self._pid
 
     async def launch(self) -> int:
-        """`start`, the interface shared by all kinds of program."""
         return self.start()
 
     async def send(self, number: signal.Signals) -> bool:
-        """`signal`, the interface shared by all kinds of program."""
         return self.signal(number)
 
     def signal(self, number: signal.Signals) -> bool:
@@ -172,6 +147,7 @@ class ManagedProcess:
         return None if child is None else child.poll()
 
     def log_tail(self) -> str:
+        """The end of the log."""
         return tail_of(self.log_path)
 
     def _forget(self) -> int | None:

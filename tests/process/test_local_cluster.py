@@ -66,7 +66,7 @@ async def test_what_was_sent_survives_the_kill_of_master_and_slave(tmp_path: Pat
     assert len(sent) > 50
     assert set(sent) | {b"last"} <= set(bodies)
     for name in cluster.nodes:
-        with closing(open_directory(str(cluster.store_directory(name)))) as opened:
+        with closing(open_directory(str(cluster.member_directory(name) / "store"))) as opened:
             report = check_store(opened)
         assert report.verdict == "good", (name, report.findings)
 

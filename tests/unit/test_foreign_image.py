@@ -6,7 +6,6 @@ import subprocess
 import tarfile
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import docker.errors
@@ -143,7 +142,7 @@ class Hub:
 
 
 def daemon_with(hub: Hub) -> Daemon:
-    return cast(Daemon, SimpleNamespace(api=hub, address="unix:///here"))
+    return Daemon(cast(Any, hub), "unix:///here")
 
 
 def test_an_image_is_pulled_when_it_is_not_there() -> None:

@@ -19,6 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.image import IMAGE
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import ProbeResult, broken, works
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
@@ -306,6 +309,18 @@ def probe_cpu(run: Ledger) -> ProbeResult:
     if answer is None or float(answer[2]) < 0.15:
         return broken(f"some 80 ms of work at a fifth of a CPU: {answer}")
     return works("quota of control groups version 1")
+
+
+def probe_docker() -> ProbeResult:
+    """A daemon that answers; no image is built for it."""
+    try:
+        with Daemon.connect() as daemon:
+            version = daemon.api.version()["Version"]
+            has_image = bool(daemon.api.images(IMAGE))
+    except DockerError as exc:
+        raise Missing(str(exc)) from exc
+    image = f"{IMAGE} is there" if has_image else f"{IMAGE} will be built at first use"
+    return works(f"Docker {version} at {daemon.address}; {image}")
 
 
 def _says(answer: list[str] | None, number: int) -> bool:

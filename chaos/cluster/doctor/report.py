@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 from rocketbed.chaos.cluster.doctor import probes
-from rocketbed.chaos.docker.probe import probe_docker
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import Capability, ProbeResult, absent, broken
 from rocketbed.chaos.process.network import probes as network
@@ -40,7 +39,7 @@ PROBES: Final[dict[str, ProbeFunction]] = {
     "net.loss.packet": lambda _run: network.probe_loss(),
     "net.reset": lambda _run: network.probe_reset(),
     "net.proxy": lambda _run: network.probe_proxy(),
-    "docker": lambda _run: probe_docker(),
+    "docker": lambda _run: probes.probe_docker(),
 }
 
 

@@ -8,9 +8,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -57,17 +56,17 @@ def kill_marked(run_id: str) -> list[int]:
             found[pid] = began(pid)
     below = dict(_below(list(found))) if found else {}
     # By when they began: one that was marked a moment ago may be another program by now.
-    return [pid for pid, ticks in {**below, **found}.items() if kill(pid, partial(_is_same, ticks))]
+    return [pid for pid, ticks in {**below, **found}.items() if kill(pid, ticks)]
 
 
-def kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
-    """SIGKILL, if the process is the one that is meant. False when it is not, or is gone."""
+def kill(pid: int, began_ticks: int) -> bool:
+    """SIGKILL, if the process is the one that began then. False when it is not, or is gone."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        if not is_meant(pid):
+        if not is_alive(pid, began_ticks):
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     except OSError:
@@ -110,10 +109,6 @@ def _below(pids: list[int]) -> Iterator[tuple[int, int]]:
             if pid not in pids:
                 waiting.append(pid)
                 yield pid, ticks
-
-
-def _is_same(ticks: int, pid: int) -> bool:
-    return is_alive(pid, ticks)
 
 
 def _is_marked(pid: int, wanted: bytes) -> bool:

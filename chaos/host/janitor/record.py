@@ -16,10 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final, Self
@@ -34,6 +32,7 @@ from rocketbed.chaos.host.janitor.processes import (
     wait_gone,
 )
 
+GUARDIAN: Final = "rocketbed.chaos.host.janitor.guardian"
 OWNER: Final = "owner.json"
 RECORDS: Final = "records"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -62,7 +61,7 @@ class Ledger:
     """One run of a harness: a directory of its own, and records of what it makes.
 
         with Ledger.begin() as run:
-            with run.keeping("cgroup", path): ...
+            number = run.note("cgroup", path)
 
     At the end everything still on record is taken away, with the directory.
     """
@@ -117,13 +116,6 @@ class Ledger:
         """The thing is gone. After the end of the run it is off the record anyway."""
         if self._records >= 0:
             self._write({"gone": number})
-
-    @contextmanager
-    def keeping(self, kind: str, value: str | Path) -> Iterator[None]:
-        """On record while inside; the caller has taken the thing away when it leaves."""
-        number = self.note(kind, value)
-        yield
-        self.forget(number)
 
     def close(self) -> Swept:
         """Take away all that is on record, kill what is marked, dismiss the guardian."""
@@ -205,7 +197,10 @@ def clean(directory: Path) -> Swept:
                 # harmless. The other order would leave it for good.
                 os.write(lock, json.dumps({"gone": number}).encode() + b"\n")
         if not swept.left:
-            _remove_tree(directory, swept)
+            try:
+                REMOVERS["directory"](str(directory))
+            except OSError as error:
+                swept.left.append(f"directory {directory}: {error}")
     finally:
         os.close(lock)
     return swept
@@ -221,7 +216,7 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
     for _, kind, value in rows:
         with suppress(OSError, ValueError):
             for pid, ticks in victims(kind, value):
-                if pid != os.getpid() and kill(pid, partial(_is_same, ticks)):
+                if pid != os.getpid() and kill(pid, ticks):
                     killed.append(pid)
     while more := [pid for pid in kill_marked(run_id) if pid not in killed]:
         killed.extend(more)  # once more: one of them may have been about to fork
@@ -231,10 +226,6 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
             path.unlink(missing_ok=True)
     swept.removed.extend(f"process {pid}" for pid in killed if pid not in slow)
     swept.left.extend(f"process {pid}: SIGKILL has no effect" for pid in slow)
-
-
-def _is_same(ticks: int, pid: int) -> bool:
-    return is_alive(pid, ticks)
 
 
 def _open_records(path: Path) -> list[tuple[int, str, str]]:
@@ -248,13 +239,6 @@ def _open_records(path: Path) -> list[tuple[int, str, str]]:
             elif row["kind"] in REMOVERS:
                 rows[row["number"]] = (row["number"], row["kind"], row["value"])
     return list(rows.values())
-
-
-def _remove_tree(directory: Path, swept: Swept) -> None:
-    try:
-        REMOVERS["directory"](str(directory))
-    except OSError as error:
-        swept.left.append(f"directory {directory}: {error}")
 
 
 def _make_directory(unborn: Path, directory: Path) -> None:
@@ -287,18 +271,10 @@ def _start_guardian(directory: Path, unborn: Path) -> int:
     """
     reading, writing = os.pipe()
     try:
-        environment = {name: value for name, value in os.environ.items() if name != MARK}
-        environment.pop("LD_PRELOAD", None)
+        gone = (MARK, "LD_PRELOAD")
+        environment = {name: value for name, value in os.environ.items() if name not in gone}
         subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "rocketbed.chaos.host.janitor.guardian",
-                str(directory),
-                str(unborn),
-                str(os.getpid()),
-            ],
+            [sys.executable, "-P", "-m", GUARDIAN, str(directory), str(unborn), str(os.getpid())],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             env=environment,
