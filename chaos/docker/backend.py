@@ -89,7 +89,6 @@ class DockerBackend(ProcessBackend):
         return container
 
     async def set_cpu(self, name: str, slowness: float) -> None:
-        """A share of a processor, by the container's limit."""
         container = self._containers.get(name)
         if container is not None and container.pid() is not None:
             await container.limit_cpu(None if slowness == 1.0 else 1.0 / slowness)

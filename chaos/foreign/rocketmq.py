@@ -83,13 +83,11 @@ class RocketMQSoftware:
         self._topics = topics_file(topic_names(plan), plan.producers.queues)
 
     def lacks(self, capability: str) -> str | None:
-        """Faults that stand on our own node's calls."""
         return MISSING.get(capability)
 
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
     ) -> Sequence[str]:
-        """`NamesrvStartup`, with a controller where roles are elected."""
         settings = dict(lines)
         if self.elects and name in self._hosts:
             number = self._hosts.index(name)

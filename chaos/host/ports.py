@@ -18,12 +18,12 @@ _LAST = 65_000
 _random = SystemRandom()
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on this port now."""
+def is_free(port: int, host: str = HOST) -> bool:
+    """Whether a server could listen on this port now; one that does not notice the question."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

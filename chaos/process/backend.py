@@ -147,7 +147,6 @@ class ProcessBackend:
     # --- looking
 
     def now_ns(self) -> int:
-        """Nanoseconds since the run began, on the kernel's monotonic clock."""
         return time.monotonic_ns() - self._began_ns
 
     def lacks(self, capability: str) -> str | None:
@@ -174,14 +173,12 @@ class ProcessBackend:
         return "paused" if name in self._paused else "running"
 
     async def settled(self, name: str) -> None:
-        """Wait for the watcher of its last process."""
         await self._watcher.off(self._processes.get(name))
 
     def ends(self, name: str) -> int:
         return self._watcher.ends(name)
 
     def end_reason(self, name: str) -> str:
-        """The last line of its log, if it ended by itself."""
         return self._watcher.reason(name)
 
     async def observe(self, name: str) -> Sample | None:
@@ -194,7 +191,6 @@ class ProcessBackend:
         return self._software.elects
 
     async def elected(self, group: str) -> Elected | None:
-        """Ask the controller, and the master for its begin."""
         found = await self._software.elected(self._asker, group)
         if found is None:
             return None
@@ -370,7 +366,6 @@ class ProcessBackend:
             self._machines[name].jump_clock(jump_s)
 
     async def set_cpu(self, name: str, slowness: float) -> None:
-        """Give the node a share of a processor."""
         process = self._processes.get(name)
         pid = None if process is None else process.pid()
         if pid is not None:
@@ -379,7 +374,6 @@ class ProcessBackend:
     # --- clients
 
     def start_client(self, name: str, program: Program) -> None:
-        """Run a program in this process, on the network of its machine."""
         client = self._clients[name] = _Client()
         self._nursery.start_soon(self._run_client, name, program, client)
 
@@ -408,7 +402,6 @@ class ProcessBackend:
     # --- the end
 
     async def collect(self, directory: Path) -> Collected:
-        """Copy stores off their machines."""
         stores: dict[str, str] = {}
         trace = Trace()
         for name, machine in self._machines.items():

@@ -70,7 +70,6 @@ class Watcher:
             await noted.wait()
 
     def ends(self, name: str) -> int:
-        """How often a program has ended."""
         return self._counts.get(name, 0)
 
     def reason(self, name: str) -> str:

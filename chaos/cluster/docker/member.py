@@ -12,7 +12,7 @@ import trio
 from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.docker.backend import MEMORY, USER, give
 from rocketbed.chaos.docker.client import Daemon, asking, call
-from rocketbed.chaos.docker.container import SHELL, Spec, create, posix_code, remove
+from rocketbed.chaos.docker.container import SHELL, Spec, posix_code, remove, start
 from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.host.member import ManagedProcess, ProcessError
@@ -61,14 +61,9 @@ class ContainerMember(ManagedProcess):
         with asking(f"{self.name} does not start"):
             if state is not None:
                 remove(self._daemon, self._full)
-            create(self._daemon, self._cluster, self._full, spec, [*SHELL, *self.command])
-            try:
-                self._daemon.api.start(self._full)
-            except BaseException:
-                with suppress(Exception):  # the first error counts
-                    remove(self._daemon, self._full)
-                raise
-        return self.pid() or 0
+            command = [*SHELL, *self.command]
+            _, pid = start(self._daemon, self._cluster, self._full, spec, command)
+        return pid
 
     def pid(self) -> int | None:
         """Host pid of the container's init process."""

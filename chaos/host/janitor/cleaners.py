@@ -141,10 +141,7 @@ def remove_file(value: str) -> bool:
 
 def faketime_files(pid: int) -> list[Path]:
     """What libfaketime makes for each process, and leaves when that is killed."""
-    return [
-        SHARED_MEMORY / f"faketime_shm_{pid}",
-        SHARED_MEMORY / f"sem.faketime_sem_{pid}",
-    ]
+    return [SHARED_MEMORY / f"faketime_shm_{pid}", SHARED_MEMORY / f"sem.faketime_sem_{pid}"]
 
 
 def remove_container(value: str) -> bool:
@@ -169,13 +166,8 @@ def remove_bridge(value: str) -> bool:
     return True
 
 
-def nothing(value: str) -> bool:
-    """For records of processes, which were killed before."""
-    return False
-
-
 REMOVERS: Final[dict[str, Callable[[str], bool]]] = {
-    "process": nothing,
+    "process": lambda _value: False,  # it was killed before
     "mount": remove_mount,
     "loop": remove_loop,
     "throttle": remove_throttle,

@@ -6,7 +6,7 @@ Three kinds, best first: `SwitchFabric` (own network namespaces, every packet th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, node_ports
 from rocketbed.chaos.trial.api import LinkState
@@ -15,6 +15,8 @@ from rocketbed.world.real import real_world
 
 NODE_PORT = 10911
 NAMESERVER_PORT = 9876
+HARNESS: Final = "harness"
+MACHINES_MAX: Final = 253
 
 
 class Fabric(Protocol):
@@ -60,6 +62,13 @@ def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, i
     return dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
 
 
+def machine_numbers(*names: Sequence[str]) -> dict[str, int]:
+    """All machines of a network and the harness, counted from 1."""
+    unique = dict.fromkeys([name for some in names for name in some] + [HARNESS])
+    assert len(unique) <= MACHINES_MAX
+    return {name: number for number, name in enumerate(unique, 1)}
+
+
 class OneAddress:
     """A network on which each machine has one address, the same from everywhere."""
 
@@ -70,7 +79,6 @@ class OneAddress:
         self._addresses: dict[str, str] = {}
 
     def address(self, machine: str) -> Address:
-        """The machine's, and the port of its server."""
         return self._addresses[machine], self._ports[machine]
 
     def settings(self, machine: str) -> Mapping[str, str]:
@@ -100,12 +108,10 @@ class HealthyLinks(OneAddress):
         return real_world(machine)
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """Only the healthy state."""
         if state != LinkState():
             raise ValueError(f"{self.kind} has no link faults")
 
     async def reset(self, one: str, other: str) -> None:
-        """Not possible."""
         raise ValueError(f"{self.kind} has no link faults")
 
     async def silence(self, machine: str) -> None:

@@ -111,10 +111,10 @@ async def _loses(fabric: SwitchFabric) -> ProbeResult:
                 sender = trio.socket.socket(type=socket.SOCK_DGRAM)
             with receiver, sender:
                 await receiver.bind((host, 0))
-                await fabric.set_rule("b2", "b1", Rule(loss=0.5))
+                await fabric.switch.set_rule("b2", "b1", Rule(loss=0.5))
                 for _ in range(DATAGRAMS):
                     await sender.sendto(b"x", receiver.getsockname())
-                await fabric.set_rule("b2", "b1", Rule())
+                await fabric.switch.set_rule("b2", "b1", Rule())
                 arrived = 0
                 await sender.sendto(b"end", receiver.getsockname())
                 while await receiver.recv(3) != b"end":

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -52,7 +53,7 @@ class Switch:
 
     async def set_rule(self, source: str, target: str, rule: Rule) -> None:
         """One direction between two machines; in force on return."""
-        await self._order("rule", source=source, target=target, rule=rule.as_json())
+        await self._order("rule", source=source, target=target, rule=asdict(rule))
 
     async def silence(self, name: str) -> None:
         """Nothing leaves the machine or reaches it until it is attached again."""

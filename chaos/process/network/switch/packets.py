@@ -5,7 +5,6 @@ does not follow every connection; it asks the end: a SYN in an open connection i
 acknowledgement that carries that number (RFC 5961, 4.2).
 """
 
-import socket
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Final, NamedTuple
 
 from rocketbed.chaos.process.network.netns import inside
 
-FIN: Final = 1
 SYN: Final = 2
 RST: Final = 4
 ACK: Final = 16
@@ -94,8 +92,3 @@ def _parse(text: str) -> tuple[bytes, int]:
     """`0100007F:1F90`: the address in the machine's byte order; of IPv6 the mapped IPv4 one."""
     address, _, port = text.partition(":")
     return struct.pack("=I", int(address[-8:], 16)), int(port, 16)
-
-
-def address_bytes(text: str) -> bytes:
-    """`10.98.0.1` as a packet has it."""
-    return socket.inet_aton(text)
