@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import DockerError
 from rocketbed.chaos.docker.host import DockerHost
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger

@@ -3,31 +3,33 @@
     async with LocalCluster.create(directory, slaves=2) as cluster:
         await cluster.start()
         cluster.kill("master")
-        await cluster.restart("master")
+        await cluster.wait_ended("master")
+        await cluster.start("master")
 
 Processes are started apart from this one and noted in pid files, so a cluster outlives the program
 that started it and can be taken up again with `LocalCluster.load`.
 """
 
 import signal
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Self, Unpack
 
 import trio
 
 from rocketbed.chaos.cluster.plan import (
     BROKER_NAME,
+    CONFIG,
     FILE,
     NAMESERVER,
     ClusterError,
     ClusterMember,
     ClusterPlan,
+    NodeSettings,
+    PlanOptions,
     make_plan,
     read_plan,
 )
-from rocketbed.chaos.cluster.settings import CONFIG, NodeSettings
 from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.host.member import ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.tied import tied_command
@@ -78,31 +80,18 @@ class LocalCluster:
         cls,
         directory: Path,
         *,
-        slaves: int = 2,
-        sync: bool = True,
-        in_sync_replicas: int | None = None,
-        flush: Literal["sync", "async"] = "async",
-        port: int = 0,
-        settings: Mapping[str, str] | None = None,
         tied: bool = False,
+        **options: Unpack[PlanOptions],
     ) -> "LocalCluster":
         """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
 
-        `port` is the nameserver's (0: free ports), `settings` go to every node's `broker.conf`.
-        The processes of a `tied` cluster die with the thread that started them.
+        The options are `make_plan`'s. The processes of a `tied` cluster die with the thread that
+        started them.
         """
         directory = directory.absolute()
         if (directory / FILE).exists():
             raise ClusterError(f"{directory} already holds a cluster")
-        plan = make_plan(
-            slaves=slaves,
-            sync=sync,
-            in_sync_replicas=in_sync_replicas,
-            flush=flush,
-            port=port,
-            settings=settings,
-        )
-        cluster = cls(directory, plan, tied=tied)
+        cluster = cls(directory, make_plan(**options), tied=tied)
         cluster._write()
         return cluster
 
@@ -143,13 +132,6 @@ class LocalCluster:
     def member_directory(self, name: str) -> Path:
         """A member's own directory: pid, log, `broker.conf`, store."""
         return self.directory / name
-
-    def log_path(self, name: str) -> Path:
-        return self._process(name).log_path
-
-    def log_tail(self, name: str) -> str:
-        """The end of what a member printed."""
-        return self._process(name).log_tail()
 
     def pid(self, name: str) -> int | None:
         """A member's process id while it runs."""
@@ -226,14 +208,6 @@ class LocalCluster:
         process.signal(signal.SIGKILL)
         await process.wait_ended()
         return False
-
-    async def restart(self, name: str, *, timeout_s: float = SERVING_S) -> float:
-        """Start a member again that ended or is ending; seconds until it served."""
-        await self.wait_ended(name)
-        began = time.monotonic()
-        self.launch(name)
-        await self.wait_serving(name, timeout_s=timeout_s)
-        return time.monotonic() - began
 
     async def promote(
         self, name: str, *, force: bool = False, timeout_s: float = SERVING_S

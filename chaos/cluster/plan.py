@@ -9,16 +9,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, is_free, node_ports
 from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.properties_text import parse_properties, render_properties
 
 NAMESERVER = "nameserver"
 MASTER = "master"
 BROKER_NAME = "broker-a"
 CLUSTER_NAME = "local"
 FILE = "cluster.json"
+CONFIG = "broker.conf"
 MIB = 1024 * 1024
 
 SMALL_FILES = {
@@ -31,6 +33,18 @@ SMALL_FILES = {
 FIRST_NODE_STEP = 1035
 """From the nameserver's port to the master's: 9876 and 10911, as everywhere."""
 NODE_STEP = 10
+
+
+class PlanOptions(TypedDict, total=False):
+    """What `make_plan` may be told."""
+
+    slaves: int
+    sync: bool
+    in_sync_replicas: int | None
+    flush: Literal["sync", "async"]
+    port: int
+    settings: Mapping[str, str] | None
+    """For the `broker.conf` of every node."""
 
 
 class ClusterError(RocketbedError):
@@ -142,6 +156,36 @@ class ClusterPlan:
         temporary = directory / f"{FILE}.tmp"
         temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
         temporary.replace(directory / FILE)
+
+
+class NodeSettings:
+    """A node's `broker.conf`: written first, changed line by line later; what was edited stays."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / CONFIG
+
+    def read(self) -> dict[str, str]:
+        """All of them. Raises `ClusterError`."""
+        try:
+            rows = parse_properties(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as exc:
+            raise ClusterError(f"{self.path} cannot be read: {exc}") from exc
+        return {key: value for _, key, value in rows}
+
+    def change(self, wanted: Mapping[str, str]) -> None:
+        """Let some have these values. Raises `ClusterError`."""
+        found = self.read()
+        if not wanted.items() <= found.items():
+            self.write({**found, **wanted})
+
+    def write(self, settings: Mapping[str, str]) -> None:
+        """Let there be these, all at once. Raises `ClusterError`."""
+        temporary = self.path.with_suffix(".new")
+        try:
+            temporary.write_text(render_properties(settings), encoding="utf-8")
+            temporary.replace(self.path)
+        except OSError as exc:
+            raise ClusterError(f"{self.path} cannot be written: {exc}") from exc
 
 
 def read_plan(directory: Path) -> ClusterPlan:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from rocketbed.chaos.docker.errors import HOW_TO_GET_ONE, DockerError
+from rocketbed.chaos.trial.api import BackendError
+from rocketbed.wire.errors import RocketbedError
 
 if TYPE_CHECKING:
     import docker
@@ -27,6 +28,14 @@ API_MIN: Final = (1, 41)
 """Docker 20.10, Debian 11 and 12's."""
 TIMEOUT_S: Final = 60
 LOCAL: Final = "unix://"
+HOW_TO_GET_ONE: Final = (
+    "start one (Debian: apt-get install docker.io), set DOCKER_HOST to one that runs, or start a "
+    "private one: python -m rocketbed.chaos.docker.daemon DIRECTORY (root)"
+)
+
+
+class DockerError(BackendError, RocketbedError):
+    """No daemon, no image, a container that does not start; the message says what to do."""
 
 
 class Daemon:

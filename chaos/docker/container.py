@@ -19,8 +19,7 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.docker.client import LABEL, Daemon, call
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, call
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import tail_of

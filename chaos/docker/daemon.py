@@ -21,9 +21,8 @@ from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Final, Self
 
-from rocketbed.chaos.docker.client import LABEL, Daemon, asking
+from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, asking
 from rocketbed.chaos.docker.container import remove
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.program import tied_program
 

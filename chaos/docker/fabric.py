@@ -12,9 +12,8 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.docker.client import Daemon, call
+from rocketbed.chaos.docker.client import Daemon, DockerError, call
 from rocketbed.chaos.docker.container import Spec, kill_init, remove, start
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.network import make_network
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger

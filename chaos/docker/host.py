@@ -8,9 +8,8 @@ from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import SetUp
-from rocketbed.chaos.process.network.choice import Net
+from rocketbed.chaos.process.network.choice import Net, is_switch
 from rocketbed.chaos.process.network.fabric import Fabric
-from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import client_names
 from rocketbed.chaos.trial.api import BackendError
@@ -42,12 +41,9 @@ class DockerHost:
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The switch where it can be had, else a bridge. Raises `BackendError`."""
         nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
-        missing = missing_for_switch()
         if net == "proxy":
             raise BackendError("--net proxy is for processes; containers have switch or plain")
-        if net == "switch" and missing is not None:
-            raise BackendError(f"--net switch: {missing}; --net plain does not need it")
-        if net == "plain" or missing is not None:
+        if not is_switch(net, instead="plain"):
             return BridgeFabric(self._daemon, nodes, nameservers, run=keeper)
         return ContainerSwitchFabric(
             self._daemon,

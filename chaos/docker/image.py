@@ -1,18 +1,22 @@
 """The image of a node: built from a checkout when it is missing, or of other sources.
 
 A label holds what it was built of, so that a run never tests yesterday's code. From an installed
-wheel there is nothing to build from; then the image has to be there.
+wheel there is nothing to build from; then the image has to be there. Somebody's own image is found
+there or pulled, and asked by a program that soon ends.
 """
 
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from types import MappingProxyType
+from typing import IO, Any, Final
 
-from rocketbed.chaos.docker.client import Daemon, asking
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError, asking
+from rocketbed.chaos.docker.container import Spec, create, remove
+from rocketbed.chaos.host.janitor.docker import docker_record
+from rocketbed.chaos.host.janitor.record import Ledger
 
 IMAGE: Final = "rocketbed/node:local"
 BASE: Final = "rocketbed/base:local"
@@ -30,6 +34,7 @@ STAGE_LABEL: Final = "rocketbed.stage"
 KEPT: Final = "2h"
 """How long the leftovers of a build speed up the next one."""
 BUILD_S: Final = 900
+LOOK_S: Final = 60
 TAIL: Final = 12
 """Lines of a failed build that an error shows."""
 
@@ -124,6 +129,60 @@ def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
     if row is None:
         return None
     return str(row["Id"]), (row["Config"]["Labels"] or {}).get(SOURCE_LABEL, "")
+
+
+def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dict[str, Any]:
+    """What the daemon knows of an image, pulled if it has to be. Blocks. Raises `DockerError`."""
+    found = daemon.image(name)
+    if found is not None:
+        return found
+    say(f"pulling {name}")
+    why = "it was pulled and is not there"
+    try:
+        with asking(""):
+            daemon.api.pull(name)
+    except DockerError as error:
+        why = str(error).removeprefix(": ").strip()
+    found = daemon.image(name)
+    if found is None:
+        raise DockerError(
+            f"the Docker daemon at {daemon.address} has no image {name} and cannot pull it ({why});"
+            " provide it: docker pull, docker load or docker build"
+        )
+    return found
+
+
+def said_in(
+    daemon: Daemon,
+    image: str,
+    command: Sequence[str],
+    user: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+    files: Sequence[str] = (),
+) -> tuple[int, str]:
+    """Run a program in an image to its end; exit code and output. Blocks. Raises `DockerError`.
+
+    It has no network, and of this system only `files`, to be read.
+    """
+    with Ledger.begin() as run, asking(f"{command[0]} does not run in the image {image}"):
+        name = f"rocketbed-{run.id}-look"
+        run.note("container", docker_record(daemon.address, name))
+        spec = Spec(
+            image=image,
+            command=command,
+            network="none",
+            user=user,
+            environment=environment,
+            files=files,
+        )
+        made = create(daemon, run.id, name, spec, command)
+        try:
+            daemon.api.start(made)
+            status = int(daemon.api.wait(made, timeout=LOOK_S)["StatusCode"])
+            text = daemon.api.logs(made, stdout=True, stderr=True).decode("utf-8", "replace")
+        finally:
+            remove(daemon, made)
+    return status, text
 
 
 def _sources() -> Iterator[Path]:

@@ -1,14 +1,14 @@
 """A real RocketMQ in containers: the host that `--backend docker --target ...` runs on."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.docker.backend import DockerBackend
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError
 from rocketbed.chaos.docker.host import DockerHost
+from rocketbed.chaos.docker.image import Say
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
@@ -18,8 +18,6 @@ from rocketbed.chaos.host.program import PRELOAD, without_shim
 from rocketbed.chaos.process.backend import SetUp
 
 NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs of the image"
-
-Say = Callable[[str], None]
 
 
 class ContainedRocketMQ(RocketMQSoftware):

@@ -11,17 +11,21 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from rocketbed.chaos.docker.backend import OURS, Owner
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.image import found_image, prune, run_build
-from rocketbed.chaos.docker.image_content import pulled_image, said_in
+from rocketbed.chaos.docker.client import Daemon, DockerError
+from rocketbed.chaos.docker.image import (
+    Say,
+    found_image,
+    prune,
+    pulled_image,
+    run_build,
+    said_in,
+)
 from rocketbed.chaos.foreign.installation import NEEDED, Installation, version_of
 from rocketbed.chaos.process.machine.clock import ClockFaultError, find_library
 
@@ -59,8 +63,6 @@ for home in "${ROCKETMQ_HOME:-/nowhere}" "$PWD" "$PWD/.." \
 done
 [ -z "$CLOCK" ] || echo "clock $(date +%s) $(LD_PRELOAD=$CLOCK FAKETIME=+10d date +%s)"
 """
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ signal goes through a descriptor (`pidfd`) that was opened before the two were c
 our process or nobody.
 """
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -103,11 +102,8 @@ class ManagedProcess:
 
     def pid(self) -> int | None:
         """The running process, None when there is none."""
-        descriptor = self._open()
-        if descriptor is None:
-            return None
-        os.close(descriptor)
-        return self._pid
+        with self._opened() as descriptor:
+            return None if descriptor is None else self._pid
 
     async def launch(self) -> int:
         return self.start()
@@ -117,28 +113,20 @@ class ManagedProcess:
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process is not there."""
-        descriptor = self._open()
-        if descriptor is None:
-            return False
-        try:
-            signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
+        with self._opened() as descriptor, suppress(ProcessLookupError):
+            if descriptor is not None:
+                signal.pidfd_send_signal(descriptor, number)
+                return True
+        return False
 
     async def wait_ended(self) -> int | None:
         """Wait until the process has ended.
 
         Its exit code (negative: the signal), or None when it was not started by this program.
         """
-        descriptor = self._open()
-        if descriptor is not None:
-            try:
+        with self._opened() as descriptor:
+            if descriptor is not None:
                 await trio.lowlevel.wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
         return self._forget()
 
     def exit_code(self) -> int | None:
@@ -161,19 +149,18 @@ class ManagedProcess:
         pid, began = self.pid_path.read_text(encoding="ascii").split()
         return int(pid), int(began)
 
-    def _open(self) -> int | None:
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
         """A descriptor of the process, if it still is the one that we started."""
-        try:
-            pid, began = self._stored()
-            descriptor = os.pidfd_open(pid)
-        except (OSError, ValueError):
-            return None
-        # After the descriptor: the pid cannot have passed to another process in between.
-        if processes.is_alive(pid, began):
-            self._pid = pid
-            return descriptor
-        os.close(descriptor)
-        return None
+        with ExitStack() as stack:
+            found = None
+            with suppress(OSError, ValueError):
+                pid, began = self._stored()
+                descriptor = stack.enter_context(processes.opened(pid))
+                # After the descriptor: the pid cannot have passed to another process in between.
+                if processes.is_alive(pid, began):
+                    self._pid, found = pid, descriptor
+            yield found
 
 
 def tail_of(log_path: Path) -> str:

@@ -143,7 +143,7 @@ def missing_for(backend: str) -> str | None:
     """Why a backend cannot be used here at all; what takes long is prepared meanwhile."""
     if backend != "docker":
         return None
-    from rocketbed.chaos.docker.errors import DockerError
+    from rocketbed.chaos.docker.client import DockerError
     from rocketbed.chaos.docker.host import DockerHost
 
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.process.disk.format import DiskFaultError, DiskRule
-from rocketbed.chaos.process.disk.strace import StraceFaults, injection
+from rocketbed.chaos.process.disk.strace import injection, strace_faults
 
 PROGRAM = """
 import os, sys
@@ -42,13 +42,6 @@ def child(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.fixture
-def faults(tmp_path: Path) -> Iterator[StraceFaults]:
-    faults = StraceFaults()
-    yield faults
-    faults.close()
-
-
 def step(process: subprocess.Popen[str]) -> str:
     assert process.stdin is not None
     assert process.stdout is not None
@@ -58,32 +51,29 @@ def step(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-def test_errors_come_and_go(
-    child: subprocess.Popen[str], faults: StraceFaults, tmp_path: Path
-) -> None:
-    faults.attach(child.pid)
+def test_errors_come_and_go(child: subprocess.Popen[str], tmp_path: Path) -> None:
+    with strace_faults(child.pid, []):
+        assert step(child) == "ok"
+    rule = DiskRule(operation="sync", times=1, path=str(tmp_path / "log"))
+    with strace_faults(child.pid, [rule]):
+        assert [step(child), step(child)] == ["5", "ok"]
+    with strace_faults(child.pid, [DiskRule(operation="sync", effect="lose")]):
+        assert step(child) == "ok"
     assert step(child) == "ok"
-    faults.set_rules([DiskRule(operation="sync", times=1, path=str(tmp_path / "log"))])
-    assert [step(child), step(child)] == ["5", "ok"]
-    faults.set_rules([DiskRule(operation="sync", effect="lose")])
-    assert step(child) == "ok"
-    faults.set_rules([])
-    assert step(child) == "ok"
-    faults.close()
 
 
 @pytest.mark.slow
-def test_a_crash_point_and_a_delay(child: subprocess.Popen[str], faults: StraceFaults) -> None:
-    faults.set_rules([DiskRule(operation="sync", effect="delay", delay_ms=50, times=1)])
-    faults.attach(child.pid)
-    began = time.monotonic()
-    assert step(child) == "ok"
-    assert time.monotonic() - began >= 0.05
-    faults.set_rules([DiskRule(operation="sync", effect="crash", skip=1)])
-    assert [step(child), step(child)] == ["ok", ""]
-    assert child.wait(10) == -signal.SIGKILL
-    with pytest.raises(DiskFaultError, match="cannot attach"):
-        faults.attach(child.pid)
+def test_a_crash_point_and_a_delay(child: subprocess.Popen[str]) -> None:
+    delay = DiskRule(operation="sync", effect="delay", delay_ms=50, times=1)
+    with strace_faults(child.pid, [delay]):
+        began = time.monotonic()
+        assert step(child) == "ok"
+        assert time.monotonic() - began >= 0.05
+    with strace_faults(child.pid, [DiskRule(operation="sync", effect="crash", skip=1)]):
+        assert [step(child), step(child)] == ["ok", ""]
+        assert child.wait(10) == -signal.SIGKILL
+    with pytest.raises(DiskFaultError, match="cannot attach"), strace_faults(child.pid, []):
+        pass
 
 
 def test_rules_in_its_words() -> None:
@@ -100,9 +90,7 @@ def test_rules_in_its_words() -> None:
             injection(rule)
 
 
-def test_without_strace_the_message_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_strace_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _name: None)
-    with pytest.raises(DiskFaultError, match="install it"):
-        StraceFaults()
+    with pytest.raises(DiskFaultError, match="install it"), strace_faults(1, []):
+        pass

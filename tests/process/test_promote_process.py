@@ -63,7 +63,7 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
             assert logs["master"] == logs["slave-1"] == logs["slave-2"]
             cut = cluster.member_directory("master") / "store" / "rocketbed.cut"
             assert [path.name for path in cut.iterdir()] == [f"{common:020d}"]
-            assert "replication.cut" in cluster.log_path("master").read_text()
+            assert "replication.cut" in (cluster.member_directory("master") / "log").read_text()
             roles = {
                 row.member.name: (row.role, row.member.broker_id) for row in await cluster.status()
             }

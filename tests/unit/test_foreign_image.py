@@ -12,10 +12,9 @@ import docker.errors
 import pytest
 
 from rocketbed.chaos.docker.backend import OURS, Owner, give
-from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.client import Daemon, DockerError
 from rocketbed.chaos.docker.container import posix_code
-from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.image_content import pulled_image
+from rocketbed.chaos.docker.image import pulled_image
 from rocketbed.chaos.foreign import contained, target
 from rocketbed.chaos.foreign import image as foreign
 from rocketbed.chaos.foreign.contained import ContainedRocketMQ, ready_target

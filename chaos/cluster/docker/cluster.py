@@ -16,6 +16,7 @@ from typing import Any
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.docker.member import ContainerMember
 from rocketbed.chaos.cluster.plan import (
+    CONFIG,
     FILE,
     NAMESERVER,
     ClusterError,
@@ -24,11 +25,9 @@ from rocketbed.chaos.cluster.plan import (
     make_plan,
     node_names,
 )
-from rocketbed.chaos.cluster.settings import CONFIG
 from rocketbed.chaos.docker.backend import PYTHON
-from rocketbed.chaos.docker.client import Daemon, asking
+from rocketbed.chaos.docker.client import Daemon, DockerError, asking
 from rocketbed.chaos.docker.container import remove
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.docker.network import (
     Network,

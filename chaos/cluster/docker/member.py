@@ -11,10 +11,10 @@ import trio
 
 from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.docker.backend import MEMORY, USER, give
-from rocketbed.chaos.docker.client import Daemon, asking, call
+from rocketbed.chaos.docker.client import Daemon, DockerError, asking, call
 from rocketbed.chaos.docker.container import SHELL, Spec, posix_code, remove, start
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.image import ready_image
+from rocketbed.chaos.host.janitor.processes import opened
 from rocketbed.chaos.host.member import ManagedProcess, ProcessError
 
 
@@ -98,12 +98,8 @@ class ContainerMember(ManagedProcess):
         """Wait for the container's end; the program's exit code, None when it never ran."""
         pid = self.pid()
         if pid is not None:
-            with suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(pid)
-                try:
-                    await trio.lowlevel.wait_readable(descriptor)
-                finally:
-                    os.close(descriptor)
+            with suppress(ProcessLookupError), opened(pid) as descriptor:
+                await trio.lowlevel.wait_readable(descriptor)
         if self._state() is None:
             return None
         api, full = self._daemon.api, self._full

@@ -19,14 +19,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError
 from rocketbed.chaos.docker.image import IMAGE
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.capability import ProbeResult, broken, works
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.disk.format import DiskRule
-from rocketbed.chaos.process.disk.strace import StraceFaults
+from rocketbed.chaos.process.disk.strace import strace_faults
 from rocketbed.chaos.process.disk.volume import Volume, check_power_cut
 from rocketbed.chaos.process.machine import limits
 from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
@@ -211,15 +210,10 @@ def probe_strace(run: Ledger) -> ProbeResult:
     """A failing sync in a running child."""
     if shutil.which("strace") is None:
         raise Missing("no strace; install it")
-    faults = StraceFaults()
     with echo(run, _own_directory(run, "strace") / "file") as process:
         good = process.ask()
-        faults.set_rules([DiskRule(operation="sync")])
-        faults.attach(process.process.pid)
-        try:
+        with strace_faults(process.process.pid, [DiskRule(operation="sync")]):
             bad = process.ask()
-        finally:
-            faults.close()
     if not (_says(good, 0) and _says(bad, errno.EIO)):
         return broken(f"without a rule {good}, with one {bad}")
     return works("attaches to a running process")

@@ -9,7 +9,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,21 +59,23 @@ def kill_marked(run_id: str) -> list[int]:
     return [pid for pid, ticks in {**below, **found}.items() if kill(pid, ticks)]
 
 
-def kill(pid: int, began_ticks: int) -> bool:
-    """SIGKILL, if the process is the one that began then. False when it is not, or is gone."""
+@contextmanager
+def opened(pid: int) -> Iterator[int]:
+    """A descriptor of a process, which nobody else gets. Raises `OSError` when there is none."""
+    descriptor = os.pidfd_open(pid)
     try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if not is_alive(pid, began_ticks):
-            return False
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except OSError:
-        return False
+        yield descriptor
     finally:
         os.close(descriptor)
-    return True
+
+
+def kill(pid: int, began_ticks: int) -> bool:
+    """SIGKILL, if the process is the one that began then. False when it is not, or is gone."""
+    with suppress(OSError), opened(pid) as descriptor:
+        if is_alive(pid, began_ticks):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            return True
+    return False
 
 
 def wait_gone(pids: list[int], seconds: float) -> list[int]:
@@ -81,17 +83,11 @@ def wait_gone(pids: list[int], seconds: float) -> list[int]:
     until = time.monotonic() + seconds
     left = []
     for pid in pids:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except OSError:
-            continue
-        try:
+        with suppress(OSError), opened(pid) as descriptor:
             ready = select.poll()
             ready.register(descriptor, select.POLLIN)
             if not ready.poll(max(0.0, 1000 * (until - time.monotonic()))):
                 left.append(pid)
-        finally:
-            os.close(descriptor)
     return left
 
 

@@ -3,7 +3,6 @@
 strace stops the process twice for every system call, so everything in it is several times slower.
 It can fail, delay and fake syncs and writes, and kill at the n-th; it cannot tear a write, fill a
 disk or hang. Rules take one whole path, or all files; while they name a path, no other is traced.
-Each change of the rules attaches strace anew.
 Source: chaos.md 3.2 no. 14.
 """
 
@@ -14,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,64 +33,41 @@ TRACED: Final = ",".join(sorted({*",".join(CALLS.values()).split(",")}))
 ATTACH_S: Final = 5.0
 
 
-class StraceFaults:
-    """Faults of one node, over all its starts."""
+@contextmanager
+def strace_faults(pid: int, rules: Sequence[DiskRule]) -> Iterator[None]:
+    """Faults in a running process while inside. Raises `DiskFaultError`."""
+    strace = shutil.which("strace")
+    if strace is None:
+        raise DiskFaultError("strace not found; install it, or gcc for the preloaded library")
+    if len({rule.path for rule in rules}) > 1:
+        raise DiskFaultError("strace takes one path for all rules, or all files")
+    command = [strace, "-f", "-qq", "-p", str(pid), "-o", os.devnull, "-e", f"trace={TRACED}"]
+    for rule in rules:
+        command += ["-e", f"inject={injection(rule)}"]
+        if rule.path != "*":
+            command += ["-P", rule.path]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            _wait_attached(pid, process)
+            yield
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=ATTACH_S)
+        finally:
+            process.kill()
 
-    def __init__(self) -> None:
-        """Raises `DiskFaultError` when there is no strace."""
-        self._strace = shutil.which("strace")
-        if self._strace is None:
-            raise DiskFaultError("strace not found; install it, or gcc for the preloaded library")
-        self._pid = 0
-        self._rules: list[DiskRule] = []
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def attach(self, pid: int) -> None:
-        """Take hold of the process; call it at each start. Raises `DiskFaultError`."""
-        self._pid = pid
-        self._restart()
-
-    def set_rules(self, rules: Iterable[DiskRule]) -> None:
-        """Replace the rules; counts begin anew. Raises `DiskFaultError`."""
-        wanted = list(rules)
-        for rule in wanted:
-            injection(rule)
-        if len({rule.path for rule in wanted}) > 1:
-            raise DiskFaultError("strace takes one path for all rules, or all files")
-        self._rules = wanted
-        if self._pid:
-            self._restart()
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.communicate(timeout=ATTACH_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.communicate()
-            self._process = None
-
-    def _restart(self) -> None:
-        self.close()
-        command = [str(self._strace), "-f", "-qq", "-p", str(self._pid), "-o", os.devnull]
-        command += ["-e", f"trace={TRACED}"]
-        for rule in self._rules:
-            command += ["-e", f"inject={injection(rule)}"]
-            if rule.path != "*":
-                command += ["-P", rule.path]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-        )
-        until = time.monotonic() + ATTACH_S
-        while not _is_traced(self._pid, self._process.pid):
-            if self._process.poll() is not None or time.monotonic() > until:
-                self._process.kill()
-                _, errors = self._process.communicate()
-                self._process = None
-                reason = errors.decode(errors="replace").strip() or "it takes too long"
-                raise DiskFaultError(f"strace cannot attach to process {self._pid}: {reason}")
-            time.sleep(0.001)
+def _wait_attached(pid: int, strace: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + ATTACH_S
+    while not _is_traced(pid, strace.pid):
+        if strace.poll() is not None or time.monotonic() > until:
+            strace.kill()
+            _, errors = strace.communicate()
+            reason = errors.decode(errors="replace").strip() or "it takes too long"
+            raise DiskFaultError(f"strace cannot attach to process {pid}: {reason}")
+        time.sleep(0.001)
 
 
 def injection(rule: DiskRule) -> str:

@@ -47,12 +47,9 @@ class Group:
         """Put a process into the group, and with it what it starts later."""
         self._set("cgroup.procs", str(pid))
 
-    def pids(self) -> list[int]:
-        return members(self.path)
-
     def remove(self) -> None:
         """Move its processes back to the controller's root and remove it."""
-        for pid in self.pids():
+        for pid in members(self.path):
             try:
                 (self.path.parent / "cgroup.procs").write_text(str(pid))
             except ProcessLookupError:

@@ -27,9 +27,9 @@ MTU: Final = 1500
 class Switch:
     """A running switch process. An async context manager: leaving it ends the process."""
 
-    def __init__(self, run: Ledger, *, seed: str = "", log: Path | None = None) -> None:
-        """`log` gets each order as a line of JSON, and what the process prints."""
-        self.log = run.directory / "switch.log" if log is None else log
+    def __init__(self, run: Ledger, *, seed: str = "") -> None:
+        self.log = run.directory / "switch.log"
+        """Gets each order as a line of JSON, and what the process prints."""
         self._run = run
         self._seed = seed
         self._lock = trio.Lock()
