@@ -17,8 +17,8 @@ from pathlib import Path
 
 import trio
 
+from rocketbed.chaos.docker.backend import DockerHost
 from rocketbed.chaos.docker.client import DockerError
-from rocketbed.chaos.docker.host import DockerHost
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp

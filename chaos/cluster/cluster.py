@@ -36,7 +36,6 @@ from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
 __all__ = ["ClusterError", "LocalCluster", "MemberStatus"]
@@ -57,18 +56,11 @@ ASK_S: Final = 1.0
 class LocalCluster:
     """The processes of one directory. As a context manager it stops them at the end."""
 
-    def __init__(
-        self,
-        directory: Path,
-        plan: ClusterPlan,
-        world: World | None = None,
-        *,
-        tied: bool = False,
-    ) -> None:
+    def __init__(self, directory: Path, plan: ClusterPlan, *, tied: bool = False) -> None:
         self.directory = directory
         self.plan = plan
         self._command_line = tied_command if tied else rocketbed_command
-        self._world = real_world("cluster") if world is None else world
+        self._world = real_world("cluster")
         self._processes = {member.name: self._make_process(member) for member in plan.members}
 
     def _make_process(self, member: ClusterMember) -> ManagedProcess:
@@ -77,11 +69,7 @@ class LocalCluster:
 
     @classmethod
     def create(
-        cls,
-        directory: Path,
-        *,
-        tied: bool = False,
-        **options: Unpack[PlanOptions],
+        cls, directory: Path, *, tied: bool = False, **options: Unpack[PlanOptions]
     ) -> "LocalCluster":
         """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
 

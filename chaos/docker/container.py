@@ -22,7 +22,6 @@ import trio
 from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, call
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.member import tail_of
 
 SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
 SIGNALLED: Final = 128
@@ -146,10 +145,6 @@ class Container:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
-    def exit_code(self) -> int | None:
-        """Once it has ended and was waited for."""
-        return self._code
-
     async def limit_cpu(self, share: float | None) -> None:
         """At most this share of one processor; None: no limit. Nothing once it has ended."""
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
@@ -159,9 +154,6 @@ class Container:
         except DockerError:
             if self.pid() is not None:
                 raise
-
-    def log_tail(self) -> str:
-        return tail_of(self.log_path)
 
 
 def posix_code(status: int) -> int:

@@ -80,8 +80,12 @@ class PrivateDaemon:
         """Wait until it ends by itself. Raises `DockerError` then."""
         assert self._process is not None
         code = self._process.wait()
-        tail = "\n".join(self.log_path.read_text(errors="replace").strip().splitlines()[-5:])
-        raise DockerError(f"dockerd exited with code {code}; {self.log_path} ends with:\n{tail}")
+        raise DockerError(
+            f"dockerd exited with code {code}; {self.log_path} ends with:\n{self._tail()}"
+        )
+
+    def _tail(self) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").strip().splitlines()[-5:])
 
     def _start(self) -> None:
         run = self._run = Ledger.begin()
@@ -105,8 +109,7 @@ class PrivateDaemon:
         until = time.monotonic() + UP_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() >= until:
-                tail = self.log_path.read_text(errors="replace").strip().splitlines()[-5:]
-                raise DockerError("dockerd did not start:\n" + "\n".join(tail))
+                raise DockerError(f"dockerd did not start:\n{self._tail()}")
             time.sleep(LOOK_S)
         self._tidy()
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.docker.backend import DockerBackend
+from rocketbed.chaos.docker.backend import DockerBackend, DockerHost
 from rocketbed.chaos.docker.client import Daemon, DockerError
-from rocketbed.chaos.docker.host import DockerHost
 from rocketbed.chaos.docker.image import Say
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError

@@ -50,12 +50,6 @@ class Launched(Protocol):
     async def wait_ended(self) -> int | None:
         """Wait for its end; its exit code (negative: the signal)."""
 
-    def exit_code(self) -> int | None:
-        """The same, once it has ended."""
-
-    def log_tail(self) -> str:
-        """The end of the log."""
-
 
 class ManagedProcess:
     """A name, a command, a directory; and the process while it runs."""
@@ -129,14 +123,10 @@ class ManagedProcess:
                 await trio.lowlevel.wait_readable(descriptor)
         return self._forget()
 
-    def exit_code(self) -> int | None:
-        """How it ended, if it was started by this program and has ended."""
-        child = None if self._pid is None else _children.get(self._pid)
-        return None if child is None else child.poll()
-
     def log_tail(self) -> str:
-        """The end of the log."""
-        return tail_of(self.log_path)
+        """The end of the log; empty when there is none."""
+        data = self.log_path.read_bytes() if self.log_path.exists() else b""
+        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
 
     def _forget(self) -> int | None:
         with suppress(OSError, ValueError):
@@ -161,15 +151,6 @@ class ManagedProcess:
                 if processes.is_alive(pid, began):
                     self._pid, found = pid, descriptor
             yield found
-
-
-def tail_of(log_path: Path) -> str:
-    """The end of a log; empty when there is none."""
-    try:
-        data = log_path.read_bytes()
-    except OSError:
-        return ""
-    return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
 
 
 def rocketbed_command(*arguments: str) -> list[str]:

@@ -66,5 +66,7 @@ def free_node_port(taken: Iterable[int] = ()) -> int:
     while True:
         port = free_port(avoid)
         ports = node_ports(port)
+        if port + 1 == connection_ports_begin():
+            continue  # the last one would be a connection's
         if port < _LAST and avoid.isdisjoint(ports) and all(is_free(one) for one in ports):
             return port

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import Final, Protocol
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.host.child import STOPPING
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.machine.machine import Machine
@@ -24,7 +24,6 @@ from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.attendant import Attendant, Company
 from rocketbed.chaos.trial.conductor import Conductor, MakeConductor
 
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOM_MIN: Final = 16 << 20
 """Bytes that have to be free: with less, nodes' disks would fail that no step made fail."""
 LOOK_S: Final = 0.25

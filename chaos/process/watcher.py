@@ -82,13 +82,12 @@ class Watcher:
         if is_node:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read_log, name, process, log_begin)
-                await process.wait_ended()
+                code = await process.wait_ended()
                 nursery.cancel_scope.cancel()
             for fields in self._software.cuts(_read(process, log_begin)):
                 self._history.event(Function.NODE, name, "cut", dict(fields))
         else:
-            await process.wait_ended()
-        code = process.exit_code()
+            code = await process.wait_ended()
         cause = self._causes.pop(process, CRASH)
         struck = self._struck(name, code) if cause == CRASH else None
         if struck is not None:

@@ -54,15 +54,9 @@ class Program:
 
     async def wait_ended(self) -> int | None:
         await self.ended.wait()
-        return self.exit_code()
-
-    def exit_code(self) -> int | None:
         if signal.SIGKILL in self.got:
             return -signal.SIGKILL
         return 0 if signal.SIGTERM in self.got else 3
-
-    def log_tail(self) -> str:
-        return ""
 
 
 class Backend(ProcessBackend):

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.process.network.switch.packets import ACK, make_segment
+from rocketbed.chaos.process.network.switch.resets import ACK, make_segment
 from rocketbed.chaos.process.network.switch.rules import (
     BACKLOG_S,
     PLAIN,

@@ -49,10 +49,12 @@ class Switch:
 
     def __init__(self, seed: str) -> None:
         self.ports: dict[str, Port] = {}
-        self.resets: Resets = Resets(self.write)
+        self.resets = Resets(self.write)
         self.forwarded = 0
         self._seed = seed
         self.tuns: dict[int, Port] = {}
+        self.poll = select.poll()
+        """For packets from machines."""
         self._heap: list[UnderWay] = []
         self._number = 0
         self._capture: BinaryIO | None = None
@@ -71,10 +73,12 @@ class Switch:
             self.ports[name] = port
         else:
             del self.tuns[port.tun]
+            self.poll.unregister(port.tun)
             os.close(port.tun)
             self._forget(lambda entry: port in entry[2:4])
             port.tun, port.namespace, port.silent = tun, namespace, False
         self.tuns[tun] = port
+        self.poll.register(tun, select.POLLIN)
 
     def rule(self, source: str, target: str, rule: dict[str, Any]) -> None:
         port, path = self.ports[source].paths[self.ports[target].address]
@@ -144,16 +148,15 @@ class Switch:
                     write(target.tun, packet)
                     self.forwarded += 1
             else:
-                self._delay(packet, port, target, path)
+                for due in path.times(packet, time.monotonic()):
+                    self._number += 1
+                    heapq.heappush(self._heap, (due, self._number, port, target, path, packet))
         return True
 
     def deliver(self) -> None:
-        heap = self._heap
-        if not heap:
-            return
         now = time.monotonic()
-        while heap and heap[0][0] <= now:
-            _, _, source, target, path, packet = heapq.heappop(heap)
+        while self._heap and self._heap[0][0] <= now:
+            _, _, source, target, path, packet = heapq.heappop(self._heap)
             path.arrived()
             if not source.silent:
                 self._send(target, packet)
@@ -166,11 +169,6 @@ class Switch:
         if not port.silent:
             self.write(port, packet)
             self.forwarded += 1
-
-    def _delay(self, packet: bytes, source: Port, target: Port, path: Path) -> None:
-        for due in path.times(packet, time.monotonic()):
-            self._number += 1
-            heapq.heappush(self._heap, (due, self._number, source, target, path, packet))
 
     def _forget(self, is_meant: Callable[[UnderWay], bool]) -> None:
         """Give up packets under way."""
@@ -259,25 +257,17 @@ class Control:
 
 def run(switch: Switch, control: Control) -> None:
     """Move packets until the harness is gone."""
-    poll = select.poll()
-    known: set[int] = set()
-    poll.register(CONTROL, select.POLLIN)
+    switch.poll.register(CONTROL, select.POLLIN)
     while True:
         due = switch.due()
         if control.is_resetting:
             due = min(due or switch.resets.next_try, switch.resets.next_try)
-        ready = poll.poll(None if due is None else max(0.0, 1000 * (due - time.monotonic())))
+        ready = switch.poll.poll(None if due is None else max(0.0, 1000 * (due - time.monotonic())))
         for descriptor, _ in ready:
             if descriptor != CONTROL:
                 switch.take(descriptor)
             elif not control.read():
                 return
-            elif known != set(switch.tuns):
-                for gone in known - set(switch.tuns):
-                    poll.unregister(gone)
-                known = set(switch.tuns)
-                for tun in known:
-                    poll.register(tun, select.POLLIN)
         switch.deliver()
         if control.is_resetting:
             switch.resets.try_again()
