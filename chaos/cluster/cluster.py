@@ -122,7 +122,6 @@ class LocalCluster:
         return self.directory / name
 
     def pid(self, name: str) -> int | None:
-        """A member's process id while it runs."""
         return self._process(name).pid()
 
     # --- starting and ending
@@ -170,11 +169,9 @@ class LocalCluster:
         self.signal(name, signal.SIGKILL)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
         self.signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
         self.signal(name, signal.SIGCONT)
 
     def signal(self, name: str, number: signal.Signals) -> None:

@@ -64,7 +64,6 @@ class ClusterMember:
 
     @property
     def is_node(self) -> bool:
-        """Whether it is a node and no nameserver."""
         return self.broker_id >= 0
 
     @property
@@ -98,7 +97,6 @@ class ClusterPlan:
 
     @property
     def master(self) -> ClusterMember:
-        """The member with id 0."""
         return next(member for member in self.members if member.broker_id == 0)
 
     def promoted(self, name: str) -> "ClusterPlan":
@@ -126,7 +124,6 @@ class ClusterPlan:
         raise ClusterError(f"unknown member {name}; known: {known}")
 
     def node_settings(self, member: ClusterMember, directory: Path) -> dict[str, str]:
-        """Lines of a node's `broker.conf`."""
         return {
             "brokerClusterName": CLUSTER_NAME,
             "brokerName": BROKER_NAME,

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Final, Self
@@ -107,7 +108,10 @@ class PrivateDaemon:
                 start_new_session=True,
             )
         until = time.monotonic() + UP_S
-        while not self._answers():
+        while True:
+            with suppress(DockerError):
+                Daemon.connect(self.address).close()
+                break
             if self._process.poll() is not None or time.monotonic() >= until:
                 raise DockerError(f"dockerd did not start:\n{self._tail()}")
             time.sleep(LOOK_S)
@@ -145,13 +149,6 @@ class PrivateDaemon:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise DockerError(f"no bridge for a Docker daemon: {done.stderr.strip()}")
-
-    def _answers(self) -> bool:
-        try:
-            Daemon.connect(self.address).close()
-        except DockerError:
-            return False
-        return True
 
     def _end(self) -> None:
         process = self._process

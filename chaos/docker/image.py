@@ -7,7 +7,7 @@ there or pulled, and asked by a program that soon ends.
 
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -68,7 +68,11 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
 def source_digest() -> str:
     """A digest of everything that goes into the image."""
     digest = hashlib.sha256()
-    for path in _sources():
+    paths = [ROOT / name for name in FILES]
+    for name in BUILT_OF:
+        below = sorted((ROOT / name).rglob("*"))
+        paths += [path for path in below if path.is_file() and "__pycache__" not in path.parts]
+    for path in paths:
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:32]
@@ -183,15 +187,6 @@ def said_in(
         finally:
             remove(daemon, made)
     return status, text
-
-
-def _sources() -> Iterator[Path]:
-    for name in FILES:
-        yield ROOT / name
-    for name in BUILT_OF:
-        for path in sorted((ROOT / name).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path
 
 
 if __name__ == "__main__":

@@ -84,7 +84,10 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
     """
     row = pulled_image(daemon, name, say)
     user = user_for(str((row.get("Config") or {}).get("User") or ""))
-    clock = _clock_library()
+    try:
+        clock = find_library()
+    except ClockFaultError:
+        clock = ""  # as a machine will say that is to have one
     code, text = said_in(
         daemon,
         str(row["Id"]),
@@ -174,14 +177,6 @@ def moves_clock(text: str) -> bool:
         if key == "clock":
             return len(numbers) == 2 and int(numbers[1]) - int(numbers[0]) > DAYS_S / 2
     return False
-
-
-def _clock_library() -> str:
-    """Empty: there is none, as a machine will say that is to have one."""
-    try:
-        return find_library()
-    except ClockFaultError:
-        return ""
 
 
 def _digest(recipe: str, lib: Path) -> str:

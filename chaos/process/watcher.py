@@ -53,7 +53,6 @@ class Watcher:
         return 0
 
     def give_up(self, process: Launched) -> None:
-        """It was not started."""
         self._noted.pop(process).set()
 
     def blame(self, process: Launched, cause: str, *, first: bool = False) -> None:

@@ -1,7 +1,8 @@
 """The self-tests behind `doctor`: each makes its fault once and looks whether it happened.
 
-`Missing` is for what is not there (no root, no tool, no device); whatever else goes wrong means
-that the thing is there and broken. Faults, commands, numbers: chaos.md 3.2.
+They say what works how well. `Missing` is for what is not there (no root, no tool, no device);
+whatever else goes wrong means that the thing is there and broken. Faults, commands, numbers:
+chaos.md 3.2.
 """
 
 import errno
@@ -22,7 +23,6 @@ from typing import Final
 from rocketbed.chaos.docker.client import Daemon, DockerError
 from rocketbed.chaos.docker.image import IMAGE
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.capability import ProbeResult, broken, works
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.disk.format import DiskRule
 from rocketbed.chaos.process.disk.strace import strace_faults
@@ -53,6 +53,10 @@ while sys.stdin.readline():
 
 class Missing(Exception):
     """Something the fault needs is not there; the message says how to get it."""
+
+
+class Broken(Exception):
+    """All is there, and the fault did not happen."""
 
 
 class Echo:
@@ -121,7 +125,7 @@ def need_group(controller: str) -> None:
         raise Missing(f"no {controller} controller of control groups version 1")
 
 
-def probe_power_cut(run: Ledger) -> ProbeResult:
+def probe_power_cut(run: Ledger) -> str:
     """Loop device, ext4, shutdown ioctl."""
     with volume(run, "cut") as disk:
         wrong = check_power_cut(disk)
@@ -129,12 +133,12 @@ def probe_power_cut(run: Ledger) -> ProbeResult:
         disk.power_cut()
         disk.remount()
         cycle_ms = 1000 * (time.perf_counter() - began)
-    return (
-        broken(wrong) if wrong else works(f"ext4 on a loop device; a cycle takes {cycle_ms:.1f} ms")
-    )
+    if wrong:
+        raise Broken(wrong)
+    return f"ext4 on a loop device; a cycle takes {cycle_ms:.1f} ms"
 
 
-def probe_full(run: Ledger) -> ProbeResult:
+def probe_full(run: Ledger) -> str:
     with volume(run, "full") as disk:
         disk.fill()
         with echo(run, disk.path / "file") as process:
@@ -142,28 +146,28 @@ def probe_full(run: Ledger) -> ProbeResult:
             disk.free()
             free = process.ask()
     if not (_says(full, errno.ENOSPC) and _says(free, 0)):
-        return broken(f"a full volume answered {full}, and {free} when it had space again")
-    return works("a filler file takes all space")
+        raise Broken(f"a full volume answered {full}, and {free} when it had space again")
+    return "a filler file takes all space"
 
 
-def probe_read_only(run: Ledger) -> ProbeResult:
+def probe_read_only(run: Ledger) -> str:
     """The file system turns read-only under an open file."""
     with volume(run, "readonly") as disk, echo(run, disk.path / "file") as process:
         before = process.ask()
         disk.force_read_only()
         after = process.ask()
     if not (_says(before, 0) and _says(after, errno.EROFS)):
-        return broken(f"before {before}, then {after} instead of EROFS")
-    return works("writes fail with EROFS")
+        raise Broken(f"before {before}, then {after} instead of EROFS")
+    return "writes fail with EROFS"
 
 
-def probe_disk_freeze(run: Ledger) -> ProbeResult:
+def probe_disk_freeze(run: Ledger) -> str:
     """Writes hang while the file system is frozen."""
     with volume(run, "freeze") as disk, echo(run, disk.path / "file") as process:
         return _stands_still(process, disk.freeze, disk.thaw, "writes wait for the thaw")
 
 
-def probe_slow(run: Ledger) -> ProbeResult:
+def probe_slow(run: Ledger) -> str:
     need_root()
     if not (limits.BLKIO / "blkio.throttle.write_bps_device").exists():
         raise Missing("no blkio controller of control groups version 1")
@@ -172,8 +176,8 @@ def probe_slow(run: Ledger) -> ProbeResult:
             seconds = _synced_write(disk.path / "file", 256 << 10)
         freely = _synced_write(disk.path / "file", 256 << 10)
     if seconds < 0.1:
-        return broken(f"256 KiB at 1 MiB/s took {seconds:.3f} s")
-    return works(f"256 KiB took {seconds:.2f} s at 1 MiB/s, {freely:.3f} s without a limit")
+        raise Broken(f"256 KiB at 1 MiB/s took {seconds:.3f} s")
+    return f"256 KiB took {seconds:.2f} s at 1 MiB/s, {freely:.3f} s without a limit"
 
 
 def _synced_write(path: Path, size: int) -> float:
@@ -185,7 +189,7 @@ def _synced_write(path: Path, size: int) -> float:
     return time.monotonic() - began
 
 
-def probe_preload(run: Ledger) -> ProbeResult:
+def probe_preload(run: Ledger) -> str:
     """A failing sync in a child, and the trace of the good one."""
     if shutil.which("gcc") is None and shutil.which("cc") is None:
         raise Missing("no C compiler; install gcc and libc6-dev")
@@ -200,13 +204,13 @@ def probe_preload(run: Ledger) -> ProbeResult:
     finally:
         faults.close()
     if not (_says(good, 0) and _says(bad, errno.EIO)):
-        return broken(f"without a rule {good}, with one {bad}")
+        raise Broken(f"without a rule {good}, with one {bad}")
     if traced != [("file", 1000), ("failed", 1000)]:
-        return broken(f"the trace of syncs says {traced}")
-    return works("a library inside the process fails syncs and traces them")
+        raise Broken(f"the trace of syncs says {traced}")
+    return "a library inside the process fails syncs and traces them"
 
 
-def probe_strace(run: Ledger) -> ProbeResult:
+def probe_strace(run: Ledger) -> str:
     """A failing sync in a running child."""
     if shutil.which("strace") is None:
         raise Missing("no strace; install it")
@@ -215,11 +219,11 @@ def probe_strace(run: Ledger) -> ProbeResult:
         with strace_faults(process.process.pid, [DiskRule(operation="sync")]):
             bad = process.ask()
     if not (_says(good, 0) and _says(bad, errno.EIO)):
-        return broken(f"without a rule {good}, with one {bad}")
-    return works("attaches to a running process")
+        raise Broken(f"without a rule {good}, with one {bad}")
+    return "attaches to a running process"
 
 
-def probe_clock(run: Ledger) -> ProbeResult:
+def probe_clock(run: Ledger) -> str:
     try:
         find_library()
     except ClockFaultError as exc:
@@ -232,11 +236,11 @@ def probe_clock(run: Ledger) -> ProbeResult:
         answer = process.ask()
     clock.close()
     if answer is None or abs(float(answer[1]) - time.time() - DAY_S) > 60:
-        return broken(f"a day on, the process said {answer}")
-    return works("libfaketime; timers are left alone")
+        raise Broken(f"a day on, the process said {answer}")
+    return "libfaketime; timers are left alone"
 
 
-def probe_pause(run: Ledger) -> ProbeResult:
+def probe_pause(run: Ledger) -> str:
     with echo(run, _own_directory(run, "pause") / "file") as process:
         send = process.process.send_signal
         return _stands_still(
@@ -247,7 +251,7 @@ def probe_pause(run: Ledger) -> ProbeResult:
         )
 
 
-def probe_freezer(run: Ledger) -> ProbeResult:
+def probe_freezer(run: Ledger) -> str:
     need_group("freezer")
     with (
         echo(run, _own_directory(run, "freezer") / "file") as process,
@@ -260,7 +264,7 @@ def probe_freezer(run: Ledger) -> ProbeResult:
 
 def _stands_still(
     process: Echo, stop: Callable[[], None], resume: Callable[[], None], how: str
-) -> ProbeResult:
+) -> str:
     """Whether a process does nothing from `stop` on, and what it was asked after `resume`."""
     process.ask()
     stop()
@@ -270,11 +274,11 @@ def _stands_still(
         resume()
     after = process.answer() if during is None else None
     if during is not None or after is None:
-        return broken(f"stopped it answered {during}, afterwards {after}")
-    return works(how)
+        raise Broken(f"stopped it answered {during}, afterwards {after}")
+    return how
 
 
-def probe_memory(run: Ledger) -> ProbeResult:
+def probe_memory(run: Ledger) -> str:
     need_group("memory")
     program = "import sys; sys.stdin.readline(); held = b'x' * (128 << 20)"
     with (
@@ -288,11 +292,11 @@ def probe_memory(run: Ledger) -> ProbeResult:
         timer.cancel()
         kills = memory.kills()
     if not kills:
-        return broken(f"128 MiB under a limit of 32 MiB ended with {process.returncode}")
-    return works("memory of control groups version 1; the kernel kills above the limit")
+        raise Broken(f"128 MiB under a limit of 32 MiB ended with {process.returncode}")
+    return "memory of control groups version 1; the kernel kills above the limit"
 
 
-def probe_cpu(run: Ledger) -> ProbeResult:
+def probe_cpu(run: Ledger) -> str:
     need_group("cpu")
     with (
         limits.CpuLimit("doctor", run=run, share=0.2) as cpu,
@@ -301,11 +305,11 @@ def probe_cpu(run: Ledger) -> ProbeResult:
         cpu.add(process.process.pid)
         answer = process.ask()
     if answer is None or float(answer[2]) < 0.15:
-        return broken(f"some 80 ms of work at a fifth of a CPU: {answer}")
-    return works("quota of control groups version 1")
+        raise Broken(f"some 80 ms of work at a fifth of a CPU: {answer}")
+    return "quota of control groups version 1"
 
 
-def probe_docker() -> ProbeResult:
+def probe_docker() -> str:
     """A daemon that answers; no image is built for it."""
     try:
         with Daemon.connect() as daemon:
@@ -314,7 +318,7 @@ def probe_docker() -> ProbeResult:
     except DockerError as exc:
         raise Missing(str(exc)) from exc
     image = f"{IMAGE} is there" if has_image else f"{IMAGE} will be built at first use"
-    return works(f"Docker {version} at {daemon.address}; {image}")
+    return f"Docker {version} at {daemon.address}; {image}"
 
 
 def _says(answer: list[str] | None, number: int) -> bool:

@@ -2,26 +2,26 @@
 
     for row in doctor_rows(): ...      print(render_table(rows))      print(render_json(rows))
 
-A probe is a function of the doctor's run (for mounts, groups, files) that returns a `ProbeResult`;
-a new one is one line in `PROBES`. Probes run side by side, each with things of its own.
+A probe is a function of the doctor's run (for mounts, groups, files); a new one is one line in
+`PROBES`. Probes run side by side, each with things of its own.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
-from rocketbed.chaos.cluster.doctor import probes
+from rocketbed.chaos.cluster.doctor import network, probes
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.capability import Capability, ProbeResult, absent, broken
-from rocketbed.chaos.process.network import probes as network
 
-ProbeFunction = Callable[[Ledger], ProbeResult]
+State = Literal["works", "broken", "absent"]
+"""`absent`: something it needs is missing; `broken`: all is there, and the self-test failed."""
+ProbeFunction = Callable[[Ledger], str]
+"""Says what works how well."""
 SIDE_BY_SIDE: Final = 6
-
-
 PROBES: Final[dict[str, ProbeFunction]] = {
     "disk.powercut.kernel": probes.probe_power_cut,
     "disk.faults.preload": probes.probe_preload,
@@ -41,6 +41,26 @@ PROBES: Final[dict[str, ProbeFunction]] = {
     "net.proxy": lambda _run: network.probe_proxy(),
     "docker": lambda _run: probes.probe_docker(),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """One thing a machine can do, or why it cannot."""
+
+    name: str
+    """Such as `disk.powercut.kernel`."""
+    state: State
+    reason: str
+    """What works how well, what failed, or what is missing and how to get it."""
+    seconds: float
+    """How long the probe took."""
+
+    @property
+    def works(self) -> bool:
+        return self.state == "works"
+
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
 def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
@@ -70,11 +90,12 @@ def render_json(rows: Sequence[Capability]) -> str:
 
 def _examine(run: Ledger, name: str) -> Capability:
     began = time.monotonic()
+    state: State = "broken"  # whatever goes wrong
     try:
-        result = PROBES[name](run)
+        reason = PROBES[name](run)
+        state = "works"
     except probes.Missing as exc:
-        result = absent(str(exc))
-    except Exception as exc:  # a probe that fails says that its thing is broken, whatever it is
-        result = broken(" ".join(str(exc).split()) or type(exc).__name__)
-    seconds = time.monotonic() - began
-    return Capability(name=name, state=result.state, reason=result.reason, seconds=seconds)
+        state, reason = "absent", str(exc)
+    except Exception as exc:
+        reason = " ".join(str(exc).split()) or type(exc).__name__
+    return Capability(name=name, state=state, reason=reason, seconds=time.monotonic() - began)

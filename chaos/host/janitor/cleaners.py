@@ -66,7 +66,6 @@ def remove_mount(value: str) -> bool:
 
 
 def remove_loop(value: str) -> bool:
-    """Free the loop devices of an image."""
     devices = volume_loop.devices_of(Path(value))
     for device in devices:
         volume_loop.detach(device)
@@ -131,7 +130,6 @@ def remove_directory(value: str) -> bool:
 
 
 def remove_file(value: str) -> bool:
-    """Remove a file, a socket, a pipe."""
     try:
         os.unlink(value)
     except FileNotFoundError:
@@ -159,7 +157,6 @@ def remove_docker_network(value: str) -> bool:
 
 
 def remove_bridge(value: str) -> bool:
-    """Remove a network interface of the system."""
     if not (INTERFACES / value).exists():
         return False
     subprocess.run(["ip", "link", "del", value], capture_output=True, check=True)

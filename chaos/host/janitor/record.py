@@ -42,7 +42,6 @@ DIE_S: Final = 5.0
 
 
 def runs_directory() -> Path:
-    """Where runs keep their directories."""
     return Path(tempfile.gettempdir()) / "rocketbed-runs"
 
 
@@ -86,7 +85,17 @@ class Ledger:
         unborn = root / f".{os.getpid()}-{began(os.getpid())}-{secrets.token_hex(4)}"
         guardian = _start_guardian(directory, unborn) if guard else -1
         try:
-            _make_directory(unborn, directory)
+            # It appears together with its owner.
+            unborn.mkdir(mode=0o700)
+            owner = {
+                "pid": os.getpid(),
+                "began": began(os.getpid()),
+                "boot": _boot(),
+                "pid_namespace": _pid_namespace(),
+            }
+            (unborn / OWNER).write_text(json.dumps(owner), encoding="ascii")
+            (unborn / RECORDS).touch(mode=0o600)
+            unborn.rename(directory)
             run = cls(directory)
         except BaseException:
             shutil.rmtree(unborn, ignore_errors=True)
@@ -239,20 +248,6 @@ def _open_records(path: Path) -> list[tuple[int, str, str]]:
             elif row["kind"] in REMOVERS:
                 rows[row["number"]] = (row["number"], row["kind"], row["value"])
     return list(rows.values())
-
-
-def _make_directory(unborn: Path, directory: Path) -> None:
-    """A run directory that appears together with its owner."""
-    unborn.mkdir(mode=0o700)
-    owner = {
-        "pid": os.getpid(),
-        "began": began(os.getpid()),
-        "boot": _boot(),
-        "pid_namespace": _pid_namespace(),
-    }
-    (unborn / OWNER).write_text(json.dumps(owner), encoding="ascii")
-    (unborn / RECORDS).touch(mode=0o600)
-    unborn.rename(directory)
 
 
 def remove_unborn(directory: Path) -> None:

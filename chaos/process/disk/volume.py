@@ -166,7 +166,6 @@ class Volume:
         (self.path / FILLER).unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
-        """Space that is left for everybody."""
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 

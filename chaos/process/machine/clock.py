@@ -44,7 +44,6 @@ class ClockFaults:
         self._write()
 
     def environment(self) -> dict[str, str]:
-        """For the next start of the process."""
         return {
             "LD_PRELOAD": self.library,
             "FAKETIME_TIMESTAMP_FILE": str(self.offset_path),

@@ -106,19 +106,16 @@ class Machine:
         return self._missing.get(missing, f"{capability} is not available on real processes")
 
     def environment(self) -> Mapping[str, str]:
-        """Variables of the node's process."""
         parts = (self._run, self.marks, self.faults, self.clock)
         return join_environments(*(part.environment() for part in parts if part is not None))
 
     def started(self, pid: int) -> None:
-        """Its process runs."""
         if self.clock is not None:
             self.clock.attach(pid)
 
     # --- power
 
     def power_cut(self) -> None:
-        """Let nothing more reach the disk."""
         if self.volume is None:
             raise BackendError(str(self.lacks("disk.powercut")))
         self.volume.power_cut()
@@ -139,7 +136,6 @@ class Machine:
         self._set_rules()
 
     def set_faults(self, faults: Sequence[DiskFault]) -> None:
-        """These and no others."""
         if self.volume is not None:
             self.volume.free()
         self._rules = []

@@ -125,7 +125,6 @@ def inside(name: str) -> Iterator[None]:
 
 
 def socket_inside(name: str, family: int) -> socket.socket:
-    """A TCP socket that belongs to a namespace."""
     with inside(name):
         return socket.socket(family, socket.SOCK_STREAM)
 

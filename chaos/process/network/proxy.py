@@ -85,7 +85,6 @@ class ProxyMachine:
 
     @property
     def is_silent(self) -> bool:
-        """Nothing leaves it or reaches it."""
         return not self.powered.is_set()
 
 
@@ -136,19 +135,13 @@ class Flow:
                 self._put("fin", 0)
                 return
             if self._link.is_plain and not self._queue:
-                data = data[self._pass_at_once(data) :]
+                with suppress(OSError):  # an error is left to `_deliver`
+                    data = data[os.write(self._writing.fileno(), data) :]
             if data:
                 self._put(data, len(data))
             while self._bytes >= BUFFER and not self._is_over:
                 self._drained = trio.Event()
                 await self._drained.wait()
-
-    def _pass_at_once(self, data: bytes) -> int:
-        """Bytes that the socket takes now; an error is left to `_deliver`."""
-        try:
-            return os.write(self._writing.fileno(), data)
-        except OSError:
-            return 0
 
     def _put(self, item: bytes | End, size: int) -> None:
         if not self._is_over:

@@ -53,7 +53,6 @@ class Resets:
         self._ask()
 
     def is_doomed(self, packet: bytes) -> bool:
-        """Whether a packet belongs to such a connection."""
         key = packet[12:24]
         return key in self.doomed or key_back(key) in self.doomed
 

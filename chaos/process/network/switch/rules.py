@@ -91,7 +91,11 @@ class Path:
     def _due(self, packet: bytes, now: float) -> float | None:
         rule = self.rule
         if rule.cut:
-            self._hold(packet)
+            key = packet[12:24]  # addresses and ports
+            self._held[key] = packet
+            self._held.move_to_end(key)
+            if len(self._held) > HELD_MAX:
+                self._held.popitem(last=False)
             return None
         if rule.loss and self._random.random() < rule.loss:
             return None
@@ -101,13 +105,6 @@ class Path:
                 return None
             self._busy_until = now = begin + len(packet) / rule.rate
         return now + rule.delay_s + rule.jitter_s * self._random.random()
-
-    def _hold(self, packet: bytes) -> None:
-        key = packet[12:24]  # addresses and ports
-        self._held[key] = packet
-        self._held.move_to_end(key)
-        if len(self._held) > HELD_MAX:
-            self._held.popitem(last=False)
 
 
 @dataclass(eq=False, slots=True)
