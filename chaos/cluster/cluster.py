@@ -25,10 +25,12 @@ from rocketbed.chaos.cluster.plan import (
     ClusterError,
     ClusterMember,
     ClusterPlan,
-    NodeSettings,
     PlanOptions,
+    change_settings,
     make_plan,
     read_plan,
+    read_settings,
+    write_settings,
 )
 from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.host.member import ManagedProcess, rocketbed_command
@@ -314,25 +316,18 @@ class LocalCluster:
 
     def _command(self, member: ClusterMember) -> list[str]:
         if not member.is_node:
-            return self._command_line(
-                "nameserver",
-                "--set",
-                f"listenPort={member.port}",
-                "--set",
-                f"bindAddress={member.address.rpartition(':')[0]}",
-            )
+            lines = f"listenPort={member.port}", f"bindAddress={member.host}"
+            return self._command_line("nameserver", "--set", lines[0], "--set", lines[1])
         return self._command_line("node", "-c", CONFIG)
 
-    def _settings(self, name: str) -> NodeSettings:
-        return NodeSettings(self.member_directory(name))
-
     def _write_roles(self, name: str) -> None:
-        self._settings(name).change(self.plan.role_settings(self.plan.member(name)))
+        wanted = self.plan.role_settings(self.plan.member(name))
+        change_settings(self.member_directory(name), wanted)
 
     def _changes(self, plan: ClusterPlan, name: str) -> bool:
         """Whether a node's settings differ from what this plan wants of its role."""
         wanted = plan.role_settings(plan.member(name))
-        return not wanted.items() <= self._settings(name).read().items()
+        return not wanted.items() <= read_settings(self.member_directory(name)).items()
 
     def _write(self) -> None:
         try:
@@ -340,7 +335,7 @@ class LocalCluster:
                 own = self.member_directory(member.name)
                 own.mkdir(parents=True, exist_ok=True)
                 if member.is_node:
-                    NodeSettings(own).write(self.plan.node_settings(member, own))
+                    write_settings(own, self.plan.node_settings(member, own))
             self.plan.save(self.directory)
         except OSError as exc:
             raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

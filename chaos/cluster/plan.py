@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, is_free, node_ports
+from rocketbed.chaos.host.ports import HOST, free_ports, is_free, node_ports
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.wire.properties_text import parse_properties, render_properties
 
@@ -155,34 +155,32 @@ class ClusterPlan:
         temporary.replace(directory / FILE)
 
 
-class NodeSettings:
-    """A node's `broker.conf`: written first, changed line by line later; what was edited stays."""
+def read_settings(directory: Path) -> dict[str, str]:
+    """A node's `broker.conf`. Raises `ClusterError`."""
+    path = directory / CONFIG
+    try:
+        rows = parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ClusterError(f"{path} cannot be read: {exc}") from exc
+    return {key: value for _, key, value in rows}
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / CONFIG
 
-    def read(self) -> dict[str, str]:
-        """All of them. Raises `ClusterError`."""
-        try:
-            rows = parse_properties(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as exc:
-            raise ClusterError(f"{self.path} cannot be read: {exc}") from exc
-        return {key: value for _, key, value in rows}
+def change_settings(directory: Path, wanted: Mapping[str, str]) -> None:
+    """Let some have these values; what else was edited stays. Raises `ClusterError`."""
+    found = read_settings(directory)
+    if not wanted.items() <= found.items():
+        write_settings(directory, {**found, **wanted})
 
-    def change(self, wanted: Mapping[str, str]) -> None:
-        """Let some have these values. Raises `ClusterError`."""
-        found = self.read()
-        if not wanted.items() <= found.items():
-            self.write({**found, **wanted})
 
-    def write(self, settings: Mapping[str, str]) -> None:
-        """Let there be these, all at once. Raises `ClusterError`."""
-        temporary = self.path.with_suffix(".new")
-        try:
-            temporary.write_text(render_properties(settings), encoding="utf-8")
-            temporary.replace(self.path)
-        except OSError as exc:
-            raise ClusterError(f"{self.path} cannot be written: {exc}") from exc
+def write_settings(directory: Path, settings: Mapping[str, str]) -> None:
+    """Let there be these, all at once. Raises `ClusterError`."""
+    path = directory / CONFIG
+    temporary = path.with_suffix(".new")
+    try:
+        temporary.write_text(render_properties(settings), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as exc:
+        raise ClusterError(f"{path} cannot be written: {exc}") from exc
 
 
 def read_plan(directory: Path) -> ClusterPlan:
@@ -217,7 +215,7 @@ def make_plan(
     """
     names = node_names(slaves)
     if not places:
-        ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
+        ports = _fixed_ports(port, len(names)) if port else free_ports(1, len(names))
         places = [(HOST, one) for one in ports]
     members = [
         ClusterMember(name=name, host=host, port=port, broker_id=number)
@@ -239,15 +237,6 @@ def node_names(slaves: int) -> list[str]:
     if slaves < 0 or slaves > 16:
         raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
     return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
-
-
-def _free_ports(nodes: int) -> list[int]:
-    found = [free_port()]
-    taken = set(found)
-    for _ in range(nodes):
-        found.append(free_node_port(taken))
-        taken.update(node_ports(found[-1]))
-    return found
 
 
 def _fixed_ports(port: int, nodes: int) -> list[int]:

@@ -121,19 +121,16 @@ class ManagedProcess:
         with self._opened() as descriptor:
             if descriptor is not None:
                 await trio.lowlevel.wait_readable(descriptor)
-        return self._forget()
-
-    def log_tail(self) -> str:
-        """The end of the log; empty when there is none."""
-        data = self.log_path.read_bytes() if self.log_path.exists() else b""
-        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
-
-    def _forget(self) -> int | None:
         with suppress(OSError, ValueError):
             if self._pid is None or self._stored()[0] == self._pid:
                 self.pid_path.unlink()  # and not that of a later start
         child = None if self._pid is None else _children.get(self._pid)
         return None if child is None else child.wait()
+
+    def log_tail(self) -> str:
+        """The end of the log; empty when there is none."""
+        data = self.log_path.read_bytes() if self.log_path.exists() else b""
+        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
 
     def _stored(self) -> tuple[int, int]:
         pid, began = self.pid_path.read_text(encoding="ascii").split()

@@ -60,6 +60,16 @@ def connection_ports_begin() -> int:
         return 32_768
 
 
+def free_ports(nameservers: int, nodes: int) -> list[int]:
+    """Ports of servers on one address: of each nameserver, then the `listenPort` of each node."""
+    found: list[int] = []
+    taken: set[int] = set()
+    for number in range(nameservers + nodes):
+        found.append(free_port(taken) if number < nameservers else free_node_port(taken))
+        taken.update(node_ports(found[-1]))
+    return found
+
+
 def free_node_port(taken: Iterable[int] = ()) -> int:
     """A `listenPort` all of whose ports are free and none of which is among `taken`."""
     avoid = set(taken)

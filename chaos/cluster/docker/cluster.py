@@ -22,6 +22,7 @@ from rocketbed.chaos.cluster.plan import (
     ClusterError,
     ClusterMember,
     ClusterPlan,
+    change_settings,
     make_plan,
     node_names,
 )
@@ -121,7 +122,7 @@ class DockerCluster(LocalCluster):
             for member in members[1:]:
                 own = self.member_directory(member.name)
                 wanted = self.plan.node_settings(member, own)
-                self._settings(member.name).change({key: wanted[key] for key in addresses})
+                change_settings(own, {key: wanted[key] for key in addresses})
             self.plan.save(self.directory)
         except OSError as exc:
             raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

@@ -8,7 +8,7 @@ Three kinds, best first: `SwitchFabric` (own network namespaces, every packet th
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, Protocol
 
-from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, node_ports
+from rocketbed.chaos.host.ports import HOST, free_ports
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
@@ -129,11 +129,8 @@ class PlainFabric(HealthyLinks):
     instead = "the cluster runs on plain loopback: choose --net proxy or switch"
 
     def __init__(self, nodes: Sequence[str], nameservers: Sequence[str]) -> None:
-        ports: dict[str, int] = {}
-        for name in nameservers:
-            ports[name] = free_port(_taken(ports))
-        for name in nodes:
-            ports[name] = free_node_port(_taken(ports))
+        found = free_ports(len(nameservers), len(nodes))
+        ports = dict(zip([*nameservers, *nodes], found, strict=True))
         super().__init__(nodes, ports)
         self._addresses = dict.fromkeys(ports, HOST)
 
@@ -142,7 +139,3 @@ class PlainFabric(HealthyLinks):
 
     async def __aexit__(self, *exception: object) -> None:
         return None
-
-
-def _taken(ports: Mapping[str, int]) -> set[int]:
-    return {taken for port in ports.values() for taken in node_ports(port)}
