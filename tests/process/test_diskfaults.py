@@ -66,11 +66,9 @@ Start = Callable[..., Child]
 
 
 @pytest.fixture
-def faults(tmp_path: Path) -> Iterator[DiskFaults]:
+def faults(tmp_path: Path) -> DiskFaults:
     (tmp_path / "data").mkdir()
-    faults = DiskFaults(tmp_path / "faults", root=tmp_path / "data")
-    yield faults
-    faults.close()
+    return DiskFaults(tmp_path / "faults", root=tmp_path / "data")
 
 
 @pytest.fixture

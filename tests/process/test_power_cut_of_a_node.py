@@ -84,7 +84,6 @@ class Machine:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-        self.faults.close()
         self.volume.destroy()
 
 

@@ -195,14 +195,11 @@ def probe_preload(run: Ledger) -> str:
         raise Missing("no C compiler; install gcc and libc6-dev")
     root = _own_directory(run, "preload")
     faults = DiskFaults(run.directory / "doctor-preload-faults", root=root)
-    try:
-        with echo(run, root / "file", environment=faults.environment()) as process:
-            good = process.ask()
-            faults.set_rules([DiskRule(operation="sync")])
-            bad = process.ask()
-        traced = [(one.kind, one.end) for one in faults.flush_trace()]
-    finally:
-        faults.close()
+    with echo(run, root / "file", environment=faults.environment()) as process:
+        good = process.ask()
+        faults.set_rules([DiskRule(operation="sync")])
+        bad = process.ask()
+    traced = [(one.kind, one.end) for one in faults.flush_trace()]
     if not (_says(good, 0) and _says(bad, errno.EIO)):
         raise Broken(f"without a rule {good}, with one {bad}")
     if traced != [("file", 1000), ("failed", 1000)]:

@@ -12,7 +12,6 @@ Where there is no compiler, `strace.strace_faults` makes most of these faults fr
 """
 
 import hashlib
-import mmap
 import os
 import shutil
 import struct
@@ -55,7 +54,8 @@ class DiskFaults:
         self._starts = 0
         self._count = 0
         self._rules: list[tuple[int, DiskRule]] = []
-        self._table: mmap.mmap | None = None
+        self._written = 1
+        """Number of the rules, which tells processes to read them; each table begins with 1."""
         self._write_rules()
 
     @property
@@ -67,10 +67,6 @@ class DiskFaults:
         """For the next start; its table begins empty, the trace goes on."""
         self._starts += 1
         new_table(self.table_path)
-        if self._table is not None:
-            self._table.close()
-        with self.table_path.open("r+b") as file:
-            self._table = mmap.mmap(file.fileno(), 0)
         return {
             PRELOAD: str(self.library),
             "ROCKETBED_DISK_ROOT": str(self.root),
@@ -103,19 +99,14 @@ class DiskFaults:
         """Every sync so far, over all starts."""
         return read_flush_trace(self.trace_path)
 
-    def close(self) -> None:
-        """Let go of the table; what was traced stays readable."""
-        if self._table is not None:
-            self._table.close()
-            self._table = None
-
     def _write_rules(self) -> None:
         temporary = self.rules_path.with_suffix(".tmp")
         temporary.write_text("".join(rule.line(number) for number, rule in self._rules))
         temporary.replace(self.rules_path)
-        if self._table is not None:
-            number = struct.unpack_from("=Q", self._table, RULES_NUMBER_AT)[0]
-            struct.pack_into("=Q", self._table, RULES_NUMBER_AT, number + 1)
+        self._written += 1
+        if self._starts:
+            with self.table_path.open("r+b", buffering=0) as table:
+                os.pwrite(table.fileno(), struct.pack("=Q", self._written), RULES_NUMBER_AT)
 
 
 def build_shim(directory: Path | None = None) -> Path:

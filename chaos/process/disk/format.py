@@ -33,7 +33,6 @@ SLOT: Final = struct.Struct("=QQQQQQ464s")
 """Device, inode, written end, synced end, time of that sync, reserved, path."""
 TABLE_SIZE: Final = HEADER.size + SLOTS * SLOT.size
 RULES_NUMBER_AT: Final = 8
-EVENTS_AT: Final = 16
 
 OPERATIONS: Final = ("sync", "sync_dir", "write", "truncate", "allocate", "rename", "unlink")
 EFFECTS: Final = {

@@ -212,8 +212,6 @@ class Machine:
             self._limit.remove()
         if self.clock is not None:
             self.clock.close()
-        if self.faults is not None:
-            self.faults.close()
         if self.volume is not None:
             await trio.to_thread.run_sync(self.volume.destroy)
 
