@@ -40,12 +40,9 @@ PRELOAD: Final = "LD_PRELOAD"
 class DiskFaults:
     """Faults and trace of one node, over all its starts."""
 
-    def __init__(self, directory: Path, *, root: Path, build: Path | None = None) -> None:
-        """`root` is the directory whose files count, `build` where the library is kept.
-
-        Raises `DiskFaultError` when it cannot be built.
-        """
-        self.library = build_shim(build)
+    def __init__(self, directory: Path, *, root: Path) -> None:
+        """`root` is the directory whose files count. Raises `DiskFaultError`: no library."""
+        self.library = build_shim()
         self.directory = directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.root = root.resolve()
