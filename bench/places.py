@@ -17,15 +17,15 @@ from pathlib import Path
 
 import trio
 
-from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.host import DockerHost
+from rocketbed.chaos.docker.backend import DockerHost
+from rocketbed.chaos.docker.client import DockerError
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.plain import PlainMachine
+from rocketbed.chaos.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
-from rocketbed.chaos.process.run import LocalHost, ProcessHost, SetUp
+from rocketbed.chaos.process.run import LocalHost, ProcessHost
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.chaos.trial.members import Members
@@ -91,9 +91,7 @@ async def _cluster(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         keeper = stack.enter_context(Ledger.begin())
         began_ns = time.monotonic_ns()
-        machines = {
-            name: PlainMachine(directory / "nodes" / name, name) for name in PLAN.shape.nodes
-        }
+        machines = {name: Machine(directory / "nodes" / name, name) for name in PLAN.shape.nodes}
         history = stack.enter_context(
             HistoryWriter(directory / "history", lambda: time.monotonic_ns() - began_ns)
         )

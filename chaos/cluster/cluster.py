@@ -3,38 +3,41 @@
     async with LocalCluster.create(directory, slaves=2) as cluster:
         await cluster.start()
         cluster.kill("master")
-        await cluster.restart("master")
+        await cluster.wait_ended("master")
+        await cluster.start("master")
 
 Processes are started apart from this one and noted in pid files, so a cluster outlives the program
 that started it and can be taken up again with `LocalCluster.load`.
 """
 
 import signal
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Self, Unpack
 
 import trio
 
 from rocketbed.chaos.cluster.plan import (
     BROKER_NAME,
+    CONFIG,
     FILE,
     NAMESERVER,
     ClusterError,
     ClusterMember,
     ClusterPlan,
+    PlanOptions,
+    change_settings,
     make_plan,
     read_plan,
+    read_settings,
+    write_settings,
 )
-from rocketbed.chaos.cluster.settings import CONFIG, NodeSettings
 from rocketbed.chaos.cluster.status import MemberStatus
-from rocketbed.chaos.host.member import ManagedProcess, MemberProcess, rocketbed_command
+from rocketbed.chaos.host.member import ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
 __all__ = ["ClusterError", "LocalCluster", "MemberStatus"]
@@ -55,54 +58,30 @@ ASK_S: Final = 1.0
 class LocalCluster:
     """The processes of one directory. As a context manager it stops them at the end."""
 
-    def __init__(
-        self,
-        directory: Path,
-        plan: ClusterPlan,
-        world: World | None = None,
-        *,
-        tied: bool = False,
-    ) -> None:
+    def __init__(self, directory: Path, plan: ClusterPlan, *, tied: bool = False) -> None:
         self.directory = directory
         self.plan = plan
         self._command_line = tied_command if tied else rocketbed_command
-        self._world = real_world("cluster") if world is None else world
+        self._world = real_world("cluster")
         self._processes = {member.name: self._make_process(member) for member in plan.members}
 
-    def _make_process(self, member: ClusterMember) -> MemberProcess:
+    def _make_process(self, member: ClusterMember) -> ManagedProcess:
         own = self.member_directory(member.name)
         return ManagedProcess(member.name, self._command(member), own)
 
     @classmethod
     def create(
-        cls,
-        directory: Path,
-        *,
-        slaves: int = 2,
-        sync: bool = True,
-        in_sync_replicas: int | None = None,
-        flush: Literal["sync", "async"] = "async",
-        port: int = 0,
-        settings: Mapping[str, str] | None = None,
-        tied: bool = False,
+        cls, directory: Path, *, tied: bool = False, **options: Unpack[PlanOptions]
     ) -> "LocalCluster":
         """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
 
-        `port` is the nameserver's (0: free ports), `settings` go to every node's `broker.conf`.
-        The processes of a `tied` cluster die with the thread that started them.
+        The options are `make_plan`'s. The processes of a `tied` cluster die with the thread that
+        started them.
         """
         directory = directory.absolute()
         if (directory / FILE).exists():
             raise ClusterError(f"{directory} already holds a cluster")
-        plan = make_plan(
-            slaves=slaves,
-            sync=sync,
-            in_sync_replicas=in_sync_replicas,
-            flush=flush,
-            port=port,
-            settings=settings,
-        )
-        cluster = cls(directory, plan, tied=tied)
+        cluster = cls(directory, make_plan(**options), tied=tied)
         cluster._write()
         return cluster
 
@@ -144,19 +123,7 @@ class LocalCluster:
         """A member's own directory: pid, log, `broker.conf`, store."""
         return self.directory / name
 
-    def store_directory(self, name: str) -> Path:
-        """A node's store, RocketMQ's layout."""
-        return self.member_directory(name) / "store"
-
-    def log_path(self, name: str) -> Path:
-        return self._process(name).log_path
-
-    def log_tail(self, name: str) -> str:
-        """The end of what a member printed."""
-        return self._process(name).log_tail()
-
     def pid(self, name: str) -> int | None:
-        """A member's process id while it runs."""
         return self._process(name).pid()
 
     # --- starting and ending
@@ -204,11 +171,9 @@ class LocalCluster:
         self.signal(name, signal.SIGKILL)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
         self.signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
         self.signal(name, signal.SIGCONT)
 
     def signal(self, name: str, number: signal.Signals) -> None:
@@ -230,14 +195,6 @@ class LocalCluster:
         process.signal(signal.SIGKILL)
         await process.wait_ended()
         return False
-
-    async def restart(self, name: str, *, timeout_s: float = SERVING_S) -> float:
-        """Start a member again that ended or is ending; seconds until it served."""
-        await self.wait_ended(name)
-        began = time.monotonic()
-        self.launch(name)
-        await self.wait_serving(name, timeout_s=timeout_s)
-        return time.monotonic() - began
 
     async def promote(
         self, name: str, *, force: bool = False, timeout_s: float = SERVING_S
@@ -353,31 +310,24 @@ class LocalCluster:
 
     # --- inside
 
-    def _process(self, name: str) -> MemberProcess:
+    def _process(self, name: str) -> ManagedProcess:
         self.plan.member(name)
         return self._processes[name]
 
     def _command(self, member: ClusterMember) -> list[str]:
         if not member.is_node:
-            return self._command_line(
-                "nameserver",
-                "--set",
-                f"listenPort={member.port}",
-                "--set",
-                f"bindAddress={member.address.rpartition(':')[0]}",
-            )
+            lines = f"listenPort={member.port}", f"bindAddress={member.host}"
+            return self._command_line("nameserver", "--set", lines[0], "--set", lines[1])
         return self._command_line("node", "-c", CONFIG)
 
-    def _settings(self, name: str) -> NodeSettings:
-        return NodeSettings(self.member_directory(name))
-
     def _write_roles(self, name: str) -> None:
-        self._settings(name).change(self.plan.role_settings(self.plan.member(name)))
+        wanted = self.plan.role_settings(self.plan.member(name))
+        change_settings(self.member_directory(name), wanted)
 
     def _changes(self, plan: ClusterPlan, name: str) -> bool:
         """Whether a node's settings differ from what this plan wants of its role."""
         wanted = plan.role_settings(plan.member(name))
-        return not wanted.items() <= self._settings(name).read().items()
+        return not wanted.items() <= read_settings(self.member_directory(name)).items()
 
     def _write(self) -> None:
         try:
@@ -385,7 +335,7 @@ class LocalCluster:
                 own = self.member_directory(member.name)
                 own.mkdir(parents=True, exist_ok=True)
                 if member.is_node:
-                    NodeSettings(own).write(self.plan.node_settings(member, own))
+                    write_settings(own, self.plan.node_settings(member, own))
             self.plan.save(self.directory)
         except OSError as exc:
             raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

@@ -6,19 +6,21 @@ names do not, so `slave-1` may be the master.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
-from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, is_free, node_ports
+from rocketbed.chaos.host.ports import HOST, free_ports, is_free, node_ports
 from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.properties_text import parse_properties, render_properties
 
 NAMESERVER = "nameserver"
 MASTER = "master"
 BROKER_NAME = "broker-a"
 CLUSTER_NAME = "local"
 FILE = "cluster.json"
+CONFIG = "broker.conf"
 MIB = 1024 * 1024
 
 SMALL_FILES = {
@@ -31,6 +33,18 @@ SMALL_FILES = {
 FIRST_NODE_STEP = 1035
 """From the nameserver's port to the master's: 9876 and 10911, as everywhere."""
 NODE_STEP = 10
+
+
+class PlanOptions(TypedDict, total=False):
+    """What `make_plan` may be told."""
+
+    slaves: int
+    sync: bool
+    in_sync_replicas: int | None
+    flush: Literal["sync", "async"]
+    port: int
+    settings: Mapping[str, str] | None
+    """For the `broker.conf` of every node."""
 
 
 class ClusterError(RocketbedError):
@@ -50,7 +64,6 @@ class ClusterMember:
 
     @property
     def is_node(self) -> bool:
-        """Whether it is a node and no nameserver."""
         return self.broker_id >= 0
 
     @property
@@ -84,7 +97,6 @@ class ClusterPlan:
 
     @property
     def master(self) -> ClusterMember:
-        """The member with id 0."""
         return next(member for member in self.members if member.broker_id == 0)
 
     def promoted(self, name: str) -> "ClusterPlan":
@@ -112,7 +124,6 @@ class ClusterPlan:
         raise ClusterError(f"unknown member {name}; known: {known}")
 
     def node_settings(self, member: ClusterMember, directory: Path) -> dict[str, str]:
-        """Lines of a node's `broker.conf`."""
         return {
             "brokerClusterName": CLUSTER_NAME,
             "brokerName": BROKER_NAME,
@@ -144,6 +155,34 @@ class ClusterPlan:
         temporary.replace(directory / FILE)
 
 
+def read_settings(directory: Path) -> dict[str, str]:
+    """A node's `broker.conf`. Raises `ClusterError`."""
+    path = directory / CONFIG
+    try:
+        rows = parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ClusterError(f"{path} cannot be read: {exc}") from exc
+    return {key: value for _, key, value in rows}
+
+
+def change_settings(directory: Path, wanted: Mapping[str, str]) -> None:
+    """Let some have these values; what else was edited stays. Raises `ClusterError`."""
+    found = read_settings(directory)
+    if not wanted.items() <= found.items():
+        write_settings(directory, {**found, **wanted})
+
+
+def write_settings(directory: Path, settings: Mapping[str, str]) -> None:
+    """Let there be these, all at once. Raises `ClusterError`."""
+    path = directory / CONFIG
+    temporary = path.with_suffix(".new")
+    try:
+        temporary.write_text(render_properties(settings), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as exc:
+        raise ClusterError(f"{path} cannot be written: {exc}") from exc
+
+
 def read_plan(directory: Path) -> ClusterPlan:
     """The plan of a directory. Raises `ClusterError` when there is none, or it is damaged."""
     path = directory / FILE
@@ -167,16 +206,23 @@ def make_plan(
     flush: Literal["sync", "async"] = "async",
     port: int = 0,
     settings: Mapping[str, str] | None = None,
+    places: Sequence[tuple[str, int]] = (),
 ) -> ClusterPlan:
     """A plan for one master and its slaves; `port` is the nameserver's, 0 takes free ports.
 
+    With `places` (host and port of each, the nameserver's first) they are there, not on loopback.
     Raises `ClusterError` when a port is taken.
     """
     names = node_names(slaves)
-    ports = _fixed_ports(port, len(names)) if port else _free_ports(len(names))
-    members = [ClusterMember(name=NAMESERVER, port=ports[0])]
-    for number, name in enumerate(names):
-        members.append(ClusterMember(name=name, port=ports[1 + number], broker_id=number))
+    if not places:
+        ports = _fixed_ports(port, len(names)) if port else free_ports(1, len(names))
+        places = [(HOST, one) for one in ports]
+    members = [
+        ClusterMember(name=name, host=host, port=port, broker_id=number)
+        for number, (name, (host, port)) in enumerate(
+            zip([NAMESERVER, *names], places, strict=True), start=-1
+        )
+    ]
     return ClusterPlan(
         members=tuple(members),
         sync=sync and slaves > 0,
@@ -191,15 +237,6 @@ def node_names(slaves: int) -> list[str]:
     if slaves < 0 or slaves > 16:
         raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
     return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
-
-
-def _free_ports(nodes: int) -> list[int]:
-    found = [free_port()]
-    taken = set(found)
-    for _ in range(nodes):
-        found.append(free_node_port(taken))
-        taken.update(node_ports(found[-1]))
-    return found
 
 
 def _fixed_ports(port: int, nodes: int) -> list[int]:

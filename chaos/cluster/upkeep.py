@@ -1,7 +1,15 @@
-"""A directory's cluster as a whole: made or found, started, and removed."""
+"""A directory's cluster as a whole: claimed, made or found, started, and removed.
 
+One command at a time: two that start, stop or promote at once would each do half of it. What is
+locked is the directory itself (flock), so there is no file to be left behind, and the lock of
+a killed command dies with it.
+"""
+
+import fcntl
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +68,58 @@ def remove_files(cluster: LocalCluster) -> None:
     (cluster.directory / FILE).unlink(missing_ok=True)
     if not any(cluster.directory.iterdir()):
         cluster.directory.rmdir()
+
+
+@contextmanager
+def claimed(directory: Path, *, make: bool = False) -> Iterator[None]:
+    """Keep other commands off a cluster's directory meanwhile. Does not wait.
+
+    With `make` the directory is made; one that stays empty is taken away again. Without it nothing
+    is done where there is none. Raises `ClusterError` when another command is at work there, or
+    the directory cannot be had.
+    """
+    directory = directory.absolute()
+    made: list[Path] = []
+    try:
+        descriptor = _locked(directory, make, made)
+    except BlockingIOError:
+        raise ClusterError(
+            f"another command is using the cluster in {directory}: wait for it to finish, or"
+            " interrupt it"
+        ) from None
+    except OSError as error:
+        raise ClusterError(
+            f"{directory} cannot be {'written' if make else 'read'}: {error}"
+        ) from error
+    try:
+        yield
+    finally:
+        for path in made:
+            with suppress(OSError):  # not empty, or gone
+                path.rmdir()
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked(directory: Path, make: bool, made: list[Path]) -> int | None:
+    """A descriptor that holds the lock; None where there is nothing. Raises `OSError`."""
+    while True:
+        if make:
+            missing = [path for path in (directory, *directory.parents) if not path.exists()]
+            directory.mkdir(parents=True, exist_ok=True)
+            made[:] = missing
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            if make:
+                continue
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), directory.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # somebody removed it just now

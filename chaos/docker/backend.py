@@ -9,15 +9,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Self
 
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.container import Container, Spec
+from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
+from rocketbed.chaos.docker.image import ready_image
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched
-from rocketbed.chaos.process.backend import ProcessBackend
+from rocketbed.chaos.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.process.network.choice import Net, is_switch
 from rocketbed.chaos.process.network.fabric import Fabric
-from rocketbed.chaos.process.run import SetUp
 from rocketbed.chaos.process.software import OwnSoftware, Software
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import client_names
+from rocketbed.chaos.trial.api import BackendError
 
 PYTHON: Final = "/opt/rocketbed/bin/python"
 """In the image (compose/Dockerfile)."""
@@ -43,16 +49,6 @@ class Owner:
 OURS: Final = Owner(USER, USER)
 
 
-class ContainerFabric(Fabric, Protocol):
-    """A network that containers can be on."""
-
-    def network(self, machine: str) -> str:
-        """What Docker is told."""
-
-    def container_address(self, machine: str) -> str | None:
-        """The address that Docker gives; None: it is given otherwise."""
-
-
 class DockerBackend(ProcessBackend):
     """One run's containers. An async context manager: leaving it removes what is left."""
 
@@ -62,33 +58,22 @@ class DockerBackend(ProcessBackend):
         self,
         daemon: Daemon,
         image: str,
-        fabric: ContainerFabric,
         setup: SetUp,
         software: Software | None = None,
         owner: Owner = OURS,
     ) -> None:
         """`software` (None: rocketbed) is in the image and runs as `owner`."""
-        super().__init__(
-            fabric,
-            setup.machines,
-            setup.plan.shape.nameserver_names,
-            setup.history,
-            setup.directory,
-            setup.began_ns,
-            OwnSoftware(contained_command) if software is None else software,
-        )
+        super().__init__(setup, software or OwnSoftware(contained_command))
         self._owner = owner if os.geteuid() == 0 else Owner(os.geteuid(), os.getegid())
         self._daemon = daemon
         self._image = image
         self._keeper = setup.keeper
         self._containers: dict[str, Container] = {}
-        self._plugs = fabric
+        assert isinstance(setup.fabric, BridgeFabric | ContainerSwitchFabric)  # by `DockerHost`
+        self._plugs = setup.fabric
 
     def lacks(self, capability: str) -> str | None:
-        """What processes lack, for other reasons."""
-        if capability == "proc.cpu":
-            return None
-        return super().lacks(capability)
+        return None if capability == "proc.cpu" else super().lacks(capability)
 
     def _process(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
@@ -103,7 +88,7 @@ class DockerBackend(ProcessBackend):
             directory=own.absolute(),
             user=str(self._owner),
             environment=environment,
-            files=environment.get(PRELOAD, "").split(":") if environment.get(PRELOAD) else (),
+            files=[path for path in environment.get(PRELOAD, "").split(":") if path],
             memory=MEMORY,
             address=self._plugs.container_address(name),
         )
@@ -111,10 +96,53 @@ class DockerBackend(ProcessBackend):
         return container
 
     async def set_cpu(self, name: str, slowness: float) -> None:
-        """A share of a processor, by the container's limit."""
         container = self._containers.get(name)
         if container is not None and container.pid() is not None:
             await container.limit_cpu(None if slowness == 1.0 else 1.0 / slowness)
+
+
+class DockerHost:
+    """Nodes in containers of one image. A context manager: it holds the connection."""
+
+    def __init__(self, daemon: Daemon, image: str) -> None:
+        self._daemon = daemon
+        self._image = image
+
+    @classmethod
+    def open(cls) -> Self:
+        """Connect to the daemon and look for the image. Raises `DockerError`."""
+        daemon = Daemon.connect()
+        try:
+            return cls(daemon, ready_image(daemon))
+        except BaseException:
+            daemon.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._daemon.close()
+
+    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
+        """The switch where it can be had, else a bridge. Raises `BackendError`."""
+        nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
+        if net == "proxy":
+            raise BackendError("--net proxy is for processes; containers have switch or plain")
+        if not is_switch(net, instead="plain"):
+            return BridgeFabric(self._daemon, nodes, nameservers, run=keeper)
+        return ContainerSwitchFabric(
+            self._daemon,
+            self._image,
+            nodes,
+            nameservers,
+            client_names(plan),
+            run=keeper,
+            seed=str(plan.seed),
+        )
+
+    def backend(self, setup: SetUp) -> DockerBackend:
+        return DockerBackend(self._daemon, self._image, setup)
 
 
 def contained_command(*arguments: str) -> list[str]:

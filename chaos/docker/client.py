@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from rocketbed.chaos.docker.errors import HOW_TO_GET_ONE, DockerError
+from rocketbed.chaos.trial.api import BackendError
+from rocketbed.wire.errors import RocketbedError
 
 if TYPE_CHECKING:
     import docker
@@ -27,6 +28,14 @@ API_MIN: Final = (1, 41)
 """Docker 20.10, Debian 11 and 12's."""
 TIMEOUT_S: Final = 60
 LOCAL: Final = "unix://"
+HOW_TO_GET_ONE: Final = (
+    "start one (Debian: apt-get install docker.io), set DOCKER_HOST to one that runs, or start a "
+    "private one: python -m rocketbed.chaos.docker.daemon DIRECTORY (root)"
+)
+
+
+class DockerError(BackendError, RocketbedError):
+    """No daemon, no image, a container that does not start; the message says what to do."""
 
 
 class Daemon:
@@ -72,6 +81,17 @@ class Daemon:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def image(self, name: str) -> dict[str, Any] | None:
+        """What it knows of an image; None when it has none. Raises `DockerError`."""
+        import docker.errors
+
+        with asking(f"the image {name} cannot be inspected"):
+            try:
+                row: dict[str, Any] = self.api.inspect_image(name)
+            except docker.errors.ImageNotFound:
+                return None
+        return row
 
     def containers(self, run_id: str) -> list[dict[str, Any]]:
         """All containers of a run, running or not."""

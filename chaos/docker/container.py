@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from rocketbed.chaos.docker.client import LABEL, Daemon, call
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, call
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.host.member import tail_of
 
 SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
 SIGNALLED: Final = 128
@@ -90,16 +88,8 @@ class Container:
         return self._pid
 
     def _start(self, full: str) -> int:
-        self._id = create(
-            self._daemon, self._run.id, full, self._spec, [*SHELL, *self._spec.command]
-        )
-        try:
-            self._daemon.api.start(self._id)
-            pid = int(self._state()["Pid"])
-        except BaseException:
-            with suppress(Exception):  # the first error counts; the record stays
-                remove(self._daemon, self._id)
-            raise
+        command = [*SHELL, *self._spec.command]
+        self._id, pid = start(self._daemon, self._run.id, full, self._spec, command)
         with suppress(OSError):
             self._descriptor = os.pidfd_open(pid) if pid else -1
         return pid
@@ -128,7 +118,7 @@ class Container:
         api, own = self._daemon.api, self._id
         if number not in (signal.SIGSTOP, signal.SIGCONT):
             api.kill(own, number.name)
-        elif bool(self._state()["Paused"]) != (number == signal.SIGSTOP):
+        elif bool(api.inspect_container(own)["State"]["Paused"]) != (number == signal.SIGSTOP):
             (api.pause if number == signal.SIGSTOP else api.unpause)(own)
 
     async def wait_ended(self) -> int | None:
@@ -148,39 +138,22 @@ class Container:
             if self._code is not None:
                 return
             answer = await call(lambda: self._daemon.api.wait(self._id), f"the end of {self.name}")
-            status = int(answer["StatusCode"])
-            self._code = posix_code(status)
+            self._code = posix_code(int(answer["StatusCode"]))
             await call(lambda: remove(self._daemon, self._id), f"{self.name} stays behind")
             self._run.forget(self._record)
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
-    def exit_code(self) -> int | None:
-        """Once it has ended and was waited for."""
-        return self._code
-
     async def limit_cpu(self, share: float | None) -> None:
         """At most this share of one processor; None: no limit. Nothing once it has ended."""
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
-        period = CPU_PERIOD_US
+        update = partial(self._daemon.api.update_container, self._id, cpu_period=CPU_PERIOD_US)
         try:
-            await call(
-                lambda: self._daemon.api.update_container(
-                    self._id, cpu_period=period, cpu_quota=quota
-                ),
-                f"{self.name} cannot be limited",
-            )
+            await call(lambda: update(cpu_quota=quota), f"{self.name} cannot be limited")
         except DockerError:
             if self.pid() is not None:
                 raise
-
-    def log_tail(self) -> str:
-        return tail_of(self.log_path)
-
-    def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._daemon.api.inspect_container(self._id)["State"]
-        return state
 
 
 def posix_code(status: int) -> int:
@@ -225,6 +198,24 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
         healthcheck={"test": ["NONE"]},
     )
     return str(made["Id"])
+
+
+def start(
+    daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence[str]
+) -> tuple[str, int]:
+    """Make and start a container; its id, and the pid of its init, 0 when it has ended already.
+
+    One that does not start is taken away again. Blocks. Raises the SDK's errors.
+    """
+    made = create(daemon, run_id, name, spec, command)
+    try:
+        daemon.api.start(made)
+        pid = int(daemon.api.inspect_container(made)["State"]["Pid"])
+    except BaseException:
+        with suppress(Exception):  # the first error counts; what is on record stays there
+            remove(daemon, made)
+        raise
+    return made, pid
 
 
 def remove(daemon: Daemon, container: str) -> None:

@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Final, Self
 
-from rocketbed.chaos.docker.client import LABEL, Daemon, asking
+from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, asking
 from rocketbed.chaos.docker.container import remove
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.program import tied_program
 
@@ -81,8 +81,12 @@ class PrivateDaemon:
         """Wait until it ends by itself. Raises `DockerError` then."""
         assert self._process is not None
         code = self._process.wait()
-        tail = "\n".join(self.log_path.read_text(errors="replace").strip().splitlines()[-5:])
-        raise DockerError(f"dockerd exited with code {code}; {self.log_path} ends with:\n{tail}")
+        raise DockerError(
+            f"dockerd exited with code {code}; {self.log_path} ends with:\n{self._tail()}"
+        )
+
+    def _tail(self) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").strip().splitlines()[-5:])
 
     def _start(self) -> None:
         run = self._run = Ledger.begin()
@@ -104,10 +108,12 @@ class PrivateDaemon:
                 start_new_session=True,
             )
         until = time.monotonic() + UP_S
-        while not self._answers():
+        while True:
+            with suppress(DockerError):
+                Daemon.connect(self.address).close()
+                break
             if self._process.poll() is not None or time.monotonic() >= until:
-                tail = self.log_path.read_text(errors="replace").strip().splitlines()[-5:]
-                raise DockerError("dockerd did not start:\n" + "\n".join(tail))
+                raise DockerError(f"dockerd did not start:\n{self._tail()}")
             time.sleep(LOOK_S)
         self._tidy()
 
@@ -143,13 +149,6 @@ class PrivateDaemon:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise DockerError(f"no bridge for a Docker daemon: {done.stderr.strip()}")
-
-    def _answers(self) -> bool:
-        try:
-            Daemon.connect(self.address).close()
-        except DockerError:
-            return False
-        return True
 
     def _end(self) -> None:
         process = self._process

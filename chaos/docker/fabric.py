@@ -12,9 +12,8 @@ from typing import Final
 
 import trio
 
-from rocketbed.chaos.docker.client import Daemon, call
-from rocketbed.chaos.docker.container import Spec, create, kill_init, remove
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError, call
+from rocketbed.chaos.docker.container import Spec, kill_init, remove, start
 from rocketbed.chaos.docker.network import make_network
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
@@ -62,14 +61,13 @@ class ContainerSwitchFabric(SwitchFabric):
         return self
 
     def network(self, machine: str) -> str:
-        """What Docker is told: a container's."""
+        """What Docker is told."""
         return f"container:{self._holders[machine].container}"
 
     def container_address(self, machine: str) -> None:
-        return None
+        """The container that holds the machine has it."""
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """As it is: the container is on the machine."""
         return list(command)
 
     async def _plug_in(self, machine: str) -> None:
@@ -102,13 +100,11 @@ class ContainerSwitchFabric(SwitchFabric):
         record = self._run.note("container", docker_record(self._daemon.address, full))
         spec = Spec(image=self._image, command=HOLD, network="none", host_name=machine)
 
-        def start() -> _Holder:
-            made = create(self._daemon, self._run.id, full, spec, HOLD)
-            self._daemon.api.start(made)
-            pid = int(self._daemon.api.inspect_container(made)["State"]["Pid"])
+        def hold() -> _Holder:
+            made, pid = start(self._daemon, self._run.id, full, spec, HOLD)
             return _Holder(made, pid, os.pidfd_open(pid), record)
 
-        self._holders[machine] = await call(start, f"the machine of {machine} does not start")
+        self._holders[machine] = await call(hold, f"the machine of {machine} does not start")
 
     async def _release(self, machine: str) -> None:
         held = self._holders.pop(machine, None)

@@ -1,18 +1,22 @@
 """The image of a node: built from a checkout when it is missing, or of other sources.
 
 A label holds what it was built of, so that a run never tests yesterday's code. From an installed
-wheel there is nothing to build from; then the image has to be there.
+wheel there is nothing to build from; then the image has to be there. Somebody's own image is found
+there or pulled, and asked by a program that soon ends.
 """
 
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from types import MappingProxyType
+from typing import IO, Any, Final
 
-from rocketbed.chaos.docker.client import Daemon, asking
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError, asking
+from rocketbed.chaos.docker.container import Spec, create, remove
+from rocketbed.chaos.host.janitor.docker import docker_record
+from rocketbed.chaos.host.janitor.record import Ledger
 
 IMAGE: Final = "rocketbed/node:local"
 BASE: Final = "rocketbed/base:local"
@@ -30,6 +34,7 @@ STAGE_LABEL: Final = "rocketbed.stage"
 KEPT: Final = "2h"
 """How long the leftovers of a build speed up the next one."""
 BUILD_S: Final = 900
+LOOK_S: Final = 60
 TAIL: Final = 12
 """Lines of a failed build that an error shows."""
 
@@ -63,7 +68,11 @@ def ready_image(daemon: Daemon, say: Say = lambda line: None) -> str:
 def source_digest() -> str:
     """A digest of everything that goes into the image."""
     digest = hashlib.sha256()
-    for path in _sources():
+    paths = [ROOT / name for name in FILES]
+    for name in BUILT_OF:
+        below = sorted((ROOT / name).rglob("*"))
+        paths += [path for path in below if path.is_file() and "__pycache__" not in path.parts]
+    for path in paths:
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:32]
@@ -120,23 +129,64 @@ def prune(daemon: Daemon) -> None:
 
 def found_image(daemon: Daemon, name: str) -> tuple[str, str] | None:
     """An image's id and the digest of its sources; None when there is none."""
-    import docker.errors
-
-    with asking(f"the image {name} cannot be inspected"):
-        try:
-            row = daemon.api.inspect_image(name)
-        except docker.errors.ImageNotFound:
-            return None
+    row = daemon.image(name)
+    if row is None:
+        return None
     return str(row["Id"]), (row["Config"]["Labels"] or {}).get(SOURCE_LABEL, "")
 
 
-def _sources() -> Iterator[Path]:
-    for name in FILES:
-        yield ROOT / name
-    for name in BUILT_OF:
-        for path in sorted((ROOT / name).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path
+def pulled_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> dict[str, Any]:
+    """What the daemon knows of an image, pulled if it has to be. Blocks. Raises `DockerError`."""
+    found = daemon.image(name)
+    if found is not None:
+        return found
+    say(f"pulling {name}")
+    why = "it was pulled and is not there"
+    try:
+        with asking(""):
+            daemon.api.pull(name)
+    except DockerError as error:
+        why = str(error).removeprefix(": ").strip()
+    found = daemon.image(name)
+    if found is None:
+        raise DockerError(
+            f"the Docker daemon at {daemon.address} has no image {name} and cannot pull it ({why});"
+            " provide it: docker pull, docker load or docker build"
+        )
+    return found
+
+
+def said_in(
+    daemon: Daemon,
+    image: str,
+    command: Sequence[str],
+    user: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+    files: Sequence[str] = (),
+) -> tuple[int, str]:
+    """Run a program in an image to its end; exit code and output. Blocks. Raises `DockerError`.
+
+    It has no network, and of this system only `files`, to be read.
+    """
+    with Ledger.begin() as run, asking(f"{command[0]} does not run in the image {image}"):
+        name = f"rocketbed-{run.id}-look"
+        run.note("container", docker_record(daemon.address, name))
+        spec = Spec(
+            image=image,
+            command=command,
+            network="none",
+            user=user,
+            environment=environment,
+            files=files,
+        )
+        made = create(daemon, run.id, name, spec, command)
+        try:
+            daemon.api.start(made)
+            status = int(daemon.api.wait(made, timeout=LOOK_S)["StatusCode"])
+            text = daemon.api.logs(made, stdout=True, stderr=True).decode("utf-8", "replace")
+        finally:
+            remove(daemon, made)
+    return status, text
 
 
 if __name__ == "__main__":

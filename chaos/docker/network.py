@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 
-from rocketbed.chaos.docker.client import LABEL, Daemon, asking
+from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, asking
 from rocketbed.chaos.docker.container import remove
-from rocketbed.chaos.docker.errors import DockerError
 
 FIRST_HOST: Final = 10
 """First host number used: Docker reserves the addresses below it."""

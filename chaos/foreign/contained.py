@@ -1,26 +1,22 @@
 """A real RocketMQ in containers: the host that `--backend docker --target ...` runs on."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rocketbed.chaos.docker.backend import DockerBackend
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.host import DockerHost, plugs_of
+from rocketbed.chaos.docker.backend import DockerBackend, DockerHost
+from rocketbed.chaos.docker.client import Daemon, DockerError
+from rocketbed.chaos.docker.image import Say
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from rocketbed.chaos.foreign.target import IMAGE_KIND, foreign_host, installation_of
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.host.program import PRELOAD, without_shim
-from rocketbed.chaos.process.run import SetUp
-from rocketbed.chaos.trial.load import topic_names
+from rocketbed.chaos.process.backend import SetUp
 
 NO_CLOCK: Final = "this system's libfaketime cannot be loaded into the programs of the image"
-
-Say = Callable[[str], None]
 
 
 class ContainedRocketMQ(RocketMQSoftware):
@@ -64,15 +60,9 @@ class ForeignDockerHost(DockerHost):
         self._mode = mode
 
     def backend(self, setup: SetUp) -> DockerBackend:
-        names = setup.plan.shape.nameserver_names
-        topics, queues = topic_names(setup.plan), setup.plan.producers.queues
-        software = ContainedRocketMQ(
-            self._found.jars, self._mode, setup.fabric, names, topics, queues
-        )
+        software = ContainedRocketMQ(self._found.jars, self._mode, setup.fabric, setup.plan)
         software.moves_clock = self._found.moves_clock
-        return ForeignDockerBackend(
-            self._daemon, self._image, plugs_of(setup), setup, software, self._found.owner
-        )
+        return ForeignDockerBackend(self._daemon, self._image, setup, software, self._found.owner)
 
 
 def foreign_docker_host(target: str, mode: Mode = "classic") -> ForeignDockerHost:

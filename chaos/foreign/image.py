@@ -11,17 +11,21 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from rocketbed.chaos.docker.backend import OURS, Owner
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.image import found_image, prune, run_build
-from rocketbed.chaos.docker.image_content import pulled_image, said_in
+from rocketbed.chaos.docker.client import Daemon, DockerError
+from rocketbed.chaos.docker.image import (
+    Say,
+    found_image,
+    prune,
+    pulled_image,
+    run_build,
+    said_in,
+)
 from rocketbed.chaos.foreign.installation import NEEDED, Installation, version_of
 from rocketbed.chaos.process.machine.clock import ClockFaultError, find_library
 
@@ -60,8 +64,6 @@ done
 [ -z "$CLOCK" ] || echo "clock $(date +%s) $(LD_PRELOAD=$CLOCK FAKETIME=+10d date +%s)"
 """
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class ImageInstallation:
@@ -82,7 +84,10 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
     """
     row = pulled_image(daemon, name, say)
     user = user_for(str((row.get("Config") or {}).get("User") or ""))
-    clock = _clock_library()
+    try:
+        clock = find_library()
+    except ClockFaultError:
+        clock = ""  # as a machine will say that is to have one
     code, text = said_in(
         daemon,
         str(row["Id"]),
@@ -172,14 +177,6 @@ def moves_clock(text: str) -> bool:
         if key == "clock":
             return len(numbers) == 2 and int(numbers[1]) - int(numbers[0]) > DAYS_S / 2
     return False
-
-
-def _clock_library() -> str:
-    """Empty: there is none, as a machine will say that is to have one."""
-    try:
-        return find_library()
-    except ClockFaultError:
-        return ""
 
 
 def _digest(recipe: str, lib: Path) -> str:

@@ -44,17 +44,9 @@ _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
   <packaging>pom</packaging>
   <dependencies>{dependencies}
   </dependencies>
-  <build>
-    <plugins>
-      <plugin>
-        <groupId>org.apache.maven.plugins</groupId>
-        <artifactId>maven-dependency-plugin</artifactId>
-        <version>3.6.1</version>
-      </plugin>
-    </plugins>
-  </build>
 </project>
 """
+_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _DEPENDENCY: Final = """
     <dependency>
       <groupId>org.apache.rocketmq</groupId>
@@ -179,7 +171,7 @@ def _fetch(pom: str, place: Path, digest: str) -> None:
         file, jars = Path(temporary) / "pom.xml", Path(temporary) / "lib"
         file.write_text(pom, encoding="utf-8")
         command = [
-            maven, "-q", "-B", "-f", str(file), "dependency:copy-dependencies",
+            maven, "-q", "-B", "-f", str(file), f"{_PLUGIN}:copy-dependencies",
             "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
         ]  # fmt: skip
         run_tool(command, FETCH_S, "Maven could not fetch RocketMQ's jars; it needs Maven Central")

@@ -26,7 +26,9 @@ from rocketbed.chaos.host.ports import free_port
 from rocketbed.chaos.host.program import tied_program
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker, sample_of
+from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Sample
+from rocketbed.chaos.trial.load import topic_names
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address
 
@@ -62,40 +64,30 @@ _ERROR: Final = re.compile(r"^(?:Caused by: )?(?:[a-z]+\.)+[A-Z]\w*(?:Exception|
 class RocketMQSoftware:
     """Brokers and nameservers of one installation, for one run."""
 
-    def __init__(
-        self,
-        installation: Installation,
-        mode: Mode,
-        fabric: Fabric,
-        nameservers: Sequence[str],
-        topics: Sequence[str] = (),
-        queues: int = 4,
-    ) -> None:
-        """`nameservers` by name, in the order of the plan; `fabric` knows their addresses.
+    def __init__(self, installation: Installation, mode: Mode, fabric: Fabric, plan: Plan) -> None:
+        """`fabric` knows the addresses of the plan's nameservers.
 
-        `topics` are those of the load, each with this many queues. A slave asks for its master's
-        table only after a minute, and promoted before that it would have none of their queues; so
-        it begins with them, as it would have them in a cluster that has been up for a minute.
+        A slave asks for its master's table of topics only after a minute, and promoted before that
+        it would have none of the load's queues; so it begins with them, as it would have them in a
+        cluster that has been up for a minute.
         """
         self.name = f"rocketmq-{installation.version}"
         self.elects = mode == "controller"
         self.stop_s = STOP_S
         self._installation = installation
         self._fabric = fabric
-        names = list(nameservers)
+        names = plan.shape.nameserver_names
         self._hosts = names if len(names) >= CONTROLLERS_MIN else names[:1]
         """Nameservers with a controller."""
         self._ports: dict[str, int] = {}
-        self._topics = topics_file(topics, queues)
+        self._topics = topics_file(topic_names(plan), plan.producers.queues)
 
     def lacks(self, capability: str) -> str | None:
-        """Faults that stand on our own node's calls."""
         return MISSING.get(capability)
 
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
     ) -> Sequence[str]:
-        """`NamesrvStartup`, with a controller where roles are elected."""
         settings = dict(lines)
         if self.elects and name in self._hosts:
             number = self._hosts.index(name)

@@ -11,15 +11,12 @@ from typing import Final
 from rocketbed.chaos.foreign.installation import Installation, install, need, unpacked
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.network.choice import Net, make_fabric
+from rocketbed.chaos.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.process.network.choice import Net, is_switch, make_fabric
 from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
-from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
-from rocketbed.chaos.process.run import SetUp
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import BackendError
-from rocketbed.chaos.trial.load import topic_names
 
 KIND: Final = "rocketmq"
 IMAGE_KIND: Final = "image"
@@ -39,30 +36,13 @@ class ForeignHost:
                 "RocketMQ listens for replication on all addresses, which leaves no port for a"
                 " proxy: choose --net switch (root) or plain"
             )
-        if net == "plain" or (net == "auto" and missing_for_switch() is not None):
+        if not is_switch(net, instead="plain"):
             return PlainFabric(plan.shape.nodes, plan.shape.nameserver_names)
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
-        """Brokers and nameservers of the installation as processes."""
-        names = setup.plan.shape.nameserver_names
-        software = RocketMQSoftware(
-            self.installation,
-            self.mode,
-            setup.fabric,
-            names,
-            topic_names(setup.plan),
-            setup.plan.producers.queues,
-        )
-        return ProcessBackend(
-            setup.fabric,
-            setup.machines,
-            names,
-            setup.history,
-            setup.directory,
-            setup.began_ns,
-            software,
-        )
+        software = RocketMQSoftware(self.installation, self.mode, setup.fabric, setup.plan)
+        return ProcessBackend(setup, software)
 
 
 def foreign_host(target: str, mode: Mode = "classic") -> ForeignHost:
@@ -83,7 +63,6 @@ def installation_of(target: str) -> Installation:
     if Path(target).expanduser().is_dir():
         return unpacked(Path(target).expanduser())
     raise ScenarioError(
-        f"{target!r} is not a target: use rocketmq:5.3.3, rocketmq:DIR or DIR for an"
-        " unpacked one,"
+        f"{target!r} is not a target: use rocketmq:5.3.3, rocketmq:DIR or DIR for an unpacked one,"
         " or image:NAME (--backend docker)"
     )

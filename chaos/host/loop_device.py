@@ -30,7 +30,6 @@ SHUTDOWN_NO_LOG_FLUSH: Final = 2
 FIFREEZE: Final = 0xC0045877
 FITHAW: Final = 0xC0045878
 
-MS_RDONLY: Final = 1
 MS_REMOUNT: Final = 32
 MS_NOATIME: Final = 1024
 MNT_DETACH: Final = 2
@@ -40,19 +39,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def attach(image: Path) -> tuple[str, int]:
     """Make a file a block device; its path and a descriptor that keeps it. Raises `OSError`."""
-    backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            while True:
-                number = fcntl.ioctl(control, LOOP_CTL_GET_FREE)
-                descriptor = _configure(number, backing, image)
-                if descriptor is not None:
-                    return f"/dev/loop{number}", descriptor
-        finally:
-            os.close(control)
-    finally:
-        os.close(backing)
+    with (
+        image.open("r+b", buffering=0) as backing,
+        open("/dev/loop-control", "r+b", buffering=0) as control,
+    ):
+        while True:
+            number = fcntl.ioctl(control, LOOP_CTL_GET_FREE)
+            descriptor = _configure(number, backing.fileno(), image)
+            if descriptor is not None:
+                return f"/dev/loop{number}", descriptor
 
 
 def _configure(number: int, backing: int, image: Path) -> int | None:
@@ -86,14 +81,12 @@ def devices_of(image: Path) -> list[str]:
 
 def detach(device: str) -> None:
     """Let go of a device's file, now or with its last user. Raises `OSError`."""
-    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(descriptor, LOOP_CLR_FD)
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-    finally:
-        os.close(descriptor)
+    with open(device, "r+b", buffering=0) as file:
+        try:
+            fcntl.ioctl(file, LOOP_CLR_FD)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
 
 
 def mount(source: str, target: Path, flags: int, options: str = "") -> None:

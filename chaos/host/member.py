@@ -5,12 +5,11 @@ signal goes through a descriptor (`pidfd`) that was opened before the two were c
 our process or nobody.
 """
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -50,35 +49,6 @@ class Launched(Protocol):
 
     async def wait_ended(self) -> int | None:
         """Wait for its end; its exit code (negative: the signal)."""
-
-    def exit_code(self) -> int | None:
-        """The same, once it has ended."""
-
-    def log_tail(self) -> str:
-        """The end of the log."""
-
-
-class MemberProcess(Protocol):
-    """A member of a cluster that outlives who started it: a process, or a container."""
-
-    @property
-    def log_path(self) -> Path:
-        """What it printed, all its starts one after the other."""
-
-    def start(self) -> int:
-        """Start it; its pid. Raises `RocketbedError`."""
-
-    def pid(self) -> int | None:
-        """While it runs."""
-
-    def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False when it does not run."""
-
-    async def wait_ended(self) -> int | None:
-        """Wait for its end; its exit code, if that is known."""
-
-    def log_tail(self) -> str:
-        """The end of the log."""
 
 
 class ManagedProcess:
@@ -126,87 +96,58 @@ class ManagedProcess:
 
     def pid(self) -> int | None:
         """The running process, None when there is none."""
-        descriptor = self._open()
-        if descriptor is None:
-            return None
-        os.close(descriptor)
-        return self._pid
+        with self._opened() as descriptor:
+            return None if descriptor is None else self._pid
 
     async def launch(self) -> int:
-        """`start`, the interface shared by all kinds of program."""
         return self.start()
 
     async def send(self, number: signal.Signals) -> bool:
-        """`signal`, the interface shared by all kinds of program."""
         return self.signal(number)
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process is not there."""
-        descriptor = self._open()
-        if descriptor is None:
-            return False
-        try:
-            signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
+        with self._opened() as descriptor, suppress(ProcessLookupError):
+            if descriptor is not None:
+                signal.pidfd_send_signal(descriptor, number)
+                return True
+        return False
 
     async def wait_ended(self) -> int | None:
         """Wait until the process has ended.
 
         Its exit code (negative: the signal), or None when it was not started by this program.
         """
-        descriptor = self._open()
-        if descriptor is not None:
-            try:
+        with self._opened() as descriptor:
+            if descriptor is not None:
                 await trio.lowlevel.wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
-        return self._forget()
-
-    def exit_code(self) -> int | None:
-        """How it ended, if it was started by this program and has ended."""
-        child = None if self._pid is None else _children.get(self._pid)
-        return None if child is None else child.poll()
-
-    def log_tail(self) -> str:
-        return tail_of(self.log_path)
-
-    def _forget(self) -> int | None:
         with suppress(OSError, ValueError):
             if self._pid is None or self._stored()[0] == self._pid:
                 self.pid_path.unlink()  # and not that of a later start
         child = None if self._pid is None else _children.get(self._pid)
         return None if child is None else child.wait()
 
+    def log_tail(self) -> str:
+        """The end of the log; empty when there is none."""
+        data = self.log_path.read_bytes() if self.log_path.exists() else b""
+        return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
+
     def _stored(self) -> tuple[int, int]:
         pid, began = self.pid_path.read_text(encoding="ascii").split()
         return int(pid), int(began)
 
-    def _open(self) -> int | None:
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
         """A descriptor of the process, if it still is the one that we started."""
-        try:
-            pid, began = self._stored()
-            descriptor = os.pidfd_open(pid)
-        except (OSError, ValueError):
-            return None
-        # After the descriptor: the pid cannot have passed to another process in between.
-        if processes.is_alive(pid, began):
-            self._pid = pid
-            return descriptor
-        os.close(descriptor)
-        return None
-
-
-def tail_of(log_path: Path) -> str:
-    """The end of a log; empty when there is none."""
-    try:
-        data = log_path.read_bytes()
-    except OSError:
-        return ""
-    return data[-LOG_TAIL:].decode("utf-8", "replace").strip()
+        with ExitStack() as stack:
+            found = None
+            with suppress(OSError, ValueError):
+                pid, began = self._stored()
+                descriptor = stack.enter_context(processes.opened(pid))
+                # After the descriptor: the pid cannot have passed to another process in between.
+                if processes.is_alive(pid, began):
+                    self._pid, found = pid, descriptor
+            yield found
 
 
 def rocketbed_command(*arguments: str) -> list[str]:

@@ -18,12 +18,12 @@ _LAST = 65_000
 _random = SystemRandom()
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on this port now."""
+def is_free(port: int, host: str = HOST) -> bool:
+    """Whether a server could listen on this port now; one that does not notice the question."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True
@@ -60,11 +60,23 @@ def connection_ports_begin() -> int:
         return 32_768
 
 
+def free_ports(nameservers: int, nodes: int) -> list[int]:
+    """Ports of servers on one address: of each nameserver, then the `listenPort` of each node."""
+    found: list[int] = []
+    taken: set[int] = set()
+    for number in range(nameservers + nodes):
+        found.append(free_port(taken) if number < nameservers else free_node_port(taken))
+        taken.update(node_ports(found[-1]))
+    return found
+
+
 def free_node_port(taken: Iterable[int] = ()) -> int:
     """A `listenPort` all of whose ports are free and none of which is among `taken`."""
     avoid = set(taken)
     while True:
         port = free_port(avoid)
         ports = node_ports(port)
+        if port + 1 == connection_ports_begin():
+            continue  # the last one would be a connection's
         if port < _LAST and avoid.isdisjoint(ports) and all(is_free(one) for one in ports):
             return port

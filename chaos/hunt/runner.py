@@ -26,7 +26,7 @@ from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.plan import Plan
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.docker.host import DockerHost
+    from rocketbed.chaos.docker.backend import DockerHost
     from rocketbed.chaos.process.run import ProcessHost
 
 VERDICT_FILE: Final = "verdict.json"
@@ -277,7 +277,7 @@ def _docker_host(options: Options) -> "DockerHost":
         from rocketbed.chaos.foreign.contained import foreign_docker_host
 
         return foreign_docker_host(options.target, options.mode)
-    from rocketbed.chaos.docker.host import DockerHost
+    from rocketbed.chaos.docker.backend import DockerHost
 
     return DockerHost.open()
 

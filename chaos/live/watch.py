@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.cluster.claim import claimed
 from rocketbed.chaos.cluster.cluster import ClusterError, LocalCluster
 from rocketbed.chaos.cluster.plan import BROKER_NAME, FILE
+from rocketbed.chaos.cluster.upkeep import claimed
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.notebook import Notebook
 from rocketbed.chaos.live.picture import Picture

@@ -1,15 +1,17 @@
 """A cluster of real processes, behind the seam that every backend has (`chaos.trial.api`).
 
 Nodes and nameservers are programs of their own (`chaos.process.watcher` reads their logs and notes
-their ends); clients run in this process (`chaos.process.clients`), on the network of their own
-machine (`chaos.process.network.fabric`). Disks are plain directories, or a volume for each node
-whose power can be cut (`chaos.process.machine`). Everything that outlives a process
-is on record of the janitor's run.
+their ends); clients are tasks of this process, on the network of their own machine
+(`chaos.process.network.fabric`). Disks are plain directories, or a volume for each node whose power
+can be cut (`chaos.process.machine`). Everything that outlives a process is on record of the
+janitor's run.
 """
 
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -17,14 +19,16 @@ from typing import Final, Self
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched, ManagedProcess
-from rocketbed.chaos.process.clients import Clients
-from rocketbed.chaos.process.kept import Keeping
-from rocketbed.chaos.process.machine.plain import PlainMachine
+from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.process.software import OwnSoftware, Software
 from rocketbed.chaos.process.watcher import POWER_CUT, Watcher
+from rocketbed.chaos.record import IMAGES, STORES, Image
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.api import (
     BackendError,
     Collected,
@@ -48,42 +52,54 @@ MISSING: Final = {
 """What no cluster of processes can do, and why."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """What a run's cluster is made of."""
+
+    plan: Plan
+    fabric: Fabric
+    machines: Mapping[str, Machine]
+    """The nodes', by name."""
+    history: HistoryWriter
+    directory: Path
+    """For configurations and logs."""
+    began_ns: int
+    keeper: Ledger
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
 class ProcessBackend:
     """One run's cluster. An async context manager: leaving it ends what still runs."""
 
     name = "process"
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        machines: Mapping[str, PlainMachine],
-        nameservers: Sequence[str],
-        history: HistoryWriter,
-        directory: Path,
-        began_ns: int,
-        software: Software | None = None,
-    ) -> None:
-        """`machines` are the nodes' by name; `directory` is for logs and configurations."""
-        self.fabric = fabric
+    def __init__(self, setup: SetUp, software: Software | None = None) -> None:
+        self.fabric = setup.fabric
+        self.history = setup.history
         self._software = OwnSoftware() if software is None else software
-        self.history = history
-        self._keeping = Keeping(machines, directory.parent, began_ns)
-        self._machines = machines
-        self._nameservers = list(nameservers)
-        self._directory = directory
-        self._began_ns = began_ns
+        self._machines = setup.machines
+        self._nameservers = setup.plan.shape.nameserver_names
+        self._directory = setup.directory
+        self._began_ns = setup.began_ns
         self._processes: dict[str, Launched] = {}
         self._paused: set[str] = set()
         self._armed: dict[str, bool] = {}
         """Nodes that have a crash point; whether the power goes with it."""
         self._watcher = Watcher(
-            self._software, history, machines.keys(), self._struck, self._lose_unflushed
+            self._software, self.history, self._machines.keys(), self._struck, self._lose_unflushed
         )
         self._launched: dict[str, trio.Event] = {}
         """Set once the latest start of a program is over: only then can it be signalled."""
-        self._power = {name: trio.Lock() for name in machines}
+        self._power = {name: trio.Lock() for name in self._machines}
         """Held while a node's power is cut and comes back: the disk is away meanwhile."""
-        self._clients = Clients()
+        self._images: list[Image] = []
+        """Disks as power cuts left them."""
+        self._clients: dict[str, _Client] = {}
 
     async def __aenter__(self) -> Self:
         await self.fabric.__aenter__()
@@ -131,11 +147,9 @@ class ProcessBackend:
     # --- looking
 
     def now_ns(self) -> int:
-        """Nanoseconds since the run began, on the kernel's monotonic clock."""
         return time.monotonic_ns() - self._began_ns
 
     def lacks(self, capability: str) -> str | None:
-        """Why a capability is missing on this machine or in this set-up."""
         if capability.startswith("net."):
             return self.fabric.lacks(capability)
         if capability in MISSING:
@@ -159,14 +173,12 @@ class ProcessBackend:
         return "paused" if name in self._paused else "running"
 
     async def settled(self, name: str) -> None:
-        """Wait for the watcher of its last process."""
         await self._watcher.off(self._processes.get(name))
 
     def ends(self, name: str) -> int:
         return self._watcher.ends(name)
 
     def end_reason(self, name: str) -> str:
-        """The last line of its log, if it ended by itself."""
         return self._watcher.reason(name)
 
     async def observe(self, name: str) -> Sample | None:
@@ -176,11 +188,9 @@ class ProcessBackend:
 
     @property
     def elects(self) -> bool:
-        """Whether the software has a controller."""
         return self._software.elects
 
     async def elected(self, group: str) -> Elected | None:
-        """Ask the controller, and the master for its begin."""
         found = await self._software.elected(self._asker, group)
         if found is None:
             return None
@@ -240,7 +250,6 @@ class ProcessBackend:
         return ManagedProcess(name, self.fabric.command(name, command), own)
 
     async def kill(self, name: str) -> None:
-        """SIGKILL, and wait."""
         await self._end(name, "kill")
 
     async def stop(self, name: str, timeout_s: float = END_S) -> bool:
@@ -258,32 +267,36 @@ class ProcessBackend:
         return False
 
     async def pause(self, name: str) -> None:
-        """SIGSTOP."""
         process = await self._running(name)
         if process is not None and await process.send(signal.SIGSTOP):
             self._paused.add(name)
 
     async def resume(self, name: str) -> None:
-        """SIGCONT."""
         self._paused.discard(name)
         await self._processes[name].send(signal.SIGCONT)
 
     async def power_cut(self, name: str, mode: str) -> None:
         """Silence the network, freeze the disk, kill, mount again (chaos.md 3.3)."""
-        machine = self._machines[name]
         async with self._power[name]:
             await self.fabric.silence(name)
-            machine.power_cut()
+            self._machines[name].power_cut()
             await self._end(name, POWER_CUT)
-            await machine.remount()
-            self._keeping.image(name, self.now_ns(), POWER_CUT)
+            await self._power_up(name)
 
     async def _lose_unflushed(self, name: str) -> None:
-        machine = self._machines[name]
         async with self._power[name]:
-            machine.power_cut()
-            await machine.remount()
-            self._keeping.image(name, self.now_ns(), POWER_CUT)
+            self._machines[name].power_cut()
+            await self._power_up(name)
+
+    async def _power_up(self, name: str) -> None:
+        """Mount a disk again, and keep it as the cut left it."""
+        await self._machines[name].remount()
+        time_ns = self.now_ns()
+        number = 1 + sum(image.node == name for image in self._images)
+        where = f"{IMAGES}/{name}-{number}"
+        self._machines[name].copy_store(self._directory.parent / where)
+        image = Image(node=name, number=number, time_ns=time_ns, cause=POWER_CUT, directory=where)
+        self._images.append(image)
 
     async def crash(self, name: str, point: CrashPoint) -> None:
         """Arm a crash point: of the disk layer, or a mark of the node.
@@ -298,7 +311,6 @@ class ProcessBackend:
         self._machines[name].crash_at(point.event, point.mark)
 
     async def twin(self, name: str) -> bool:
-        """Never called: the capability is missing."""
         raise BackendError(f"{name}: {MISSING['proc.twin']}")
 
     async def wipe(self, name: str) -> None:
@@ -306,7 +318,6 @@ class ProcessBackend:
         await self._machines[name].wipe()
 
     async def bit_flip(self, name: str) -> str:
-        """Flip one bit of the commit log."""
         return self._machines[name].bit_flip()
 
     async def _running(self, name: str) -> Launched | None:
@@ -343,11 +354,9 @@ class ProcessBackend:
         await self.fabric.set_link(source, target, state)
 
     async def reset(self, one: str, other: str) -> None:
-        """Reset all connections between two machines."""
         await self.fabric.reset(one, other)
 
     async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
-        """What the node's disk does wrong."""
         self._machines[name].set_faults(faults)
 
     async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
@@ -357,7 +366,6 @@ class ProcessBackend:
             self._machines[name].jump_clock(jump_s)
 
     async def set_cpu(self, name: str, slowness: float) -> None:
-        """Give the node a share of a processor."""
         process = self._processes.get(name)
         pid = None if process is None else process.pid()
         if pid is not None:
@@ -366,25 +374,42 @@ class ProcessBackend:
     # --- clients
 
     def start_client(self, name: str, program: Program) -> None:
-        """Run a program in this process, on the network of its machine."""
-        self._clients.start(self._nursery, name, program, self.fabric.world(name))
+        client = self._clients[name] = _Client()
+        self._nursery.start_soon(self._run_client, name, program, client)
+
+    async def _run_client(self, name: str, program: Program, client: _Client) -> None:
+        try:
+            with client.scope:
+                await program(self.fabric.world(name))
+        finally:
+            if self._clients.get(name) is client:
+                del self._clients[name]
+            client.ended.set()
 
     async def kill_client(self, name: str) -> None:
-        """End the program; its connections close."""
-        await self._clients.kill(name)
+        """End the program if it runs, and wait; its connections close."""
+        client = self._clients.get(name)
+        if client is not None:
+            client.scope.cancel()
+            await client.ended.wait()
 
     async def pause_client(self, name: str, *, resume: bool = False) -> None:
-        """Not possible here (`client.pause`)."""
         raise BackendError(str(self.lacks("client.pause")))
 
     def client_state(self, name: str) -> State:
-        return self._clients.state(name)
+        return "running" if name in self._clients else "down"
 
     # --- the end
 
     async def collect(self, directory: Path) -> Collected:
-        """Copy stores off their machines."""
-        stores = self._keeping.stores(directory)
+        stores: dict[str, str] = {}
+        trace = Trace()
+        for name, machine in self._machines.items():
+            with suppress(FileNotFoundError):
+                machine.copy_store(directory / STORES / name)
+                stores[name] = f"{STORES}/{name}"
+            machine.read_trace(trace.node(name), self._began_ns)
+        trace.nodes = {name: node for name, node in trace.nodes.items() if node.times}
         software = self._software
         facts = {"net": self.fabric.name, "software": software.name, "elects": software.elects}
-        return Collected(stores, self._keeping.images, self._keeping.trace(), facts=facts)
+        return Collected(stores, self._images, trace, facts=facts)

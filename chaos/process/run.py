@@ -3,31 +3,27 @@
 import errno
 import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
 from rocketbed.chaos.history import HistoryWriter
+from rocketbed.chaos.host.child import STOPPING
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.full import make_machine
-from rocketbed.chaos.process.machine.plain import PlainMachine
+from rocketbed.chaos.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.choice import Net, make_fabric
 from rocketbed.chaos.process.network.fabric import Fabric
-from rocketbed.chaos.process.software import OwnSoftware, Software
 from rocketbed.chaos.record import HISTORY_FILE, RunRecord
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.attendant import Attendant, Company
 from rocketbed.chaos.trial.conductor import Conductor, MakeConductor
 
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOM_MIN: Final = 16 << 20
 """Bytes that have to be free: with less, nodes' disks would fail that no step made fail."""
 LOOK_S: Final = 0.25
@@ -51,41 +47,18 @@ class ProcessHost(Protocol):
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The network between its machines."""
 
-    def backend(self, setup: "SetUp") -> ProcessBackend:
+    def backend(self, setup: SetUp) -> ProcessBackend:
         """A cluster, to be entered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetUp:
-    plan: Plan
-    fabric: Fabric
-    machines: Mapping[str, PlainMachine]
-    history: HistoryWriter
-    directory: Path
-    """For configurations and logs."""
-    began_ns: int
-    keeper: Ledger
-
-
-@dataclass(frozen=True, slots=True)
 class LocalHost:
     """This system: programs are its processes."""
-
-    software: Software = field(default_factory=OwnSoftware)
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
-        return ProcessBackend(
-            setup.fabric,
-            setup.machines,
-            setup.plan.shape.nameserver_names,
-            setup.history,
-            setup.directory,
-            setup.began_ns,
-            self.software,
-        )
+        return ProcessBackend(setup)
 
 
 def run_in_processes(
@@ -149,7 +122,7 @@ async def run(
     with ExitStack() as stack:
         keeper = stack.enter_context(Ledger.begin())
         machines = {
-            name: make_machine(directory / NODES / name, f"{plan.seed}/{name}", keeper, wanted)
+            name: Machine(directory / NODES / name, f"{plan.seed}/{name}", keeper, wanted)
             for name in shape.nodes
         }
         if guest is not None:

@@ -119,11 +119,9 @@ class OwnSoftware:
         return f"{kind}{last} (exit code {code})"
 
     def is_clean(self, code: int | None) -> bool:
-        """0."""
         return code == 0
 
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
-        """By its runtime information and its replication status."""
         return await asker.sample(address)
 
     async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:

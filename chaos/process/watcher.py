@@ -53,7 +53,6 @@ class Watcher:
         return 0
 
     def give_up(self, process: Launched) -> None:
-        """It was not started."""
         self._noted.pop(process).set()
 
     def blame(self, process: Launched, cause: str, *, first: bool = False) -> None:
@@ -70,7 +69,6 @@ class Watcher:
             await noted.wait()
 
     def ends(self, name: str) -> int:
-        """How often a program has ended."""
         return self._counts.get(name, 0)
 
     def reason(self, name: str) -> str:
@@ -83,13 +81,12 @@ class Watcher:
         if is_node:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read_log, name, process, log_begin)
-                await process.wait_ended()
+                code = await process.wait_ended()
                 nursery.cancel_scope.cancel()
             for fields in self._software.cuts(_read(process, log_begin)):
                 self._history.event(Function.NODE, name, "cut", dict(fields))
         else:
-            await process.wait_ended()
-        code = process.exit_code()
+            code = await process.wait_ended()
         cause = self._causes.pop(process, CRASH)
         struck = self._struck(name, code) if cause == CRASH else None
         if struck is not None:

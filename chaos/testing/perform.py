@@ -132,7 +132,7 @@ def in_processes(plan: Plan, directory: Path, wishes: Wishes, script: Script) ->
 
 def in_containers(plan: Plan, directory: Path, wishes: Wishes, script: Script) -> Played:
     """Containers of this machine's daemon. Raises `DockerError`."""
-    from rocketbed.chaos.docker.host import DockerHost
+    from rocketbed.chaos.docker.backend import DockerHost
 
     net = wishes.net_of("docker", is_open=script.is_open)
     with DockerHost.open() as host:
@@ -143,8 +143,8 @@ def missing_for(backend: str) -> str | None:
     """Why a backend cannot be used here at all; what takes long is prepared meanwhile."""
     if backend != "docker":
         return None
-    from rocketbed.chaos.docker.errors import DockerError
-    from rocketbed.chaos.docker.host import DockerHost
+    from rocketbed.chaos.docker.backend import DockerHost
+    from rocketbed.chaos.docker.client import DockerError
 
     try:
         with DockerHost.open():

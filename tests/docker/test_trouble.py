@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.docker import image as images
-from rocketbed.chaos.docker.client import LABEL, Daemon
+from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError
 from rocketbed.chaos.docker.daemon import PrivateDaemon
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.ports import HOST, free_port
 from rocketbed.chaos.process.disk.volume import Volume

@@ -12,15 +12,9 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.process.disk import faults as diskfaults
-from rocketbed.chaos.process.disk.faults import (
-    DiskFaultError,
-    DiskFaults,
-    DiskRule,
-    WrittenEnd,
-    build_shim,
-    join_environments,
-    read_flush_trace,
-)
+from rocketbed.chaos.process.disk.faults import DiskFaults, build_shim, join_environments
+from rocketbed.chaos.process.disk.format import DiskFaultError, DiskRule, read_flush_trace
+from tests.support.shim import WrittenEnd, events, fired, written_ends
 
 pytestmark = pytest.mark.slow  # needs a C compiler
 
@@ -72,11 +66,9 @@ Start = Callable[..., Child]
 
 
 @pytest.fixture
-def faults(tmp_path: Path) -> Iterator[DiskFaults]:
+def faults(tmp_path: Path) -> DiskFaults:
     (tmp_path / "data").mkdir()
-    faults = DiskFaults(tmp_path / "faults", root=tmp_path / "data")
-    yield faults
-    faults.close()
+    return DiskFaults(tmp_path / "faults", root=tmp_path / "data")
 
 
 @pytest.fixture
@@ -133,10 +125,10 @@ def test_what_is_written_and_not_synced_is_known_after_sigkill(
     for _ in range(3):
         child.step()
     child.close()
-    ends = faults.written_ends()[str(faults.root / "log")]
+    ends = written_ends(faults)[str(faults.root / "log")]
     assert (ends.written, ends.synced) == (200, 100)
     assert ends.synced_ns == faults.flush_trace()[0].time_ns
-    assert faults.events() == 3
+    assert events(faults) == 3
 
 
 def test_zeros_over_the_end_and_truncation_lower_it(faults: DiskFaults, start: Start) -> None:
@@ -150,7 +142,7 @@ def test_zeros_over_the_end_and_truncation_lower_it(faults: DiskFaults, start: S
     seen = []
     for _ in range(5):
         child.step()
-        seen.append(faults.written_ends()[str(faults.root / "log")].written)
+        seen.append(written_ends(faults)[str(faults.root / "log")].written)
     assert seen == [0, 1000, 500, 601, 80]
 
 
@@ -160,8 +152,8 @@ def test_an_error_as_often_as_asked(faults: DiskFaults, start: Start) -> None:
     answers = [child.step() for _ in range(4)]
     assert answers == ["pwrite 4096", "fdatasync None", "fdatasync 5", "fdatasync None"]
     assert [one.kind for one in faults.flush_trace()] == ["file", "failed", "file"]
-    (fired,) = faults.fired()
-    assert (fired.rule, fired.operation, fired.path) == (1, "sync", str(faults.root / "log"))
+    (met,) = fired(faults)
+    assert (met.rule, met.operation, met.path) == (1, "sync", str(faults.root / "log"))
 
 
 def test_a_rule_for_another_file_does_nothing(faults: DiskFaults, start: Start) -> None:
@@ -175,7 +167,7 @@ def test_rules_change_while_the_process_runs(faults: DiskFaults, start: Start) -
     assert child.step() == "fdatasync None"
     faults.set_rules([DiskRule(operation="sync", error=errno.EROFS)])
     assert child.step() == f"fdatasync {errno.EROFS}"
-    faults.clear()
+    faults.set_rules([])
     assert child.step() == "fdatasync None"
 
 
@@ -193,7 +185,7 @@ def test_a_lost_sync_says_yes_and_is_traced_as_lost(faults: DiskFaults, start: S
     child = start(WRITE, SYNC)
     assert [child.step(), child.step()] == ["pwrite 4096", "fdatasync None"]
     assert [one.kind for one in faults.flush_trace()] == ["lost"]
-    assert faults.written_ends()[str(faults.root / "log")] == WrittenEnd(4096, 0, 0)
+    assert written_ends(faults)[str(faults.root / "log")] == WrittenEnd(4096, 0, 0)
 
 
 def test_a_delay(faults: DiskFaults, start: Start) -> None:
@@ -208,10 +200,10 @@ def test_a_hang_lasts_until_the_rules_change(faults: DiskFaults, start: Start) -
     faults.set_rules([DiskRule(operation="sync", effect="hang")])
     child = start(SYNC)
     child.begin_step()
-    while not faults.fired():
+    while not fired(faults):
         assert child.process.poll() is None
     assert faults.flush_trace() == []
-    faults.clear()
+    faults.set_rules([])
     assert child.answer() == "fdatasync None"
 
 
@@ -246,7 +238,7 @@ def test_a_crash_point_dies_before_the_event(
     assert answers[-1] == ""
     assert child.process.wait(10) == -signal.SIGKILL
     assert (faults.root / "log").read_bytes() == left
-    assert faults.events() == number
+    assert events(faults) == number
 
 
 def test_names_and_directories_are_events_too(faults: DiskFaults, start: Start) -> None:
@@ -264,11 +256,11 @@ def test_names_and_directories_are_events_too(faults: DiskFaults, start: Start) 
         ("directory", "data"),
         ("file", "moved"),
     ]
-    assert faults.written_ends()[str(faults.root / "moved")].synced == 4096
+    assert written_ends(faults)[str(faults.root / "moved")].synced == 4096
     child.step()
-    assert str(faults.root / "moved") not in faults.written_ends()
+    assert str(faults.root / "moved") not in written_ends(faults)
     child.step()
-    assert faults.events() == 6
+    assert events(faults) == 6
 
 
 def test_a_replaced_file_begins_anew(faults: DiskFaults, start: Start) -> None:
@@ -281,7 +273,7 @@ def test_a_replaced_file_begins_anew(faults: DiskFaults, start: Start) -> None:
     child = start(*rounds)
     for _ in rounds:
         child.step()
-    ends = faults.written_ends()
+    ends = written_ends(faults)
     assert list(ends) == [str(faults.root / "config")]
     assert ends[str(faults.root / "config")].written == 3
 
@@ -291,7 +283,7 @@ def test_files_elsewhere_are_nobodys_business(faults: DiskFaults, start: Start) 
     outside = faults.root.parent / "outside"
     child = start(f"'pwrite', os.open({str(outside)!r}, os.O_RDWR | os.O_CREAT), b'x', 0")
     assert child.step() == "pwrite 1"
-    assert faults.written_ends() == {}
+    assert written_ends(faults) == {}
 
 
 def test_a_second_start_goes_on_with_the_trace(faults: DiskFaults, start: Start) -> None:
@@ -299,7 +291,7 @@ def test_a_second_start_goes_on_with_the_trace(faults: DiskFaults, start: Start)
     first = start(SYNC)
     first.step()
     assert [one.pid for one in faults.flush_trace()] == [first.process.pid]
-    assert faults.written_ends()[str(faults.root / "log")].written == 0
+    assert written_ends(faults)[str(faults.root / "log")].written == 0
 
 
 def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:

@@ -10,19 +10,18 @@ from rocketbed.chaos.cluster.doctor import probes as doctor_probes
 from rocketbed.chaos.cluster.doctor import report as doctor
 from rocketbed.chaos.cluster.doctor.report import (
     PROBES,
-    Probe,
+    Capability,
     doctor_rows,
     render_json,
     render_table,
 )
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.capability import Capability, ProbeResult, broken, works
 
 
 @pytest.mark.slow
 def test_everything_works_here_in_about_a_second_each() -> None:
     others = ("net.", "docker")  # with tests of their own
-    names = [probe.name for probe in PROBES if not probe.name.startswith(others)]
+    names = [name for name in PROBES if not name.startswith(others)]
     rows = doctor_rows(names)
     print(render_table(rows))
     assert [row.name for row in rows] == names
@@ -31,18 +30,21 @@ def test_everything_works_here_in_about_a_second_each() -> None:
 
 
 def three_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_run: Ledger) -> ProbeResult:
+    def fails(_run: Ledger) -> str:
         raise OSError("the device\nis on fire")
 
-    def missing(_run: Ledger) -> ProbeResult:
+    def fails_badly(_run: Ledger) -> str:
+        raise doctor_probes.Broken("badly")
+
+    def missing(_run: Ledger) -> str:
         raise doctor_probes.Missing("needs root")
 
-    probes = (
-        Probe("a.good", lambda _run: works("well")),
-        Probe("a.bad", lambda _run: broken("badly")),
-        Probe("a.crash", fails),
-        Probe("a.missing", missing),
-    )
+    probes = {
+        "a.good": lambda _run: "well",
+        "a.bad": fails_badly,
+        "a.crash": fails,
+        "a.missing": missing,
+    }
     monkeypatch.setattr(doctor, "PROBES", probes)
 
 
@@ -95,4 +97,4 @@ def test_without_root_nothing_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_pausing_needs_nothing(tmp_path: Path) -> None:
     with Ledger.begin(tmp_path, guard=False) as run:
-        assert doctor_probes.probe_pause(run).state == "works"
+        assert doctor_probes.probe_pause(run) == "SIGSTOP and SIGCONT"

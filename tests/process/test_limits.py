@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.host.janitor.cleaners import members
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.process.machine.limits import (
@@ -67,7 +68,7 @@ def answers(process: subprocess.Popen[bytes], seconds: float) -> bool:
 def test_a_frozen_process_stands_still_until_the_thaw(run: Ledger) -> None:
     with child(COUNTER) as process, Freezer("b1", run=run) as freezer:
         freezer.add(process.pid)
-        assert freezer.pids() == [process.pid]
+        assert members(freezer.path) == [process.pid]
         freezer.freeze()
         ask(process)
         os.kill(process.pid, signal.SIGCONT)

@@ -97,7 +97,7 @@ def test_a_clusters_rows_are_those_of_its_files(start: Start) -> None:
     assert len(plan.splits()) >= 4
     columns = [name for name in RECORDS if name != "segment"]
     wire = table(plan, columns)
-    path = f"broker-a/0={cluster.store_directory('master')}"
+    path = f"broker-a/0={cluster.member_directory('master')}/store"
     assert wire == table(Plan.of(Options.parse({"path": path, "topics": "T"})), columns)
     assert len(wire) == 300
     middle = wire[150]["physical_offset"]
@@ -131,9 +131,8 @@ def test_exactly_once_over_failed_attempts(start: Start) -> None:
     cluster = start(slaves=1)
     options = sink(cluster, delivery="exactly-once", jobId="job")
     wire = reading(cluster, onlyCommitted="true")
-    files = Options.parse(
-        {"path": f"broker-a={cluster.store_directory('master')}", "topics": "T", "mode": "FAILFAST"}
-    )
+    path = f"broker-a={cluster.member_directory('master')}/store"
+    files = Options.parse({"path": path, "topics": "T", "mode": "FAILFAST"})
     send(options, 0, 60)  # its task failed later: the driver never heard of these
     tasks = [send(options, 0, 60), send(options, 60, 100)]
     assert numbers(wire) == []
@@ -318,7 +317,7 @@ def test_retention_under_a_stream_of_queues(start: Start, stream: Stream) -> Non
     begin = log.initial()
     middle = end(log, begin, rows_max=100)
     trio.run(cluster.stop, "master")
-    store = cluster.store_directory("master")
+    store = cluster.member_directory("master") / "store"
     for path in sorted((store / "commitlog").iterdir())[:2]:
         path.unlink()
     trio.run(cluster.start, "master")
@@ -339,7 +338,8 @@ def test_a_stream_over_a_failover(start: Start, stream: Stream) -> None:
     cluster = start(slaves=2)
     send(sink(cluster), 0, 40)
     queues = stream(cluster, retryTimeoutMs=20_000)
-    path = ",".join(f"broker-a/{name}={cluster.store_directory(name)}" for name in cluster.nodes)
+    stores = {name: cluster.member_directory(name) / "store" for name in cluster.nodes}
+    path = ",".join(f"broker-a/{name}={store}" for name, store in stores.items())
     options = Options.parse({"path": path, "topics": "T"})
     files = PhysicalLog(options, StreamOptions.of(options))
     first = queues.initial()

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.disk.faults import DiskFaults, DiskRule, join_environments
+from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.process.disk.format import DiskRule
 from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
@@ -21,6 +22,7 @@ from rocketbed.wire.message import decode_messages
 from rocketbed.world.real import real_world
 from tests.support.broker import pull_fields, send_fields
 from tests.support.ports import free_port
+from tests.support.shim import written_ends
 
 pytestmark = pytest.mark.slow
 
@@ -74,15 +76,14 @@ class Machine:
 
     def log_end(self, *, synced: bool) -> int:
         """Where the log's first segment ends, written or synced, by the trace."""
-        (path,) = (one for one in self.faults.written_ends() if "/commitlog/" in one)
-        ends = self.faults.written_ends()[path]
+        (path,) = (one for one in written_ends(self.faults) if "/commitlog/" in one)
+        ends = written_ends(self.faults)[path]
         return ends.synced if synced else ends.written
 
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-        self.faults.close()
         self.volume.destroy()
 
 
@@ -137,7 +138,7 @@ async def test_a_lying_disk_loses_what_it_promised(machine: Machine) -> None:
     assert machine.log_end(synced=True) == durable < machine.log_end(synced=False)
     assert "lost" in {one.kind for one in machine.faults.flush_trace()}
     machine.cut()
-    machine.faults.clear()
+    machine.faults.set_rules([])
     machine.start()
     assert await bodies(machine) == TEN
 
@@ -158,6 +159,6 @@ async def test_a_node_whose_sync_failed_ends_and_keeps_what_was_acknowledged(
     with trio.fail_after(DEADLINE_S):
         assert await trio.to_thread.run_sync(machine.process.wait, DEADLINE_S) != 0
     assert [one.kind for one in machine.faults.flush_trace()].count("failed") == 1
-    machine.faults.clear()
+    machine.faults.set_rules([])
     machine.start()
     assert (await bodies(machine))[:10] == TEN

@@ -38,7 +38,7 @@ async def wait_equal(cluster: LocalCluster) -> int:
 
 
 def log_of(cluster: LocalCluster, name: str, end: int) -> bytes:
-    files = sorted((cluster.store_directory(name) / "commitlog").iterdir())
+    files = sorted((cluster.member_directory(name) / "store" / "commitlog").iterdir())
     return b"".join(path.read_bytes() for path in files)[:end]
 
 
@@ -61,11 +61,9 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
             end = await wait_equal(cluster)
             logs = {name: log_of(cluster, name, end) for name in cluster.nodes}
             assert logs["master"] == logs["slave-1"] == logs["slave-2"]
-            assert [
-                path.name
-                for path in (cluster.store_directory("master") / "rocketbed.cut").iterdir()
-            ] == [f"{common:020d}"]
-            assert "replication.cut" in cluster.log_path("master").read_text()
+            cut = cluster.member_directory("master") / "store" / "rocketbed.cut"
+            assert [path.name for path in cut.iterdir()] == [f"{common:020d}"]
+            assert "replication.cut" in (cluster.member_directory("master") / "log").read_text()
             roles = {
                 row.member.name: (row.role, row.member.broker_id) for row in await cluster.status()
             }
@@ -76,7 +74,7 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
                 "slave-2": ("master", 0),
             }
     for name in cluster.nodes:
-        with closing(open_directory(str(cluster.store_directory(name)))) as opened:
+        with closing(open_directory(str(cluster.member_directory(name) / "store"))) as opened:
             report = check_store(opened)
         assert report.verdict == "good", (name, report.findings)
 

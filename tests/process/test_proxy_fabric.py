@@ -40,7 +40,7 @@ async def test_machines_are_told_apart_by_the_address_they_dial_from() -> None:
     async with proxied() as fabric, connected(fabric, "producer-1", "b1") as (client, server):
         network = real_world("looker").network
         assert network.peer_address(client) == fabric.address("b1")
-        assert network.peer_address(server)[0] == fabric._public("producer-1")
+        assert network.peer_address(server)[0] == fabric._addresses["producer-1"]
         await round_trip(client, server)
 
 

@@ -31,7 +31,7 @@ def test_writing_and_reading_a_live_cluster(spark: SparkSession, tmp_path: Path)
 
         write(0, 200)
         wire = read(spark, {**live, "topics": "T", "onlyCommitted": "true"}).collect()
-        path = f"broker-a/0={cluster.store_directory('master')}"
+        path = f"broker-a/0={cluster.member_directory('master')}/store"
         files = read(spark, {"path": path, "topics": "T"}).collect()
         assert sorted(wire) == sorted(files)
         assert Counter(int(row.body) for row in wire) == Counter(range(200))

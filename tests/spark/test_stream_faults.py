@@ -94,7 +94,8 @@ def test_a_broker_group_read_from_its_files(spark: SparkSession, tmp_path: Path)
     """A slave is killed, falls behind and comes back; rows wait for it and come once."""
     with cluster_in(tmp_path / "c", slaves=1) as cluster:
         send(cluster, 0, 50)
-        path = ",".join(f"a/{name}={cluster.store_directory(name)}" for name in cluster.nodes)
+        stores = {name: cluster.member_directory(name) / "store" for name in cluster.nodes}
+        path = ",".join(f"a/{name}={store}" for name, store in stores.items())
         query = start(spark, tmp_path, {"path": path, "topics": "T"})
         try:
             trio.run(has_rows, query, 50)

@@ -1,16 +1,18 @@
 """Connections between machines of a fabric; a master and its slave, seen from a producer."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import trio
 
 from rocketbed import Message, Producer, Sent
 from rocketbed.chaos.history import HistoryWriter
-from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.plain import PlainMachine
+from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.chaos.process.backend import ProcessBackend, SetUp
+from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.trial.api import LinkState, Sample
 from rocketbed.world.api import Listener, Stream
 
@@ -96,14 +98,34 @@ async def check_replication(fabric: Fabric, directory: Path) -> None:
         assert master.written == slave.written > 0
 
 
+@contextmanager
+def set_up(fabric: Fabric, machines: Mapping[str, Machine], directory: Path) -> Iterator[SetUp]:
+    """What a backend of these machines and one nameserver needs."""
+    directory.mkdir(exist_ok=True)
+    plan = Plan(name="test", seed=1, shape=Shape(nameservers=1))
+    with (
+        HistoryWriter(directory / "history", lambda: 0) as history,
+        Ledger.begin(directory / "runs", guard=False) as keeper,
+    ):
+        yield SetUp(
+            plan=plan,
+            fabric=fabric,
+            machines=machines,
+            history=history,
+            directory=directory,
+            began_ns=0,
+            keeper=keeper,
+        )
+
+
 @asynccontextmanager
 async def replicating(fabric: Fabric, directory: Path) -> AsyncIterator[ProcessBackend]:
     """The cluster, once the slave follows."""
-    machines = {name: PlainMachine(directory / name, name) for name in NODES}
+    machines = {name: Machine(directory / name, name) for name in NODES}
     for name in NODES:
         (directory / name).mkdir()
-    with HistoryWriter(directory / "history", lambda: 0) as history:
-        async with ProcessBackend(fabric, machines, ["ns1"], history, directory, 0) as backend:
+    with set_up(fabric, machines, directory) as setup:
+        async with ProcessBackend(setup) as backend:
             await backend.start("ns1", {})
             for number, name in enumerate(NODES):
                 await backend.start(name, _settings(number))

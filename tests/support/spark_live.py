@@ -40,6 +40,6 @@ def read(spark: SparkSession, options: Mapping[str, str], schema: str | None = N
 def replicas(cluster: LocalCluster) -> str:
     """The option `path` with all replicas."""
     return ",".join(
-        f"broker-a/{number}={cluster.store_directory(name)}"
+        f"broker-a/{number}={cluster.member_directory(name)}/store"
         for number, name in enumerate(cluster.nodes)
     )

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.cluster.claim import claimed
 from rocketbed.chaos.cluster.plan import FILE, ClusterError
+from rocketbed.chaos.cluster.upkeep import claimed
 from rocketbed.cli.main import main
 
 HOLD = """
 import sys
 from pathlib import Path
-from rocketbed.chaos.cluster.claim import claimed
+from rocketbed.chaos.cluster.upkeep import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

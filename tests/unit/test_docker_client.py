@@ -11,8 +11,7 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError
 
 NOBODY = 65_534
 

@@ -19,9 +19,8 @@ from rocketbed.chaos.cluster.plan import (
     make_plan,
     read_plan,
 )
-from rocketbed.chaos.docker.client import LABEL, Daemon
+from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError
 from rocketbed.chaos.docker.container import Container, Spec
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.network import has_network, make_network
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.cli.main import main

@@ -6,17 +6,15 @@ import subprocess
 import tarfile
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import docker.errors
 import pytest
 
 from rocketbed.chaos.docker.backend import OURS, Owner, give
-from rocketbed.chaos.docker.client import Daemon
+from rocketbed.chaos.docker.client import Daemon, DockerError
 from rocketbed.chaos.docker.container import posix_code
-from rocketbed.chaos.docker.errors import DockerError
-from rocketbed.chaos.docker.image_content import pulled_image
+from rocketbed.chaos.docker.image import pulled_image
 from rocketbed.chaos.foreign import contained, target
 from rocketbed.chaos.foreign import image as foreign
 from rocketbed.chaos.foreign.contained import ContainedRocketMQ, ready_target
@@ -32,6 +30,7 @@ from rocketbed.chaos.foreign.image import (
 from rocketbed.chaos.foreign.installation import NEEDED, OPEN, Installation, InstallationError
 from rocketbed.chaos.process.network.fabric import PlainFabric
 from rocketbed.chaos.scenario.errors import ScenarioError
+from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.cli.main import main
 from tests.support.docker_api import refused
 
@@ -142,7 +141,7 @@ class Hub:
 
 
 def daemon_with(hub: Hub) -> Daemon:
-    return cast(Daemon, SimpleNamespace(api=hub, address="unix:///here"))
+    return Daemon(cast(Any, hub), "unix:///here")
 
 
 def test_an_image_is_pulled_when_it_is_not_there() -> None:
@@ -274,7 +273,8 @@ def test_the_command_line_refuses_before_the_run(
 
 def test_a_container_is_not_tied_to_the_harness(tmp_path: Path) -> None:
     jars, _ = read_layout("x", THEIRS)
-    software = ContainedRocketMQ(jars, "classic", PlainFabric(["b1"], ["ns1"]), ["ns1"])
+    plan = Plan(name="x", seed=1)
+    software = ContainedRocketMQ(jars, "classic", PlainFabric(["b1"], ["ns1"]), plan)
     command = software.nameserver_command("ns1", tmp_path, {"listenPort": "9876"})
     assert command[0] == "/opt/java/openjdk/bin/java"
     assert software.lacks("clock.jump") is None

@@ -14,6 +14,7 @@ from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker, size_at_most
 from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.wire.bodies import HaClientRuntimeInfo, HaRuntimeInfo
 from rocketbed.wire.command import Command, answer, request
@@ -58,10 +59,9 @@ class Told:
 
 
 def software(mode: Mode = "classic", nameservers: int = 1) -> RocketMQSoftware:
-    names = [f"ns{number + 1}" for number in range(nameservers)]
-    return RocketMQSoftware(
-        INSTALLATION, mode, cast(Fabric, Switched()), names, ["load-1"], queues=8
-    )
+    producers = Producers(prefix="load", topics=1, queues=8)
+    plan = Plan(name="x", seed=1, shape=Shape(nameservers=nameservers), producers=producers)
+    return RocketMQSoftware(INSTALLATION, mode, cast(Fabric, Switched()), plan)
 
 
 def lines(store: Path, **more: str) -> dict[str, str]:

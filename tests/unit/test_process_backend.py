@@ -9,13 +9,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend
-from rocketbed.chaos.process.machine.plain import PlainMachine
+from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.fabric import PlainFabric
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.world.api import World
+from tests.support.fabric import set_up
 
 
 class Program:
@@ -54,15 +54,9 @@ class Program:
 
     async def wait_ended(self) -> int | None:
         await self.ended.wait()
-        return self.exit_code()
-
-    def exit_code(self) -> int | None:
         if signal.SIGKILL in self.got:
             return -signal.SIGKILL
         return 0 if signal.SIGTERM in self.got else 3
-
-    def log_tail(self) -> str:
-        return ""
 
 
 class Backend(ProcessBackend):
@@ -102,10 +96,10 @@ class Fabric(PlainFabric):
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:
-    machines = {name: PlainMachine(tmp_path / name, name) for name in ("b1", "b2")}
-    fabric = Fabric(["b1", "b2"], ["n1"])
-    with HistoryWriter(tmp_path / "history", lambda: 0) as history:
-        made = Backend(fabric, machines, ["n1"], history, tmp_path / "nodes", 0)
+    machines = {name: Machine(tmp_path / name, name) for name in ("b1", "b2")}
+    fabric = Fabric(["b1", "b2"], ["ns1"])
+    with set_up(fabric, machines, tmp_path / "nodes") as setup:
+        made = Backend(setup)
         made.programs = {}
         made.may_start = trio.Event()
         made.may_start.set()
@@ -170,7 +164,7 @@ async def test_who_ends_by_itself_has_a_reason_and_who_is_killed_has_none(
         assert (backend.state("b1"), backend.end_reason("b1")) == ("running", "")
 
 
-class Cut(PlainMachine):
+class Cut(Machine):
     """One whose power can be cut, without any effect."""
 
     def power_cut(self) -> None:
@@ -179,10 +173,9 @@ class Cut(PlainMachine):
 
 async def test_a_power_cut_while_a_machine_comes_back_is_behind_its_start(tmp_path: Path) -> None:
     """In front of it, the node would start on a network that stays silent."""
-    fabric = Fabric(["b1"], [])
-    with HistoryWriter(tmp_path / "history", lambda: 0) as history:
-        machines = {"b1": Cut(tmp_path / "b1", "b1")}
-        backend = Backend(fabric, machines, [], history, tmp_path / "nodes", 0)
+    fabric = Fabric(["b1"], ["ns1"])
+    with set_up(fabric, {"b1": Cut(tmp_path / "b1", "b1")}, tmp_path / "nodes") as setup:
+        backend = Backend(setup)
         fabric.may_restore = trio.Event()
         backend.programs, backend.may_start = {}, fabric.may_restore
         (tmp_path / "b1/store").mkdir(parents=True)
@@ -202,9 +195,9 @@ async def test_one_that_cannot_be_ended_keeps_nobody_else(backend: Backend) -> N
 
     async def use() -> None:
         async with backend:
-            for name in ("n1", "b1", "b2"):
+            for name in ("ns1", "b1", "b2"):
                 await backend.start(name, {})
-            backend.programs["n1"].refuses = True
+            backend.programs["ns1"].refuses = True
 
     with pytest.raises(BackendError, match="is gone"):
         await use()

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from rocketbed.chaos.process.network.switch.packets import ACK, SYN, make_segment
+from rocketbed.chaos.process.network.switch.resets import ACK, make_segment
 from rocketbed.chaos.process.network.switch.rules import (
     BACKLOG_S,
     PLAIN,
@@ -12,7 +12,6 @@ from rocketbed.chaos.process.network.switch.rules import (
     WAITING_MAX,
     Path,
     Rule,
-    is_syn,
 )
 
 KEY = bytes((10, 98, 0, 1, 10, 98, 0, 2, 0x12, 0x34, 0x2A, 0x9F))
@@ -47,7 +46,7 @@ def test_delay_and_jitter_stay_between_their_bounds_and_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "expected"),
-    [(Rule(loss=0.2), 0.8), (Rule(duplicate=0.3), 1.3), (Rule(burst=0.05, burst_end=0.2), 0.8)],
+    [(Rule(loss=0.2), 0.8), (Rule(duplicate=0.3), 1.3)],
 )
 def test_shares_are_held(rule: Rule, expected: float) -> None:
     one = path(rule)
@@ -57,13 +56,6 @@ def test_shares_are_held(rule: Rule, expected: float) -> None:
             one.arrived()
             count += 1
     assert abs(count / 20_000 - expected) < 0.02
-
-
-def test_bursts_are_as_long_as_asked_for() -> None:
-    one = path(Rule(burst=0.02, burst_end=0.1))
-    lost = [not one.times(DATA, 0.0) for _ in range(WAITING_MAX)]
-    bursts = sum(now and not before for before, now in zip([False, *lost], lost, strict=False))
-    assert 8 < sum(lost) / bursts < 12
 
 
 def test_some_packets_are_overtaken() -> None:
@@ -91,14 +83,6 @@ def test_a_cut_ends_with_the_newest_packet_of_each_connection() -> None:
     assert one.set(Rule(cut=True)) == one.set(PLAIN) == []
 
 
-def test_only_wishes_for_connections_are_dropped() -> None:
-    one = path(Rule(drop_syn=True))
-    assert one.times(make_segment(KEY, 1, SYN), 0.0) == ()
-    assert one.times(make_segment(KEY, 1, SYN | ACK), 0.0) == (0.0,)
-    assert one.times(DATA, 0.0) == (0.0,)
-    assert not is_syn(DATA[:9] + b"\x11" + make_segment(KEY, 1, SYN)[10:])  # UDP
-
-
 def test_packets_under_way_are_limited() -> None:
     one = path(Rule(delay_s=60.0))
     for _ in range(WAITING_MAX):
@@ -112,10 +96,3 @@ def test_the_same_seed_decides_the_same() -> None:
     rule = Rule(loss=0.1, jitter_s=0.01, duplicate=0.1, reorder=0.1)
     assert deliveries(path(rule), 500) == deliveries(path(rule), 500)
     assert deliveries(path(rule), 500) != deliveries(path(rule, "other"), 500)
-
-
-def test_rules_go_to_json_and_back() -> None:
-    rule = Rule(cut=True, rate=10, burst=0.1)
-    assert Rule.from_json(rule.as_json()) == rule
-    with pytest.raises(ValueError, match="colour"):
-        Rule.from_json({"colour": 1})

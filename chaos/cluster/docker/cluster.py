@@ -7,27 +7,28 @@ this one too. Containers and network are named after the directory, and gone whe
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.docker.member import ContainerMember
 from rocketbed.chaos.cluster.plan import (
+    CONFIG,
     FILE,
     NAMESERVER,
     ClusterError,
     ClusterMember,
     ClusterPlan,
+    change_settings,
+    make_plan,
     node_names,
 )
-from rocketbed.chaos.cluster.settings import CONFIG
 from rocketbed.chaos.docker.backend import PYTHON
-from rocketbed.chaos.docker.client import Daemon, asking
+from rocketbed.chaos.docker.client import Daemon, DockerError, asking
 from rocketbed.chaos.docker.container import remove
-from rocketbed.chaos.docker.errors import DockerError
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.docker.network import (
     Network,
@@ -62,15 +63,14 @@ class DockerCluster(LocalCluster):
         directory: Path,
         *,
         slaves: int = 2,
-        sync: bool = True,
-        flush: Literal["sync", "async"] = "async",
         port: int = 0,
-        settings: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> "DockerCluster":
         """A new cluster in a directory that has none; nothing runs yet. Builds the image first.
 
-        `port` of this system will lead to the nameserver (0: none). Raises `ClusterError`,
-        `DockerError`; then, and when it is interrupted, nothing of it is there.
+        `port` of this system will lead to the nameserver (0: none); the options are `make_plan`'s.
+        Raises `ClusterError`, `DockerError`; then, and when it is interrupted, nothing of it is
+        there.
         """
         directory = directory.resolve()
         if (directory / FILE).exists():
@@ -83,7 +83,10 @@ class DockerCluster(LocalCluster):
             ready_image(daemon)
             try:
                 network = make_network(daemon, name, name)
-                plan = cls._plan(names, network, daemon.address, sync, flush, port, settings)
+                ports = [NAMESERVER_PORT, *(NODE_PORT for _ in names)]
+                places = list(zip(network.hosts, ports, strict=False))
+                plan = make_plan(slaves=slaves, places=places, **options)
+                plan = replace(plan, subnet=network.subnet, daemon=daemon.address, published=port)
                 cluster = cls(directory, plan)
                 cluster._write()
             except BaseException:
@@ -92,33 +95,6 @@ class DockerCluster(LocalCluster):
                 _unwrite(directory, names)
                 raise
         return cluster
-
-    @staticmethod
-    def _plan(
-        names: Sequence[str],
-        network: Network,
-        daemon: str,
-        sync: bool,
-        flush: Literal["sync", "async"],
-        port: int,
-        settings: Mapping[str, str] | None,
-    ) -> ClusterPlan:
-        hosts, slaves = network.hosts, len(names) - 1
-        members = [ClusterMember(name=NAMESERVER, port=NAMESERVER_PORT, host=hosts[0])]
-        members += [
-            ClusterMember(name=name, port=NODE_PORT, broker_id=number, host=hosts[1 + number])
-            for number, name in enumerate(names)
-        ]
-        return ClusterPlan(
-            members=tuple(members),
-            sync=sync and slaves > 0,
-            in_sync_replicas=min(2, slaves + 1),
-            flush=flush,
-            settings=dict(settings or {}),
-            subnet=network.subnet,
-            daemon=daemon,
-            published=port,
-        )
 
     def prepare(self) -> None:
         """Let there be the image and the network. Blocks. Raises `DockerError`.
@@ -146,7 +122,7 @@ class DockerCluster(LocalCluster):
             for member in members[1:]:
                 own = self.member_directory(member.name)
                 wanted = self.plan.node_settings(member, own)
-                self._settings(member.name).change({key: wanted[key] for key in addresses})
+                change_settings(own, {key: wanted[key] for key in addresses})
             self.plan.save(self.directory)
         except OSError as exc:
             raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc

@@ -11,15 +11,15 @@ import trio
 
 from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.docker.backend import MEMORY, USER, give
-from rocketbed.chaos.docker.client import Daemon, asking, call
-from rocketbed.chaos.docker.container import SHELL, Spec, create, posix_code, remove
-from rocketbed.chaos.docker.errors import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError, asking, call
+from rocketbed.chaos.docker.container import SHELL, Spec, posix_code, remove, start
 from rocketbed.chaos.docker.image import ready_image
-from rocketbed.chaos.host.member import ProcessError, tail_of
+from rocketbed.chaos.host.janitor.processes import opened
+from rocketbed.chaos.host.member import ManagedProcess, ProcessError
 
 
-class ContainerMember:
-    """A member's container, made anew at each start; `chaos.host.member.MemberProcess`."""
+class ContainerMember(ManagedProcess):
+    """A member's container."""
 
     def __init__(
         self,
@@ -30,24 +30,18 @@ class ContainerMember:
         directory: Path,
         ports: Mapping[int, tuple[str, int]],
     ) -> None:
-        self.directory = directory
+        super().__init__(member.name, command, directory)
         self._daemon = daemon
         self._cluster = cluster
-        self._member = member
-        self._command = command
+        self._host = member.host
         self._ports = ports
         self._full = f"{cluster}-{member.name}"
 
-    @property
-    def log_path(self) -> Path:
-        return self.directory / "log"
-
     def start(self) -> int:
         """Make and start the container; the pid of its init. Raises `ProcessError`."""
-        name = self._member.name
         state = self._state()
         if state is not None and state["Running"]:
-            raise ProcessError(f"{name} is already running as process {state['Pid']}")
+            raise ProcessError(f"{self.name} is already running as process {state['Pid']}")
         self.directory.mkdir(parents=True, exist_ok=True)
         self.log_path.touch()
         user = f"{os.geteuid()}:{os.getegid()}"
@@ -56,25 +50,20 @@ class ContainerMember:
             user = f"{USER}:{USER}"
         spec = Spec(
             image=ready_image(self._daemon),
-            command=self._command,
+            command=self.command,
             network=self._cluster,
             directory=self.directory,
             user=user,
             memory=MEMORY,
-            address=self._member.host,
+            address=self._host,
             ports=self._ports,
         )
-        with asking(f"{name} does not start"):
+        with asking(f"{self.name} does not start"):
             if state is not None:
                 remove(self._daemon, self._full)
-            create(self._daemon, self._cluster, self._full, spec, [*SHELL, *self._command])
-            try:
-                self._daemon.api.start(self._full)
-            except BaseException:
-                with suppress(Exception):  # the first error counts
-                    remove(self._daemon, self._full)
-                raise
-        return self.pid() or 0
+            command = [*SHELL, *self.command]
+            _, pid = start(self._daemon, self._cluster, self._full, spec, command)
+        return pid
 
     def pid(self) -> int | None:
         """Host pid of the container's init process."""
@@ -97,7 +86,7 @@ class ContainerMember:
         if state is None or not state["Running"]:
             return False
         try:
-            with asking(f"{self._member.name}: {number.name}"):
+            with asking(f"{self.name}: {number.name}"):
                 self._send(number, is_paused=bool(state["Paused"]))
         except DockerError:
             if self.pid() is not None:
@@ -109,31 +98,23 @@ class ContainerMember:
         """Wait for the container's end; the program's exit code, None when it never ran."""
         pid = self.pid()
         if pid is not None:
-            with suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(pid)
-                try:
-                    await trio.lowlevel.wait_readable(descriptor)
-                finally:
-                    os.close(descriptor)
+            with suppress(ProcessLookupError), opened(pid) as descriptor:
+                await trio.lowlevel.wait_readable(descriptor)
         if self._state() is None:
             return None
         api, full = self._daemon.api, self._full
         try:
-            answer = await call(lambda: api.wait(full), f"the end of {self._member.name}")
+            answer = await call(lambda: api.wait(full), f"the end of {self.name}")
         except DockerError:
             if self._state() is None:
                 return None  # somebody removed it meanwhile
             raise
-        status = int(answer["StatusCode"])
-        return posix_code(status)
-
-    def log_tail(self) -> str:
-        return tail_of(self.log_path)
+        return posix_code(int(answer["StatusCode"]))
 
     def _state(self) -> dict[str, Any] | None:
         import docker.errors
 
-        with asking(f"{self._member.name} cannot be inspected"):
+        with asking(f"{self.name} cannot be inspected"):
             try:
                 state: dict[str, Any] = self._daemon.api.inspect_container(self._full)["State"]
             except docker.errors.NotFound:

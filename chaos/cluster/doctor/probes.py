@@ -1,26 +1,31 @@
 """The self-tests behind `doctor`: each makes its fault once and looks whether it happened.
 
-`Missing` is for what is not there (no root, no tool, no device); whatever else goes wrong means
-that the thing is there and broken. Faults, commands, numbers: chaos.md 3.2.
+They say what works how well. `Missing` is for what is not there (no root, no tool, no device);
+whatever else goes wrong means that the thing is there and broken. Faults, commands, numbers:
+chaos.md 3.2.
 """
 
 import errno
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
+from rocketbed.chaos.docker.client import Daemon, DockerError
+from rocketbed.chaos.docker.image import IMAGE
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.capability import ProbeResult, broken, works
-from rocketbed.chaos.process.disk.faults import DiskFaults, DiskRule, join_environments
-from rocketbed.chaos.process.disk.strace import StraceFaults
+from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.process.disk.format import DiskRule
+from rocketbed.chaos.process.disk.strace import strace_faults
 from rocketbed.chaos.process.disk.volume import Volume, check_power_cut
 from rocketbed.chaos.process.machine import limits
 from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
@@ -50,6 +55,10 @@ class Missing(Exception):
     """Something the fault needs is not there; the message says how to get it."""
 
 
+class Broken(Exception):
+    """All is there, and the fault did not happen."""
+
+
 class Echo:
     """A process that does what is asked once a line."""
 
@@ -71,11 +80,13 @@ class Echo:
 
 
 @contextmanager
-def echo(run: Ledger, file: Path, *arguments: str, **extra: Mapping[str, str]) -> Iterator[Echo]:
+def echo(
+    run: Ledger, file: Path, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Echo]:
     """An `Echo` on a file; `environment` is added to its own."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", ECHO, str(file), *arguments],
-        env=join_environments(os.environ, run.environment(), extra.get("environment", {})),
+        env=join_environments(os.environ, run.environment(), environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -114,7 +125,7 @@ def need_group(controller: str) -> None:
         raise Missing(f"no {controller} controller of control groups version 1")
 
 
-def probe_power_cut(run: Ledger) -> ProbeResult:
+def probe_power_cut(run: Ledger) -> str:
     """Loop device, ext4, shutdown ioctl."""
     with volume(run, "cut") as disk:
         wrong = check_power_cut(disk)
@@ -122,50 +133,41 @@ def probe_power_cut(run: Ledger) -> ProbeResult:
         disk.power_cut()
         disk.remount()
         cycle_ms = 1000 * (time.perf_counter() - began)
-    return (
-        broken(wrong) if wrong else works(f"ext4 on a loop device; a cycle takes {cycle_ms:.1f} ms")
-    )
+    if wrong:
+        raise Broken(wrong)
+    return f"ext4 on a loop device; a cycle takes {cycle_ms:.1f} ms"
 
 
-def probe_full(run: Ledger) -> ProbeResult:
+def probe_full(run: Ledger) -> str:
     with volume(run, "full") as disk:
         disk.fill()
         with echo(run, disk.path / "file") as process:
             full = process.ask()
             disk.free()
             free = process.ask()
-    if full is None or int(full[0]) != errno.ENOSPC or free is None or int(free[0]):
-        return broken(f"a full volume answered {full}, and {free} when it had space again")
-    return works("a filler file takes all space")
+    if not (_says(full, errno.ENOSPC) and _says(free, 0)):
+        raise Broken(f"a full volume answered {full}, and {free} when it had space again")
+    return "a filler file takes all space"
 
 
-def probe_read_only(run: Ledger) -> ProbeResult:
+def probe_read_only(run: Ledger) -> str:
     """The file system turns read-only under an open file."""
     with volume(run, "readonly") as disk, echo(run, disk.path / "file") as process:
         before = process.ask()
         disk.force_read_only()
         after = process.ask()
-    if before is None or int(before[0]) or after is None or int(after[0]) != errno.EROFS:
-        return broken(f"before {before}, then {after} instead of EROFS")
-    return works("writes fail with EROFS")
+    if not (_says(before, 0) and _says(after, errno.EROFS)):
+        raise Broken(f"before {before}, then {after} instead of EROFS")
+    return "writes fail with EROFS"
 
 
-def probe_disk_freeze(run: Ledger) -> ProbeResult:
+def probe_disk_freeze(run: Ledger) -> str:
     """Writes hang while the file system is frozen."""
     with volume(run, "freeze") as disk, echo(run, disk.path / "file") as process:
-        process.ask()
-        disk.freeze()
-        try:
-            during = process.ask(0.05)
-        finally:
-            disk.thaw()
-        after = process.answer() if during is None else None
-    if during is not None or after is None:
-        return broken(f"frozen it answered {during}, thawed {after}")
-    return works("writes wait for the thaw")
+        return _stands_still(process, disk.freeze, disk.thaw, "writes wait for the thaw")
 
 
-def probe_slow(run: Ledger) -> ProbeResult:
+def probe_slow(run: Ledger) -> str:
     need_root()
     if not (limits.BLKIO / "blkio.throttle.write_bps_device").exists():
         raise Missing("no blkio controller of control groups version 1")
@@ -174,8 +176,8 @@ def probe_slow(run: Ledger) -> ProbeResult:
             seconds = _synced_write(disk.path / "file", 256 << 10)
         freely = _synced_write(disk.path / "file", 256 << 10)
     if seconds < 0.1:
-        return broken(f"256 KiB at 1 MiB/s took {seconds:.3f} s")
-    return works(f"256 KiB took {seconds:.2f} s at 1 MiB/s, {freely:.3f} s without a limit")
+        raise Broken(f"256 KiB at 1 MiB/s took {seconds:.3f} s")
+    return f"256 KiB took {seconds:.2f} s at 1 MiB/s, {freely:.3f} s without a limit"
 
 
 def _synced_write(path: Path, size: int) -> float:
@@ -187,47 +189,38 @@ def _synced_write(path: Path, size: int) -> float:
     return time.monotonic() - began
 
 
-def probe_preload(run: Ledger) -> ProbeResult:
+def probe_preload(run: Ledger) -> str:
     """A failing sync in a child, and the trace of the good one."""
     if shutil.which("gcc") is None and shutil.which("cc") is None:
         raise Missing("no C compiler; install gcc and libc6-dev")
     root = _own_directory(run, "preload")
     faults = DiskFaults(run.directory / "doctor-preload-faults", root=root)
-    try:
-        with echo(run, root / "file", environment=faults.environment()) as process:
-            good = process.ask()
-            faults.set_rules([DiskRule(operation="sync")])
-            bad = process.ask()
-        traced = [(one.kind, one.end) for one in faults.flush_trace()]
-    finally:
-        faults.close()
-    if good is None or int(good[0]) or bad is None or int(bad[0]) != errno.EIO:
-        return broken(f"without a rule {good}, with one {bad}")
+    with echo(run, root / "file", environment=faults.environment()) as process:
+        good = process.ask()
+        faults.set_rules([DiskRule(operation="sync")])
+        bad = process.ask()
+    traced = [(one.kind, one.end) for one in faults.flush_trace()]
+    if not (_says(good, 0) and _says(bad, errno.EIO)):
+        raise Broken(f"without a rule {good}, with one {bad}")
     if traced != [("file", 1000), ("failed", 1000)]:
-        return broken(f"the trace of syncs says {traced}")
-    return works("a library inside the process fails syncs and traces them")
+        raise Broken(f"the trace of syncs says {traced}")
+    return "a library inside the process fails syncs and traces them"
 
 
-def probe_strace(run: Ledger) -> ProbeResult:
+def probe_strace(run: Ledger) -> str:
     """A failing sync in a running child."""
     if shutil.which("strace") is None:
         raise Missing("no strace; install it")
-    root = _own_directory(run, "strace")
-    faults = StraceFaults(run.directory / "doctor-strace-faults", root=root)
-    with echo(run, root / "file") as process:
+    with echo(run, _own_directory(run, "strace") / "file") as process:
         good = process.ask()
-        faults.set_rules([DiskRule(operation="sync")])
-        faults.attach(process.process.pid)
-        try:
+        with strace_faults(process.process.pid, [DiskRule(operation="sync")]):
             bad = process.ask()
-        finally:
-            faults.close()
-    if good is None or int(good[0]) or bad is None or int(bad[0]) != errno.EIO:
-        return broken(f"without a rule {good}, with one {bad}")
-    return works("attaches to a running process")
+    if not (_says(good, 0) and _says(bad, errno.EIO)):
+        raise Broken(f"without a rule {good}, with one {bad}")
+    return "attaches to a running process"
 
 
-def probe_clock(run: Ledger) -> ProbeResult:
+def probe_clock(run: Ledger) -> str:
     try:
         find_library()
     except ClockFaultError as exc:
@@ -240,43 +233,49 @@ def probe_clock(run: Ledger) -> ProbeResult:
         answer = process.ask()
     clock.close()
     if answer is None or abs(float(answer[1]) - time.time() - DAY_S) > 60:
-        return broken(f"a day on, the process said {answer}")
-    return works("libfaketime; timers are left alone")
+        raise Broken(f"a day on, the process said {answer}")
+    return "libfaketime; timers are left alone"
 
 
-def probe_pause(run: Ledger) -> ProbeResult:
-    """SIGSTOP and SIGCONT."""
+def probe_pause(run: Ledger) -> str:
     with echo(run, _own_directory(run, "pause") / "file") as process:
-        process.ask()
-        limits.pause(process.process.pid)
-        during = process.ask(0.05)
-        limits.resume(process.process.pid)
-        after = process.answer() if during is None else None
-    if during is not None or after is None:
-        return broken(f"stopped it answered {during}, then {after}")
-    return works("SIGSTOP and SIGCONT")
+        send = process.process.send_signal
+        return _stands_still(
+            process,
+            lambda: send(signal.SIGSTOP),
+            lambda: send(signal.SIGCONT),
+            "SIGSTOP and SIGCONT",
+        )
 
 
-def probe_freezer(run: Ledger) -> ProbeResult:
-    """The freezer of control groups."""
+def probe_freezer(run: Ledger) -> str:
     need_group("freezer")
     with (
         echo(run, _own_directory(run, "freezer") / "file") as process,
         limits.Freezer("doctor", run=run) as freezer,
     ):
-        process.ask()
         freezer.add(process.process.pid)
-        freezer.freeze()
+        works_how = "freezer of control groups version 1"
+        return _stands_still(process, freezer.freeze, freezer.thaw, works_how)
+
+
+def _stands_still(
+    process: Echo, stop: Callable[[], None], resume: Callable[[], None], how: str
+) -> str:
+    """Whether a process does nothing from `stop` on, and what it was asked after `resume`."""
+    process.ask()
+    stop()
+    try:
         during = process.ask(0.05)
-        freezer.thaw()
-        after = process.answer() if during is None else None
+    finally:
+        resume()
+    after = process.answer() if during is None else None
     if during is not None or after is None:
-        return broken(f"frozen it answered {during}, thawed {after}")
-    return works("freezer of control groups version 1")
+        raise Broken(f"stopped it answered {during}, afterwards {after}")
+    return how
 
 
-def probe_memory(run: Ledger) -> ProbeResult:
-    """A process above its limit is killed."""
+def probe_memory(run: Ledger) -> str:
     need_group("memory")
     program = "import sys; sys.stdin.readline(); held = b'x' * (128 << 20)"
     with (
@@ -290,11 +289,11 @@ def probe_memory(run: Ledger) -> ProbeResult:
         timer.cancel()
         kills = memory.kills()
     if not kills:
-        return broken(f"128 MiB under a limit of 32 MiB ended with {process.returncode}")
-    return works("memory of control groups version 1; the kernel kills above the limit")
+        raise Broken(f"128 MiB under a limit of 32 MiB ended with {process.returncode}")
+    return "memory of control groups version 1; the kernel kills above the limit"
 
 
-def probe_cpu(run: Ledger) -> ProbeResult:
+def probe_cpu(run: Ledger) -> str:
     need_group("cpu")
     with (
         limits.CpuLimit("doctor", run=run, share=0.2) as cpu,
@@ -303,8 +302,24 @@ def probe_cpu(run: Ledger) -> ProbeResult:
         cpu.add(process.process.pid)
         answer = process.ask()
     if answer is None or float(answer[2]) < 0.15:
-        return broken(f"some 80 ms of work at a fifth of a CPU: {answer}")
-    return works("quota of control groups version 1")
+        raise Broken(f"some 80 ms of work at a fifth of a CPU: {answer}")
+    return "quota of control groups version 1"
+
+
+def probe_docker() -> str:
+    """A daemon that answers; no image is built for it."""
+    try:
+        with Daemon.connect() as daemon:
+            version = daemon.api.version()["Version"]
+            has_image = bool(daemon.api.images(IMAGE))
+    except DockerError as exc:
+        raise Missing(str(exc)) from exc
+    image = f"{IMAGE} is there" if has_image else f"{IMAGE} will be built at first use"
+    return f"Docker {version} at {daemon.address}; {image}"
+
+
+def _says(answer: list[str] | None, number: int) -> bool:
+    return answer is not None and int(answer[0]) == number
 
 
 def _own_directory(run: Ledger, name: str) -> Path:

@@ -2,53 +2,65 @@
 
     for row in doctor_rows(): ...      print(render_table(rows))      print(render_json(rows))
 
-A probe is a function of the doctor's run (for mounts, groups, files) that returns a `ProbeResult`;
-a new one is one line in `PROBES`. Probes run side by side, each with things of its own.
+A probe is a function of the doctor's run (for mounts, groups, files); a new one is one line in
+`PROBES`. Probes run side by side, each with things of its own.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Literal
 
-from rocketbed.chaos.cluster.doctor import probes
-from rocketbed.chaos.docker.probe import probe_docker
+from rocketbed.chaos.cluster.doctor import network, probes
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.capability import Capability, ProbeResult, absent, broken
-from rocketbed.chaos.process.network import probes as network
 
-ProbeFunction = Callable[[Ledger], ProbeResult]
+State = Literal["works", "broken", "absent"]
+"""`absent`: something it needs is missing; `broken`: all is there, and the self-test failed."""
+ProbeFunction = Callable[[Ledger], str]
+"""Says what works how well."""
 SIDE_BY_SIDE: Final = 6
+PROBES: Final[dict[str, ProbeFunction]] = {
+    "disk.powercut.kernel": probes.probe_power_cut,
+    "disk.faults.preload": probes.probe_preload,
+    "disk.faults.strace": probes.probe_strace,
+    "disk.full": probes.probe_full,
+    "disk.slow": probes.probe_slow,
+    "disk.freeze": probes.probe_disk_freeze,
+    "disk.readonly": probes.probe_read_only,
+    "clock.jump": probes.probe_clock,
+    "proc.pause": probes.probe_pause,
+    "proc.freeze": probes.probe_freezer,
+    "proc.memory": probes.probe_memory,
+    "proc.cpu": probes.probe_cpu,
+    "net.switch": lambda _run: network.probe_switch(),
+    "net.loss.packet": lambda _run: network.probe_loss(),
+    "net.reset": lambda _run: network.probe_reset(),
+    "net.proxy": lambda _run: network.probe_proxy(),
+    "docker": lambda _run: probes.probe_docker(),
+}
 
 
-class Probe(NamedTuple):
-    """One row of the doctor's table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """One thing a machine can do, or why it cannot."""
 
     name: str
-    function: ProbeFunction
+    """Such as `disk.powercut.kernel`."""
+    state: State
+    reason: str
+    """What works how well, what failed, or what is missing and how to get it."""
+    seconds: float
+    """How long the probe took."""
 
+    @property
+    def works(self) -> bool:
+        return self.state == "works"
 
-PROBES: Final = (
-    Probe("disk.powercut.kernel", probes.probe_power_cut),
-    Probe("disk.faults.preload", probes.probe_preload),
-    Probe("disk.faults.strace", probes.probe_strace),
-    Probe("disk.full", probes.probe_full),
-    Probe("disk.slow", probes.probe_slow),
-    Probe("disk.freeze", probes.probe_disk_freeze),
-    Probe("disk.readonly", probes.probe_read_only),
-    Probe("clock.jump", probes.probe_clock),
-    Probe("proc.pause", probes.probe_pause),
-    Probe("proc.freeze", probes.probe_freezer),
-    Probe("proc.memory", probes.probe_memory),
-    Probe("proc.cpu", probes.probe_cpu),
-    Probe("net.switch", lambda _run: network.probe_switch()),
-    Probe("net.loss.packet", lambda _run: network.probe_loss()),
-    Probe("net.reset", lambda _run: network.probe_reset()),
-    Probe("net.proxy", lambda _run: network.probe_proxy()),
-    Probe("docker", lambda _run: probe_docker()),
-)
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
 def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
@@ -56,10 +68,10 @@ def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
 
     Leftovers of dead runs are swept first. Raises `ValueError` for a name that is not there.
     """
-    wanted = [probe.name for probe in PROBES] if names is None else list(names)
-    if unknown := [name for name in wanted if name not in {probe.name for probe in PROBES}]:
+    wanted = list(PROBES if names is None else names)
+    if unknown := [name for name in wanted if name not in PROBES]:
         raise ValueError(f"unknown capability {unknown[0]}; `rocketbed chaos doctor` lists all")
-    chosen = [probe for probe in PROBES if probe.name in wanted]
+    chosen = [name for name in PROBES if name in wanted]
     with Ledger.begin() as run, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         return list(pool.map(partial(_examine, run), chosen))
 
@@ -76,13 +88,14 @@ def render_json(rows: Sequence[Capability]) -> str:
     return json.dumps([row.as_json() for row in rows], indent=2)
 
 
-def _examine(run: Ledger, probe: Probe) -> Capability:
+def _examine(run: Ledger, name: str) -> Capability:
     began = time.monotonic()
+    state: State = "broken"  # whatever goes wrong
     try:
-        result = probe.function(run)
+        reason = PROBES[name](run)
+        state = "works"
     except probes.Missing as exc:
-        result = absent(str(exc))
-    except Exception as exc:  # a probe that fails says that its thing is broken, whatever it is
-        result = broken(" ".join(str(exc).split()) or type(exc).__name__)
-    seconds = time.monotonic() - began
-    return Capability(name=probe.name, state=result.state, reason=result.reason, seconds=seconds)
+        state, reason = "absent", str(exc)
+    except Exception as exc:
+        reason = " ".join(str(exc).split()) or type(exc).__name__
+    return Capability(name=name, state=state, reason=reason, seconds=time.monotonic() - began)

@@ -66,7 +66,6 @@ def remove_mount(value: str) -> bool:
 
 
 def remove_loop(value: str) -> bool:
-    """Free the loop devices of an image."""
     devices = volume_loop.devices_of(Path(value))
     for device in devices:
         volume_loop.detach(device)
@@ -131,7 +130,6 @@ def remove_directory(value: str) -> bool:
 
 
 def remove_file(value: str) -> bool:
-    """Remove a file, a socket, a pipe."""
     try:
         os.unlink(value)
     except FileNotFoundError:
@@ -141,10 +139,7 @@ def remove_file(value: str) -> bool:
 
 def faketime_files(pid: int) -> list[Path]:
     """What libfaketime makes for each process, and leaves when that is killed."""
-    return [
-        SHARED_MEMORY / f"faketime_shm_{pid}",
-        SHARED_MEMORY / f"sem.faketime_sem_{pid}",
-    ]
+    return [SHARED_MEMORY / f"faketime_shm_{pid}", SHARED_MEMORY / f"sem.faketime_sem_{pid}"]
 
 
 def remove_container(value: str) -> bool:
@@ -162,20 +157,14 @@ def remove_docker_network(value: str) -> bool:
 
 
 def remove_bridge(value: str) -> bool:
-    """Remove a network interface of the system."""
     if not (INTERFACES / value).exists():
         return False
     subprocess.run(["ip", "link", "del", value], capture_output=True, check=True)
     return True
 
 
-def nothing(value: str) -> bool:
-    """For records of processes, which were killed before."""
-    return False
-
-
 REMOVERS: Final[dict[str, Callable[[str], bool]]] = {
-    "process": nothing,
+    "process": lambda _value: False,  # it was killed before
     "mount": remove_mount,
     "loop": remove_loop,
     "throttle": remove_throttle,

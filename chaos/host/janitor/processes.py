@@ -8,9 +8,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -57,24 +56,26 @@ def kill_marked(run_id: str) -> list[int]:
             found[pid] = began(pid)
     below = dict(_below(list(found))) if found else {}
     # By when they began: one that was marked a moment ago may be another program by now.
-    return [pid for pid, ticks in {**below, **found}.items() if kill(pid, partial(_is_same, ticks))]
+    return [pid for pid, ticks in {**below, **found}.items() if kill(pid, ticks)]
 
 
-def kill(pid: int, is_meant: Callable[[int], bool]) -> bool:
-    """SIGKILL, if the process is the one that is meant. False when it is not, or is gone."""
+@contextmanager
+def opened(pid: int) -> Iterator[int]:
+    """A descriptor of a process, which nobody else gets. Raises `OSError` when there is none."""
+    descriptor = os.pidfd_open(pid)
     try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if not is_meant(pid):
-            return False
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except OSError:
-        return False
+        yield descriptor
     finally:
         os.close(descriptor)
-    return True
+
+
+def kill(pid: int, began_ticks: int) -> bool:
+    """SIGKILL, if the process is the one that began then. False when it is not, or is gone."""
+    with suppress(OSError), opened(pid) as descriptor:
+        if is_alive(pid, began_ticks):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            return True
+    return False
 
 
 def wait_gone(pids: list[int], seconds: float) -> list[int]:
@@ -82,17 +83,11 @@ def wait_gone(pids: list[int], seconds: float) -> list[int]:
     until = time.monotonic() + seconds
     left = []
     for pid in pids:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except OSError:
-            continue
-        try:
+        with suppress(OSError), opened(pid) as descriptor:
             ready = select.poll()
             ready.register(descriptor, select.POLLIN)
             if not ready.poll(max(0.0, 1000 * (until - time.monotonic()))):
                 left.append(pid)
-        finally:
-            os.close(descriptor)
     return left
 
 
@@ -110,10 +105,6 @@ def _below(pids: list[int]) -> Iterator[tuple[int, int]]:
             if pid not in pids:
                 waiting.append(pid)
                 yield pid, ticks
-
-
-def _is_same(ticks: int, pid: int) -> bool:
-    return is_alive(pid, ticks)
 
 
 def _is_marked(pid: int, wanted: bytes) -> bool:

@@ -16,10 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final, Self
@@ -34,6 +32,7 @@ from rocketbed.chaos.host.janitor.processes import (
     wait_gone,
 )
 
+GUARDIAN: Final = "rocketbed.chaos.host.janitor.guardian"
 OWNER: Final = "owner.json"
 RECORDS: Final = "records"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -43,7 +42,6 @@ DIE_S: Final = 5.0
 
 
 def runs_directory() -> Path:
-    """Where runs keep their directories."""
     return Path(tempfile.gettempdir()) / "rocketbed-runs"
 
 
@@ -62,7 +60,7 @@ class Ledger:
     """One run of a harness: a directory of its own, and records of what it makes.
 
         with Ledger.begin() as run:
-            with run.keeping("cgroup", path): ...
+            number = run.note("cgroup", path)
 
     At the end everything still on record is taken away, with the directory.
     """
@@ -87,7 +85,17 @@ class Ledger:
         unborn = root / f".{os.getpid()}-{began(os.getpid())}-{secrets.token_hex(4)}"
         guardian = _start_guardian(directory, unborn) if guard else -1
         try:
-            _make_directory(unborn, directory)
+            # It appears together with its owner.
+            unborn.mkdir(mode=0o700)
+            owner = {
+                "pid": os.getpid(),
+                "began": began(os.getpid()),
+                "boot": _boot(),
+                "pid_namespace": _pid_namespace(),
+            }
+            (unborn / OWNER).write_text(json.dumps(owner), encoding="ascii")
+            (unborn / RECORDS).touch(mode=0o600)
+            unborn.rename(directory)
             run = cls(directory)
         except BaseException:
             shutil.rmtree(unborn, ignore_errors=True)
@@ -117,13 +125,6 @@ class Ledger:
         """The thing is gone. After the end of the run it is off the record anyway."""
         if self._records >= 0:
             self._write({"gone": number})
-
-    @contextmanager
-    def keeping(self, kind: str, value: str | Path) -> Iterator[None]:
-        """On record while inside; the caller has taken the thing away when it leaves."""
-        number = self.note(kind, value)
-        yield
-        self.forget(number)
 
     def close(self) -> Swept:
         """Take away all that is on record, kill what is marked, dismiss the guardian."""
@@ -205,7 +206,10 @@ def clean(directory: Path) -> Swept:
                 # harmless. The other order would leave it for good.
                 os.write(lock, json.dumps({"gone": number}).encode() + b"\n")
         if not swept.left:
-            _remove_tree(directory, swept)
+            try:
+                REMOVERS["directory"](str(directory))
+            except OSError as error:
+                swept.left.append(f"directory {directory}: {error}")
     finally:
         os.close(lock)
     return swept
@@ -221,7 +225,7 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
     for _, kind, value in rows:
         with suppress(OSError, ValueError):
             for pid, ticks in victims(kind, value):
-                if pid != os.getpid() and kill(pid, partial(_is_same, ticks)):
+                if pid != os.getpid() and kill(pid, ticks):
                     killed.append(pid)
     while more := [pid for pid in kill_marked(run_id) if pid not in killed]:
         killed.extend(more)  # once more: one of them may have been about to fork
@@ -231,10 +235,6 @@ def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) 
             path.unlink(missing_ok=True)
     swept.removed.extend(f"process {pid}" for pid in killed if pid not in slow)
     swept.left.extend(f"process {pid}: SIGKILL has no effect" for pid in slow)
-
-
-def _is_same(ticks: int, pid: int) -> bool:
-    return is_alive(pid, ticks)
 
 
 def _open_records(path: Path) -> list[tuple[int, str, str]]:
@@ -248,27 +248,6 @@ def _open_records(path: Path) -> list[tuple[int, str, str]]:
             elif row["kind"] in REMOVERS:
                 rows[row["number"]] = (row["number"], row["kind"], row["value"])
     return list(rows.values())
-
-
-def _remove_tree(directory: Path, swept: Swept) -> None:
-    try:
-        REMOVERS["directory"](str(directory))
-    except OSError as error:
-        swept.left.append(f"directory {directory}: {error}")
-
-
-def _make_directory(unborn: Path, directory: Path) -> None:
-    """A run directory that appears together with its owner."""
-    unborn.mkdir(mode=0o700)
-    owner = {
-        "pid": os.getpid(),
-        "began": began(os.getpid()),
-        "boot": _boot(),
-        "pid_namespace": _pid_namespace(),
-    }
-    (unborn / OWNER).write_text(json.dumps(owner), encoding="ascii")
-    (unborn / RECORDS).touch(mode=0o600)
-    unborn.rename(directory)
 
 
 def remove_unborn(directory: Path) -> None:
@@ -287,18 +266,10 @@ def _start_guardian(directory: Path, unborn: Path) -> int:
     """
     reading, writing = os.pipe()
     try:
-        environment = {name: value for name, value in os.environ.items() if name != MARK}
-        environment.pop("LD_PRELOAD", None)
+        gone = (MARK, "LD_PRELOAD")
+        environment = {name: value for name, value in os.environ.items() if name not in gone}
         subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "rocketbed.chaos.host.janitor.guardian",
-                str(directory),
-                str(unborn),
-                str(os.getpid()),
-            ],
+            [sys.executable, "-P", "-m", GUARDIAN, str(directory), str(unborn), str(os.getpid())],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             env=environment,

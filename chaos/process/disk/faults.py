@@ -6,14 +6,12 @@ directory outside of its volume: a power cut must not take the evidence along.
     faults = DiskFaults(directory, root=volume.path)
     start(command, environment=faults.environment())
     faults.set_rules([DiskRule(operation="sync", effect="error", path="*commitlog*", times=1)])
-    faults.clear()
     faults.flush_trace()       # what was durable when, from below the node (chaos.md 2.2)
 
-Where there is no compiler, `diskfaults_strace.StraceFaults` does nearly the same from outside.
+Where there is no compiler, `strace.strace_faults` makes most of these faults from outside.
 """
 
 import hashlib
-import mmap
 import os
 import shutil
 import struct
@@ -21,35 +19,17 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rocketbed.chaos.process.disk.format import (
-    EVENTS_AT,
     RULES_MAX,
     RULES_NUMBER_AT,
     DiskFaultError,
     DiskRule,
-    FiredRecord,
     FlushRecord,
-    WrittenEnd,
     new_table,
-    read_fired,
     read_flush_trace,
-    read_table,
 )
-
-__all__ = [
-    "DiskFaultError",
-    "DiskFaultProvider",
-    "DiskFaults",
-    "DiskRule",
-    "FiredRecord",
-    "FlushRecord",
-    "WrittenEnd",
-    "build_shim",
-    "join_environments",
-    "read_flush_trace",
-]
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
 INCLUDED: Final = Path(__file__).with_name("shim_rules.h")
@@ -57,37 +37,12 @@ BUILD_S: Final = 60.0
 PRELOAD: Final = "LD_PRELOAD"
 
 
-class DiskFaultProvider(Protocol):
-    """What a backend needs, whichever way the faults are made."""
-
-    def environment(self) -> dict[str, str]:
-        """For the next start of the process. Called once for each start."""
-
-    def attach(self, pid: int) -> None:
-        """Told of the process once it runs."""
-
-    def set_rules(self, rules: Iterable[DiskRule]) -> None:
-        """Replace the rules, at once. Raises `DiskFaultError`."""
-
-    def clear(self) -> None:
-        """No rules any more; what hangs goes on."""
-
-    def flush_trace(self) -> list[FlushRecord]:
-        """Every sync so far, over all starts."""
-
-    def close(self) -> None:
-        """Give up what it holds."""
-
-
 class DiskFaults:
-    """Faults and trace of one node, over all its starts. A `DiskFaultProvider`."""
+    """Faults and trace of one node, over all its starts."""
 
-    def __init__(self, directory: Path, *, root: Path, build: Path | None = None) -> None:
-        """`root` is the directory whose files count, `build` where the library is kept.
-
-        Raises `DiskFaultError` when it cannot be built.
-        """
-        self.library = build_shim(build)
+    def __init__(self, directory: Path, *, root: Path) -> None:
+        """`root` is the directory whose files count. Raises `DiskFaultError`: no library."""
+        self.library = build_shim()
         self.directory = directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.root = root.resolve()
@@ -96,7 +51,8 @@ class DiskFaults:
         self._starts = 0
         self._count = 0
         self._rules: list[tuple[int, DiskRule]] = []
-        self._table: mmap.mmap | None = None
+        self._written = 1
+        """Number of the rules, which tells processes to read them; each table begins with 1."""
         self._write_rules()
 
     @property
@@ -108,10 +64,6 @@ class DiskFaults:
         """For the next start; its table begins empty, the trace goes on."""
         self._starts += 1
         new_table(self.table_path)
-        if self._table is not None:
-            self._table.close()
-        with self.table_path.open("r+b") as file:
-            self._table = mmap.mmap(file.fileno(), 0)
         return {
             PRELOAD: str(self.library),
             "ROCKETBED_DISK_ROOT": str(self.root),
@@ -119,9 +71,6 @@ class DiskFaults:
             "ROCKETBED_DISK_TABLE": str(self.table_path),
             "ROCKETBED_DISK_TRACE": str(self.trace_path),
         }
-
-    def attach(self, pid: int) -> None:
-        """Nothing to do: the library is inside."""
 
     def set_rules(self, rules: Iterable[DiskRule]) -> None:
         """Replace the rules; each call made after this meets them. Raises `DiskFaultError`.
@@ -143,40 +92,18 @@ class DiskFaults:
         self._rules = fresh
         self._write_rules()
 
-    def clear(self) -> None:
-        """No rules any more."""
-        self.set_rules([])
-
-    def events(self) -> int:
-        """Calls of the latest start that rules could have met: crash points up to now."""
-        if self._table is None:
-            return 0
-        return int(struct.unpack_from("=Q", self._table, EVENTS_AT)[0])
-
     def flush_trace(self) -> list[FlushRecord]:
         """Every sync so far, over all starts."""
         return read_flush_trace(self.trace_path)
-
-    def fired(self) -> list[FiredRecord]:
-        return read_fired(self.trace_path)
-
-    def written_ends(self) -> dict[str, WrittenEnd]:
-        """By path, how far the latest start has written its files, even after its SIGKILL."""
-        return read_table(self.table_path) if self._starts else {}
-
-    def close(self) -> None:
-        """Let go of the table; what was traced stays readable."""
-        if self._table is not None:
-            self._table.close()
-            self._table = None
 
     def _write_rules(self) -> None:
         temporary = self.rules_path.with_suffix(".tmp")
         temporary.write_text("".join(rule.line(number) for number, rule in self._rules))
         temporary.replace(self.rules_path)
-        if self._table is not None:
-            number = struct.unpack_from("=Q", self._table, RULES_NUMBER_AT)[0]
-            struct.pack_into("=Q", self._table, RULES_NUMBER_AT, number + 1)
+        self._written += 1
+        if self._starts:
+            with self.table_path.open("r+b", buffering=0) as table:
+                os.pwrite(table.fileno(), struct.pack("=Q", self._written), RULES_NUMBER_AT)
 
 
 def build_shim(directory: Path | None = None) -> Path:

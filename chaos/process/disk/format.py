@@ -33,9 +33,6 @@ SLOT: Final = struct.Struct("=QQQQQQ464s")
 """Device, inode, written end, synced end, time of that sync, reserved, path."""
 TABLE_SIZE: Final = HEADER.size + SLOTS * SLOT.size
 RULES_NUMBER_AT: Final = 8
-EVENTS_AT: Final = 16
-GONE: Final = (1 << 64) - 1
-"""Device of a slot whose file has no name any more."""
 
 OPERATIONS: Final = ("sync", "sync_dir", "write", "truncate", "allocate", "rename", "unlink")
 EFFECTS: Final = {
@@ -120,26 +117,6 @@ class FlushRecord:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class FiredRecord:
-    time_ns: int
-    pid: int
-    rule: int
-    """Its number: the position in all the rules ever set, from 1."""
-    operation: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenEnd:
-    """How far a file has been written and synced, bytes."""
-
-    written: int
-    synced: int
-    synced_ns: int
-    """When that sync returned, CLOCK_MONOTONIC; 0: none yet."""
-
-
 FLUSH_KINDS: Final = {"F": "file", "D": "directory", "L": "lost", "E": "failed"}
 
 
@@ -147,18 +124,12 @@ def read_flush_trace(path: Path) -> list[FlushRecord]:
     """Every sync in a trace, in the order they returned. Nothing when there is no trace yet."""
     return [
         FlushRecord(FLUSH_KINDS[kind], int(time), int(began), int(pid), int(end), name)
-        for kind, time, pid, began, end, name in _rows(path, "FDLE")
+        for kind, time, pid, began, end, name in trace_rows(path)
+        if kind in FLUSH_KINDS
     ]
 
 
-def read_fired(path: Path) -> list[FiredRecord]:
-    return [
-        FiredRecord(int(time), int(pid), int(rule), operation, name)
-        for _, time, pid, rule, operation, name in _rows(path, "X")
-    ]
-
-
-def _rows(path: Path, kinds: str) -> Iterator[list[str]]:
+def trace_rows(path: Path) -> Iterator[list[str]]:
     """Lines of six fields; a last line without its end is not there yet."""
     try:
         text = os.fsdecode(path.read_bytes())
@@ -166,7 +137,7 @@ def _rows(path: Path, kinds: str) -> Iterator[list[str]]:
         return
     for line in text.split("\n")[:-1]:
         row = line.split(" ", 5)
-        if row[0] in kinds and len(row) == 6:
+        if len(row) == 6:
             yield row
 
 
@@ -174,18 +145,3 @@ def new_table(path: Path) -> None:
     with path.open("wb") as file:
         file.write(HEADER.pack(MAGIC, SLOTS, 1, 0))
         file.truncate(TABLE_SIZE)
-
-
-def read_table(path: Path) -> dict[str, WrittenEnd]:
-    """Path -> its ends, for all files a process has written or synced.
-
-    Raises `DiskFaultError` when the file is no table.
-    """
-    data = path.read_bytes()
-    if len(data) != TABLE_SIZE or HEADER.unpack_from(data)[0] != MAGIC:
-        raise DiskFaultError(f"{path} is not a table of written ends")
-    found = {}
-    for device, inode, written, synced, time_ns, _, name in SLOT.iter_unpack(data[HEADER.size :]):
-        if inode and device != GONE:
-            found[os.fsdecode(name.rstrip(b"\0"))] = WrittenEnd(written, synced, time_ns)
-    return found

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rocketbed.chaos.host import loop_device as loop
+from rocketbed.chaos.host.janitor.cleaners import remove_mount
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.wire.errors import RocketbedError
 
@@ -49,8 +50,6 @@ class Volume:
         """Where it is mounted."""
         self.device = ""
         """`/dev/loop<n>`."""
-        self.is_cut = False
-        """Whether its power is cut; `remount` brings it back."""
         self._run = run
         self._options = f"commit={commit_s}"
         self._descriptor = -1
@@ -93,18 +92,13 @@ class Volume:
         self._records.append(self._run.note("loop", self.image))
         self._records.append(self._run.note("mount", self.path))
         self.device, self._descriptor = loop.attach(self.image)
-        self._mount(0)
+        self._mount()
 
     @property
     def device_numbers(self) -> str:
         """`major:minor`, as control groups name devices."""
         numbers = os.fstat(self._descriptor).st_rdev
         return f"{os.major(numbers)}:{os.minor(numbers)}"
-
-    @property
-    def is_mounted(self) -> bool:
-        """Whether it is there for processes to use, cut or not."""
-        return os.path.ismount(self.path)
 
     # --- power
 
@@ -116,7 +110,6 @@ class Volume:
         began = time.perf_counter()
         # The journal is not flushed: otherwise writes that nobody synced would survive the cut.
         self._request(loop.EXT4_IOC_SHUTDOWN, loop.SHUTDOWN_NO_LOG_FLUSH, "power cut")
-        self.is_cut = True
         return time.perf_counter() - began
 
     def remount(self, *, timeout_s: float = LET_GO_S) -> float:
@@ -125,30 +118,19 @@ class Volume:
         Waits up to `timeout_s` for killed processes to let go. Raises `VolumeError`.
         """
         began = time.perf_counter()
-        self.unmount(timeout_s=timeout_s)
-        self.mount()
-        return time.perf_counter() - began
-
-    def unmount(self, *, timeout_s: float = LET_GO_S) -> None:
-        """Take it away; after a cut nothing more is written. Raises `VolumeError`."""
         try:
             loop.unmount(self.path, seconds=timeout_s)
         except OSError as exc:
             hint = "; end the processes that use it first" if exc.errno == errno.EBUSY else ""
             raise VolumeError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
-
-    def mount(self) -> None:
-        """Mount it after `unmount`. Raises `VolumeError`.
-
-        Where a container had it too, that one's end takes a moment to reach the device; mounted
-        meanwhile, it would be the file system that was cut.
-        """
         try:
+            # Where a container had it too, that one's end takes a moment to reach the device;
+            # mounted meanwhile, it would be the file system that was cut.
             loop.wait_free(self.device, seconds=LET_GO_S)
-            self._mount(0)
+            self._mount()
         except OSError as exc:
             raise VolumeError(f"{self.device} cannot be mounted again: {exc}") from exc
-        self.is_cut = False
+        return time.perf_counter() - began
 
     # --- troubles short of a cut
 
@@ -184,20 +166,8 @@ class Volume:
         (self.path / FILLER).unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
-        """Space that is left for everybody."""
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
-
-    def make_read_only(self) -> None:
-        """As the kernel does it after an error. Raises `VolumeError` while files are written.
-
-        ext4 refuses (EBUSY) while a process has a file open for writing: see `force_read_only`.
-        """
-        try:
-            self._mount(loop.MS_RDONLY | loop.MS_REMOUNT)
-        except OSError as exc:
-            hint = "; a file is open for writing" if exc.errno == errno.EBUSY else ""
-            raise VolumeError(f"{self.path} cannot be made read-only: {exc}{hint}") from exc
 
     def force_read_only(self) -> None:
         """The kernel's emergency read-only, with files open for writing: everything fails EROFS.
@@ -218,33 +188,10 @@ class Volume:
         """Let writes go on; nothing happens where nothing was frozen."""
         loop.thaw(self.path)
 
-    def flip_bit(self, path: str, bit: int) -> None:
-        """Flip one bit of a file at rest; its times stay. `path` is relative to the volume.
-
-        Raises `VolumeError` when the file has no such bit.
-        """
-        target = self.path / path
-        offset, shift = divmod(bit, 8)
-        with target.open("r+b") as file:
-            times = os.fstat(file.fileno())
-            file.seek(offset)
-            found = file.read(1)
-            if not found:
-                raise VolumeError(f"{target} has {times.st_size} bytes, no byte {offset}")
-            file.seek(offset)
-            file.write(bytes([found[0] ^ (1 << shift)]))
-            file.flush()
-            os.fsync(file.fileno())
-        os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
-
     def destroy(self) -> None:
         """Take everything away: mount, device, image. Nothing happens the second time."""
         loop.thaw(self.path)
-        for point in loop.mounts_at_or_below(self.path):
-            try:
-                loop.unmount(point, seconds=LET_GO_S)
-            except OSError:
-                loop.unmount(point, lazily=True)
+        remove_mount(str(self.path))
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -253,11 +200,11 @@ class Volume:
             self._run.forget(record)
         self._records.clear()
 
-    def _mount(self, flags: int) -> None:
-        loop.mount(self.device, self.path, flags | loop.MS_NOATIME, self._options)
+    def _mount(self) -> None:
+        loop.mount(self.device, self.path, loop.MS_NOATIME, self._options)
 
     def _request(self, number: int, argument: int, what: str) -> None:
-        if not self.is_mounted:
+        if not os.path.ismount(self.path):
             raise VolumeError(f"{what} of {self.path}: it is not mounted")
         try:
             loop.request(self.path, number, argument)

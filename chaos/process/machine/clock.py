@@ -44,7 +44,6 @@ class ClockFaults:
         self._write()
 
     def environment(self) -> dict[str, str]:
-        """For the next start of the process."""
         return {
             "LD_PRELOAD": self.library,
             "FAKETIME_TIMESTAMP_FILE": str(self.offset_path),
@@ -60,13 +59,9 @@ class ClockFaults:
 
     def jump(self, seconds: float) -> float:
         """Move the wall clock by so much, on or back; how far it is ahead now."""
-        return self.set_offset(self.offset_s + seconds)
-
-    def set_offset(self, seconds: float) -> float:
-        """Set how far the wall clock is ahead; 0 heals it."""
-        self.offset_s = seconds
+        self.offset_s += seconds
         self._write()
-        return seconds
+        return self.offset_s
 
     def close(self) -> None:
         """Take away what the processes left. They have ended."""

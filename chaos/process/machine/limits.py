@@ -6,8 +6,6 @@ and counts for everybody, since version 1 charges write-back to kernel threads t
 a volume's own, so it slows that volume alone (chaos.md 3.2 no. 10, 11, 12b).
 """
 
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Final, Self
@@ -49,12 +47,9 @@ class Group:
         """Put a process into the group, and with it what it starts later."""
         self._set("cgroup.procs", str(pid))
 
-    def pids(self) -> list[int]:
-        return members(self.path)
-
     def remove(self) -> None:
         """Move its processes back to the controller's root and remove it."""
-        for pid in self.pids():
+        for pid in members(self.path):
             try:
                 (self.path.parent / "cgroup.procs").write_text(str(pid))
             except ProcessLookupError:
@@ -134,29 +129,20 @@ class Freezer(Group):
 
 
 class DiskLimit:
-    """A volume whose device is limited in bytes or operations per second."""
+    """A volume whose device is limited in bytes written per second."""
 
-    def __init__(
-        self,
-        volume: Volume,
-        *,
-        run: Ledger,
-        write_bytes_per_s: int | None = None,
-        read_bytes_per_s: int | None = None,
-        writes_per_s: int | None = None,
-    ) -> None:
+    def __init__(self, volume: Volume, *, run: Ledger, write_bytes_per_s: int) -> None:
         """Set it. Raises `LimitError`."""
         self._device = volume.device_numbers
         self._run = run
         self._record = run.note("throttle", self._device)
-        rules = {
-            "write_bps": write_bytes_per_s,
-            "read_bps": read_bytes_per_s,
-            "write_iops": writes_per_s,
-        }
-        for name, value in rules.items():
-            if value is not None:
-                self._write(f"blkio.throttle.{name}_device", value)
+        path = BLKIO / "blkio.throttle.write_bps_device"
+        if not path.exists():
+            raise LimitError(f"no throttling of devices: {path} is missing")
+        try:
+            path.write_text(f"{self._device} {write_bytes_per_s}")
+        except OSError as exc:
+            raise LimitError(f"{path} rejects {write_bytes_per_s}: {exc}; it needs root") from exc
 
     def remove(self) -> None:
         remove_throttle(self._device)
@@ -167,22 +153,3 @@ class DiskLimit:
 
     def __exit__(self, *_error: object) -> None:
         self.remove()
-
-    def _write(self, name: str, value: int) -> None:
-        path = BLKIO / name
-        if not path.exists():
-            raise LimitError(f"no throttling of devices: {path} is missing")
-        try:
-            path.write_text(f"{self._device} {value}")
-        except OSError as exc:
-            raise LimitError(f"{path} rejects {value}: {exc}; it needs root") from exc
-
-
-def pause(pid: int) -> None:
-    """SIGSTOP. Raises `ProcessLookupError`."""
-    os.kill(pid, signal.SIGSTOP)
-
-
-def resume(pid: int) -> None:
-    """SIGCONT. Raises `ProcessLookupError`."""
-    os.kill(pid, signal.SIGCONT)

@@ -20,11 +20,19 @@ def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
     """
     nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
     clients, seed = client_names(plan), str(plan.seed)
-    missing = missing_for_switch()
-    if net == "switch" and missing is not None:
-        raise BackendError(f"--net switch: {missing}; --net proxy does not need it")
+    if is_switch(net, instead="proxy"):
+        return SwitchFabric(nodes, nameservers, clients, run=run, seed=seed)
     if net == "plain":
         return PlainFabric(nodes, nameservers)
-    if net == "proxy" or missing is not None:
-        return ProxyFabric(nodes, nameservers, clients, seed)
-    return SwitchFabric(nodes, nameservers, clients, run=run, seed=seed)
+    return ProxyFabric(nodes, nameservers, clients, seed)
+
+
+def is_switch(net: Net, *, instead: Net) -> bool:
+    """Whether the machines get the switch: it was asked for, or can be had.
+
+    Raises `BackendError` when it was asked for and cannot be had.
+    """
+    missing = missing_for_switch()
+    if net == "switch" and missing is not None:
+        raise BackendError(f"--net switch: {missing}; --net {instead} does not need it")
+    return net in ("auto", "switch") and missing is None

@@ -6,15 +6,17 @@ Three kinds, best first: `SwitchFabric` (own network namespaces, every packet th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
-from rocketbed.chaos.host.ports import HOST, free_node_port, free_port, node_ports
+from rocketbed.chaos.host.ports import HOST, free_ports
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
 
 NODE_PORT = 10911
 NAMESERVER_PORT = 9876
+HARNESS: Final = "harness"
+MACHINES_MAX: Final = 253
 
 
 class Fabric(Protocol):
@@ -60,6 +62,13 @@ def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, i
     return dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
 
 
+def machine_numbers(*names: Sequence[str]) -> dict[str, int]:
+    """All machines of a network and the harness, counted from 1."""
+    unique = dict.fromkeys([name for some in names for name in some] + [HARNESS])
+    assert len(unique) <= MACHINES_MAX
+    return {name: number for number, name in enumerate(unique, 1)}
+
+
 class OneAddress:
     """A network on which each machine has one address, the same from everywhere."""
 
@@ -70,7 +79,6 @@ class OneAddress:
         self._addresses: dict[str, str] = {}
 
     def address(self, machine: str) -> Address:
-        """The machine's, and the port of its server."""
         return self._addresses[machine], self._ports[machine]
 
     def settings(self, machine: str) -> Mapping[str, str]:
@@ -100,12 +108,10 @@ class HealthyLinks(OneAddress):
         return real_world(machine)
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """Only the healthy state."""
         if state != LinkState():
             raise ValueError(f"{self.kind} has no link faults")
 
     async def reset(self, one: str, other: str) -> None:
-        """Not possible."""
         raise ValueError(f"{self.kind} has no link faults")
 
     async def silence(self, machine: str) -> None:
@@ -123,11 +129,8 @@ class PlainFabric(HealthyLinks):
     instead = "the cluster runs on plain loopback: choose --net proxy or switch"
 
     def __init__(self, nodes: Sequence[str], nameservers: Sequence[str]) -> None:
-        ports: dict[str, int] = {}
-        for name in nameservers:
-            ports[name] = free_port(_taken(ports))
-        for name in nodes:
-            ports[name] = free_node_port(_taken(ports))
+        found = free_ports(len(nameservers), len(nodes))
+        ports = dict(zip([*nameservers, *nodes], found, strict=True))
         super().__init__(nodes, ports)
         self._addresses = dict.fromkeys(ports, HOST)
 
@@ -136,7 +139,3 @@ class PlainFabric(HealthyLinks):
 
     async def __aexit__(self, *exception: object) -> None:
         return None
-
-
-def _taken(ports: Mapping[str, int]) -> set[int]:
-    return {taken for port in ports.values() for taken in node_ports(port)}

@@ -10,8 +10,8 @@ import fcntl
 import os
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,27 +45,31 @@ def make(name: str) -> None:
 
     It is there until `remove`; put it on record of the janitor's run (`netns`) before.
     """
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
-    path = path_of(name)
-    path.touch(mode=0o444, exist_ok=False)
-    try:
+    with _new_file(name) as path:
         _in_own_thread(partial(_make, path))
-    except BaseException:
-        path.unlink()
-        raise
 
 
 def adopt(name: str, pid: int) -> None:
     """Give a process's namespace a name; it is there until `remove`. Raises `OSError`."""
+    with _new_file(name) as path:
+        _bind(f"/proc/{pid}/ns/net", path)
+
+
+@contextmanager
+def _new_file(name: str) -> Iterator[Path]:
+    """Where a namespace is to be mounted; gone again after an error."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     path = path_of(name)
     path.touch(mode=0o444, exist_ok=False)
     try:
-        source = f"/proc/{pid}/ns/net".encode()
-        _check(_libc.mount(source, bytes(path), None, MS_BIND, None), f"mount on {path}")
+        yield path
     except BaseException:
         path.unlink()
         raise
+
+
+def _bind(source: str, path: Path) -> None:
+    _check(_libc.mount(source.encode(), bytes(path), None, MS_BIND, None), f"mount on {path}")
 
 
 def check_right() -> None:
@@ -82,7 +86,7 @@ def _make(path: Path) -> None:
     else:
         _leave()
     _bring_up("lo")
-    _check(_libc.mount(_OWN.encode(), bytes(path), None, MS_BIND, None), f"mount on {path}")
+    _bind(_OWN, path)
 
 
 def _leave() -> None:
@@ -91,19 +95,8 @@ def _leave() -> None:
 
 def _in_own_thread(function: Callable[[], None]) -> None:
     """A thread that ends afterwards, so that nobody is left in the wrong place."""
-    failures: list[OSError] = []
-
-    def run() -> None:
-        try:
-            function()
-        except OSError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
 
 
 def remove(name: str) -> None:
@@ -132,7 +125,6 @@ def inside(name: str) -> Iterator[None]:
 
 
 def socket_inside(name: str, family: int) -> socket.socket:
-    """A TCP socket that belongs to a namespace."""
     with inside(name):
         return socket.socket(family, socket.SOCK_STREAM)
 

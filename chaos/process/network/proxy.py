@@ -8,7 +8,6 @@ hang in `connect` is there at once and stays mute; and it sees no packets, so lo
 of it, pieces that come later.
 """
 
-import errno
 import os
 import socket
 import struct
@@ -45,21 +44,18 @@ class Link:
         """Whether bytes may pass at once."""
         self._random = random
         self._busy_until = 0.0
-        self._uncut = trio.Event()
-        self._uncut.set()
+        self.uncut = trio.Event()
+        """Set while it is not cut."""
+        self.uncut.set()
 
     def set(self, state: LinkState) -> None:
         """From now on; what is under way keeps the delay it has."""
         self.state = state
         self.is_plain = state == HEALTHY
         if not state.cut:
-            self._uncut.set()
-        elif self._uncut.is_set():
-            self._uncut = trio.Event()
-
-    async def uncut(self) -> None:
-        """Wait until it is not cut."""
-        await self._uncut.wait()
+            self.uncut.set()
+        elif self.uncut.is_set():
+            self.uncut = trio.Event()
 
     def chunk(self) -> int:
         """Bytes that are taken in one piece."""
@@ -89,7 +85,6 @@ class ProxyMachine:
 
     @property
     def is_silent(self) -> bool:
-        """Nothing leaves it or reaches it."""
         return not self.powered.is_set()
 
 
@@ -140,19 +135,13 @@ class Flow:
                 self._put("fin", 0)
                 return
             if self._link.is_plain and not self._queue:
-                data = data[self._pass_at_once(data) :]
+                with suppress(OSError):  # an error is left to `_deliver`
+                    data = data[os.write(self._writing.fileno(), data) :]
             if data:
                 self._put(data, len(data))
             while self._bytes >= BUFFER and not self._is_over:
                 self._drained = trio.Event()
                 await self._drained.wait()
-
-    def _pass_at_once(self, data: bytes) -> int:
-        """Bytes that the socket takes now; an error is left to `_deliver`."""
-        try:
-            return os.write(self._writing.fileno(), data)
-        except OSError:
-            return 0
 
     def _put(self, item: bytes | End, size: int) -> None:
         if not self._is_over:
@@ -168,7 +157,7 @@ class Flow:
                 await self._filled.wait()
             due, item = self._queue[0]
             await trio.sleep_until(due)
-            await self._link.uncut()
+            await self._link.uncut.wait()
             if not await self._hand_over(item):
                 self._is_over = True
             self._queue.popleft()
@@ -285,8 +274,8 @@ class Crossing:
             waited = True
             await self.server.powered.wait()
             await self.client.powered.wait()
-            await self._there.uncut()
-            await self._back.uncut()
+            await self._there.uncut.wait()
+            await self._back.uncut.wait()
         return waited
 
     async def _be_half_open(self, lost: ProxyMachine) -> None:
@@ -309,17 +298,6 @@ def abort(end: trio.socket.SocketType) -> None:
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     end.close()
-
-
-def is_served(host: str, port: int) -> bool:
-    """Whether somebody listens at an address; the server does not notice the question."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
 
 
 def _is_open(end: trio.socket.SocketType) -> bool:

@@ -10,7 +10,7 @@ silent.
 
 import errno
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from random import Random, SystemRandom
 from typing import Final
@@ -18,10 +18,17 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.host.ports import free_node_port, free_port, is_free, node_ports
-from rocketbed.chaos.process.network.fabric import NAMESERVER_PORT, NODE_PORT, usual_ports
-from rocketbed.chaos.process.network.proxy import BUFFER, Crossing, Link, ProxyMachine, is_served
+from rocketbed.chaos.process.network.fabric import (
+    HARNESS,
+    NAMESERVER_PORT,
+    NODE_PORT,
+    OneAddress,
+    machine_numbers,
+    usual_ports,
+)
+from rocketbed.chaos.process.network.proxy import BUFFER, Crossing, Link, ProxyMachine
 from rocketbed.chaos.trial.api import LinkState
-from rocketbed.world.api import Address, World
+from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 from rocketbed.world.sockets import (
     ACCEPT_PAUSE,
@@ -30,16 +37,14 @@ from rocketbed.world.sockets import (
     OUT_OF_RESOURCES,
 )
 
-HARNESS: Final = "harness"
 CLAIM_PORT: Final = 20_127
 """Whoever listens here on 127.R.0.254 owns R."""
-MACHINES_MAX: Final = 253
 LOOK_S: Final = 0.02
 """Between two looks at which servers listen."""
 _STANDS_FOR: Final = "a proxy sees no packets: choose --net switch"
 
 
-class ProxyFabric:
+class ProxyFabric(OneAddress):
     """Cut, delay, rate, reset and silence between machines. An async context manager."""
 
     name = "proxy"
@@ -52,10 +57,8 @@ class ProxyFabric:
         seed: str = "",
     ) -> None:
         """`clients` are further machines; `harness` is always one."""
-        names = list(dict.fromkeys([*nodes, *nameservers, *clients, HARNESS]))
-        assert len(names) <= MACHINES_MAX
-        self._nodes = frozenset(nodes)
-        self._numbers = {name: number for number, name in enumerate(names, 1)}
+        super().__init__(nodes, usual_ports(nodes, nameservers))
+        self._numbers = names = machine_numbers(nodes, nameservers, clients)
         self._machines = {name: ProxyMachine(name) for name in names}
         self._links = {
             (source, target): Link(Random(f"{seed}/{source}->{target}"))
@@ -63,7 +66,6 @@ class ProxyFabric:
             for target in names
             if source != target
         }
-        self._ports = usual_ports(nodes, nameservers)
         self._crossings: set[Crossing] = set()
         self._listeners: dict[tuple[str, int], tuple[socket.socket, trio.CancelScope]] = {}
 
@@ -71,7 +73,14 @@ class ProxyFabric:
         """Raises `OSError` when no part of 127.0.0.0/8 is left."""
         self._claim, self._run = _claim_run()
         self._choose_ports()
-        self._owners = {self._private(name): name for name in self._numbers}
+        self._addresses = {name: f"127.{self._run}.0.{n}" for name, n in self._numbers.items()}
+        self._private = {name: f"127.{self._run}.1.{n}" for name, n in self._numbers.items()}
+        self._served = [
+            (name, one)
+            for name, port in self._ports.items()
+            for one in (node_ports(port) if name in self._nodes else (port,))
+        ]
+        self._owners = {address: name for name, address in self._private.items()}
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         self._nursery.start_soon(self._follow_servers)
@@ -85,29 +94,20 @@ class ProxyFabric:
             self._claim.close()
 
     def lacks(self, capability: str) -> str | None:
-        """Why a fault of the network is missing here."""
         if capability in ("net.cut", "net.delay", "net.rate", "net.reset"):
             return None
         return f"{capability}: {_STANDS_FOR}" if capability.startswith("net.") else None
 
-    def address(self, machine: str) -> Address:
-        """The public address, and the port of its server."""
-        return self._public(machine), self._ports[machine]
-
     def settings(self, machine: str) -> Mapping[str, str]:
         """It listens on the private address and tells others the public one."""
-        lines = {"listenPort": str(self._ports[machine]), "bindAddress": self._private(machine)}
-        if machine in self._nodes:
-            lines |= {"brokerIP1": self._public(machine), "brokerIP2": self._public(machine)}
-        return lines
+        return {**super().settings(machine), "bindAddress": self._private[machine]}
 
     def command(self, machine: str, command: Sequence[str]) -> list[str]:
         """As it is: the program's `bindAddress` says which machine it is on."""
         return list(command)
 
     def world(self, machine: str) -> World:
-        """Its connections go out from the machine's private address."""
-        return real_world(machine, self._private(machine))
+        return real_world(machine, self._private[machine])
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """One direction. `loss` shows as it does to a TCP stream: as retransmissions."""
@@ -116,7 +116,6 @@ class ProxyFabric:
         await trio.lowlevel.checkpoint()
 
     async def reset(self, one: str, other: str) -> None:
-        """RST to both ends of each connection between two machines."""
         for crossing in list(self._crossings):
             if {crossing.client.name, crossing.server.name} == {one, other}:
                 crossing.reset()
@@ -150,21 +149,9 @@ class ProxyFabric:
             port = free_node_port(self._ports.values())
             self._ports |= dict.fromkeys(self._nodes, port)
 
-    def _public(self, machine: str) -> str:
-        return f"127.{self._run}.0.{self._numbers[machine]}"
-
-    def _private(self, machine: str) -> str:
-        return f"127.{self._run}.1.{self._numbers[machine]}"
-
-    def _served(self) -> Iterator[tuple[str, int]]:
-        for name, port in self._ports.items():
-            for one in node_ports(port) if name in self._nodes else (port,):
-                yield name, one
-
     # --- listening
 
     async def _follow_servers(self) -> None:
-        """Listen where a server listens."""
         try:
             while True:
                 self._look()
@@ -174,8 +161,8 @@ class ProxyFabric:
                 self._stop_listening(key)
 
     def _look(self) -> None:
-        for name, port in self._served():
-            is_wanted = self._is_concealed(name) or is_served(self._private(name), port)
+        for name, port in self._served:
+            is_wanted = self._is_concealed(name) or not is_free(port, self._private[name])
             if not is_wanted:
                 self._stop_listening((name, port))
             elif (name, port) not in self._listeners:
@@ -192,7 +179,7 @@ class ProxyFabric:
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER // 2)
-            server.bind((self._public(machine), port))
+            server.bind((self._addresses[machine], port))
             server.listen(BACKLOG)
             server.setblocking(False)
         except OSError:
@@ -246,12 +233,12 @@ class ProxyFabric:
             far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER // 2)
             far.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-            far.bind((self._public(client), 0))
+            far.bind((self._addresses[client], 0))
             return trio.socket.from_stdlib_socket(far)
 
         self._crossings.add(crossing)
         try:
-            await crossing.run(dial, (self._private(server), port))
+            await crossing.run(dial, (self._private[server], port))
         finally:
             self._crossings.discard(crossing)
 

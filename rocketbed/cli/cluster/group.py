@@ -78,8 +78,7 @@ def up(
     With --docker its members are containers on their own network, with the cluster directory bind
     mounted; --port is published for the nameserver.
     """
-    from rocketbed.chaos.cluster.claim import claimed
-    from rocketbed.chaos.cluster.upkeep import create, known, missing, start_missing
+    from rocketbed.chaos.cluster.upkeep import claimed, create, known, missing, start_missing
 
     def say(line: str) -> None:
         click.echo(line, err=True)
@@ -112,9 +111,8 @@ def up(
 )
 def down(directory: Path, remove: bool) -> int:
     """Stop a cluster; its data is kept."""
-    from rocketbed.chaos.cluster.claim import claimed
     from rocketbed.chaos.cluster.cluster import LocalCluster
-    from rocketbed.chaos.cluster.upkeep import remove_files
+    from rocketbed.chaos.cluster.upkeep import claimed, remove_files
 
     with claimed(directory):
         found = LocalCluster.load(directory)
@@ -158,8 +156,8 @@ def promote(name: str, force: bool, directory: Path) -> int:
     a copy is kept in rocketbed.cut in its store. A slave whose log is shorter than another
     slave's is refused, since the missing messages may have been acknowledged.
     """
-    from rocketbed.chaos.cluster.claim import claimed
     from rocketbed.chaos.cluster.cluster import LocalCluster
+    from rocketbed.chaos.cluster.upkeep import claimed
 
     with claimed(directory):
         found = LocalCluster.load(directory)

@@ -254,7 +254,7 @@ class Site:
                     except (ClientError, RemotingError) as exc:
                         last = exc
                     await trio.sleep(LOOK_S)
-        state = "hangs" if process.pid() else f"ended with code {process.exit_code()}"
+        state = "hangs" if process.pid() else f"ended with code {await process.wait_ended()}"
         raise PeerError(f"{process.name} {state}; last answer: {last}\n{_tail(process)}")
 
     # --- inside

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -26,9 +27,9 @@ MTU: Final = 1500
 class Switch:
     """A running switch process. An async context manager: leaving it ends the process."""
 
-    def __init__(self, run: Ledger, *, seed: str = "", log: Path | None = None) -> None:
-        """`log` gets each order as a line of JSON, and what the process prints."""
-        self.log = run.directory / "switch.log" if log is None else log
+    def __init__(self, run: Ledger, *, seed: str = "") -> None:
+        self.log = run.directory / "switch.log"
+        """Gets each order as a line of JSON, and what the process prints."""
         self._run = run
         self._seed = seed
         self._lock = trio.Lock()
@@ -52,7 +53,7 @@ class Switch:
 
     async def set_rule(self, source: str, target: str, rule: Rule) -> None:
         """One direction between two machines; in force on return."""
-        await self._order("rule", source=source, target=target, rule=rule.as_json())
+        await self._order("rule", source=source, target=target, rule=asdict(rule))
 
     async def silence(self, name: str) -> None:
         """Nothing leaves the machine or reaches it until it is attached again."""

@@ -7,6 +7,7 @@ addresses exist only inside: no packet leaves for any other network. Needs root 
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ import trio
 
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
-from rocketbed.chaos.process.network.fabric import OneAddress, usual_ports
+from rocketbed.chaos.process.network.fabric import OneAddress, machine_numbers, usual_ports
 from rocketbed.chaos.process.network.switch.control import MTU, Switch
 from rocketbed.chaos.process.network.switch.process import TUN_DEVICE
 from rocketbed.chaos.process.network.switch.rules import Rule
@@ -22,8 +23,6 @@ from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
-HARNESS: Final = "harness"
-MACHINES_MAX: Final = 253
 ENTER: Final = "nsenter"
 
 
@@ -59,13 +58,12 @@ class SwitchFabric(OneAddress):
         mtu: int = MTU,
     ) -> None:
         """`clients` are further machines; `harness` is always one."""
-        names = list(dict.fromkeys([*nodes, *nameservers, *clients, HARNESS]))
-        assert len(names) <= MACHINES_MAX
         super().__init__(nodes, usual_ports(nodes, nameservers))
         self.switch = Switch(run, seed=seed)
         self._run = run
         self._mtu = mtu
-        self._addresses = {name: f"10.98.0.{number}" for number, name in enumerate(names, 1)}
+        numbers = machine_numbers(nodes, nameservers, clients)
+        self._addresses = {name: f"10.98.0.{number}" for name, number in numbers.items()}
         self._records: dict[str, int] = {}
         self._silent: set[str] = set()
 
@@ -106,26 +104,13 @@ class SwitchFabric(OneAddress):
         return f"rb-{self._run.id}-{machine}"
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """One direction; other faults of it (`set_rule`) end."""
-        rule = Rule(
-            cut=state.cut,
-            delay_s=state.delay_s,
-            jitter_s=state.jitter_s,
-            loss=state.loss,
-            rate=state.rate,
-        )
-        await self.set_rule(source, target, rule)
-
-    async def set_rule(self, source: str, target: str, rule: Rule) -> None:
-        """One direction, with all that the switch can do to packets."""
-        await self.switch.set_rule(source, target, rule)
+        """One direction; other faults of it (`switch.set_rule`) end."""
+        await self.switch.set_rule(source, target, Rule(**asdict(state)))
 
     async def reset(self, one: str, other: str) -> None:
-        """Both ends of each connection see a reset."""
         await self.switch.reset(one, other)
 
     async def silence(self, machine: str) -> None:
-        """Nothing leaves the machine or reaches it until `restore`: power cut."""
         self._silent.add(machine)
         await self.switch.silence(machine)
 

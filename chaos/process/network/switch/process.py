@@ -15,20 +15,19 @@ import json
 import os
 import select
 import signal
+import socket
 import struct
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, BinaryIO, Final
 
 from rocketbed.chaos.host.tied import EXIT_ORPHAN, tie_to
 from rocketbed.chaos.process.network import netns
-from rocketbed.chaos.process.network.switch.packets import address_bytes
 from rocketbed.chaos.process.network.switch.resets import Resets
-from rocketbed.chaos.process.network.switch.rules import Path, Rule
+from rocketbed.chaos.process.network.switch.rules import Path, Port, Rule
 
 TUN_DEVICE: Final = "/dev/net/tun"
 TUNSETIFF: Final = 0x400454CA
@@ -40,22 +39,9 @@ BATCH: Final = 32
 """Packets taken from one machine before the others have their turn."""
 CONTROL: Final = 0
 LINKTYPE_RAW: Final = 101
+UnderWay = tuple[float, int, Port, Port, Path, bytes]
+"""When it is due, a number that keeps the order, from, to, the way there, the packet."""
 PCAP_HEAD: Final = struct.pack("=IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, LINKTYPE_RAW)
-
-
-@dataclass(eq=False, slots=True)
-class Port:
-    """A machine's place at the switch."""
-
-    name: str
-    address: bytes
-    namespace: str
-    tun: int
-    size: int
-    """Longest packet."""
-    silent: bool = False
-    paths: dict[bytes, "tuple[Port, Path]"] = field(default_factory=dict)
-    """Address of another machine -> its port, and the way there."""
 
 
 class Switch:
@@ -63,11 +49,13 @@ class Switch:
 
     def __init__(self, seed: str) -> None:
         self.ports: dict[str, Port] = {}
-        self.resets: Resets[Port] = Resets(self.write)
+        self.resets = Resets(self.write)
         self.forwarded = 0
         self._seed = seed
-        self._tuns: dict[int, Port] = {}
-        self._heap: list[tuple[float, int, Port, Port, Path, bytes]] = []
+        self.tuns: dict[int, Port] = {}
+        self.poll = select.poll()
+        """For packets from machines."""
+        self._heap: list[UnderWay] = []
         self._number = 0
         self._capture: BinaryIO | None = None
 
@@ -78,33 +66,32 @@ class Switch:
         tun = _open_tun(namespace, address, mtu)
         port = self.ports.get(name)
         if port is None:
-            port = Port(name, address_bytes(address), namespace, tun, mtu)
+            port = Port(name, socket.inet_aton(address), namespace, tun, mtu)
             for other in self.ports.values():
                 port.paths[other.address] = other, self._path(name, other.name)
                 other.paths[port.address] = port, self._path(other.name, name)
             self.ports[name] = port
         else:
-            del self._tuns[port.tun]
+            del self.tuns[port.tun]
+            self.poll.unregister(port.tun)
             os.close(port.tun)
-            self._forget_packets(port)
+            self._forget(lambda entry: port in entry[2:4])
             port.tun, port.namespace, port.silent = tun, namespace, False
-        self._tuns[tun] = port
+        self.tuns[tun] = port
+        self.poll.register(tun, select.POLLIN)
 
     def rule(self, source: str, target: str, rule: dict[str, Any]) -> None:
-        port, path = self._way(source, target)
-        for packet in path.set(Rule.from_json(rule)):
+        port, path = self.ports[source].paths[self.ports[target].address]
+        for packet in path.set(Rule(**rule)):
             self._send(port, packet)
 
     def silence(self, name: str) -> None:
-        """Nothing leaves the machine or reaches it."""
         self.ports[name].silent = True
 
     def reset(self, one: str, other: str) -> None:
         """Begin to reset the connections between two; `resets.left` tells when they are done."""
         self.resets.begin(self.ports[one], self.ports[other])
-        self._heap = [entry for entry in self._heap if not self.resets.is_doomed(entry[5])]
-        heapq.heapify(self._heap)
-        self._recount()
+        self._forget(lambda entry: self.resets.is_doomed(entry[5]))
 
     def capture(self, path: str) -> None:
         """Write all packets that machines send to a pcap file; an empty path ends that."""
@@ -126,24 +113,20 @@ class Switch:
 
     # --- packets
 
-    @property
-    def tuns(self) -> list[int]:
-        return list(self._tuns)
-
     def due(self) -> float | None:
         """When the next packet under way is to be delivered."""
         return self._heap[0][0] if self._heap else None
 
     def take_all(self) -> None:
         """Move what was sent before now, so that the next order is for what is sent after it."""
-        for tun in self.tuns:
+        for tun in list(self.tuns):
             for _ in range(netns.QUEUE_LENGTH // BATCH):
                 if not self.take(tun):
                     break
 
     def take(self, tun: int) -> bool:
         """Move some of what a machine has sent; whether there may be more."""
-        port = self._tuns.get(tun)
+        port = self.tuns.get(tun)
         if port is None:
             return False
         size, paths, read, write = port.size, port.paths, os.read, os.write
@@ -165,16 +148,15 @@ class Switch:
                     write(target.tun, packet)
                     self.forwarded += 1
             else:
-                self._delay(packet, port, target, path)
+                for due in path.times(packet, time.monotonic()):
+                    self._number += 1
+                    heapq.heappush(self._heap, (due, self._number, port, target, path, packet))
         return True
 
     def deliver(self) -> None:
-        heap = self._heap
-        if not heap:
-            return
         now = time.monotonic()
-        while heap and heap[0][0] <= now:
-            _, _, source, target, path, packet = heapq.heappop(heap)
+        while self._heap and self._heap[0][0] <= now:
+            _, _, source, target, path, packet = heapq.heappop(self._heap)
             path.arrived()
             if not source.silent:
                 self._send(target, packet)
@@ -188,25 +170,15 @@ class Switch:
             self.write(port, packet)
             self.forwarded += 1
 
-    def _delay(self, packet: bytes, source: Port, target: Port, path: Path) -> None:
-        for due in path.times(packet, time.monotonic()):
-            self._number += 1
-            heapq.heappush(self._heap, (due, self._number, source, target, path, packet))
-
-    def _forget_packets(self, port: Port) -> None:
-        self._heap = [entry for entry in self._heap if port not in entry[2:4]]
+    def _forget(self, is_meant: Callable[[UnderWay], bool]) -> None:
+        """Give up packets under way."""
+        self._heap = [entry for entry in self._heap if not is_meant(entry)]
         heapq.heapify(self._heap)
-        self._recount()
-
-    def _recount(self) -> None:
         for port in self.ports.values():
             for _, path in port.paths.values():
                 path.waiting = 0
         for _, _, _, _, path, _ in self._heap:
             path.waiting += 1
-
-    def _way(self, source: str, target: str) -> tuple[Port, Path]:
-        return self.ports[source].paths[self.ports[target].address]
 
     def _path(self, source: str, target: str) -> Path:
         return Path(Random(f"{self._seed}/{source}->{target}"))
@@ -285,25 +257,17 @@ class Control:
 
 def run(switch: Switch, control: Control) -> None:
     """Move packets until the harness is gone."""
-    poll = select.poll()
-    known: set[int] = set()
-    poll.register(CONTROL, select.POLLIN)
+    switch.poll.register(CONTROL, select.POLLIN)
     while True:
         due = switch.due()
         if control.is_resetting:
             due = min(due or switch.resets.next_try, switch.resets.next_try)
-        ready = poll.poll(None if due is None else max(0.0, 1000 * (due - time.monotonic())))
+        ready = switch.poll.poll(None if due is None else max(0.0, 1000 * (due - time.monotonic())))
         for descriptor, _ in ready:
             if descriptor != CONTROL:
                 switch.take(descriptor)
             elif not control.read():
                 return
-            elif known != set(switch.tuns):
-                for gone in known - set(switch.tuns):
-                    poll.unregister(gone)
-                known = set(switch.tuns)
-                for tun in known:
-                    poll.register(tun, select.POLLIN)
         switch.deliver()
         if control.is_resetting:
             switch.resets.try_again()

@@ -5,9 +5,9 @@ packets, as a wire does; what overtakes is asked for by `reorder`.
 """
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final, Self
+from typing import Final
 
 BACKLOG_S: Final = 0.25
 """How long a packet may wait for its turn on a narrow link; what comes then is dropped."""
@@ -16,8 +16,6 @@ REORDER_S: Final = 0.01
 WAITING_MAX: Final = 20_000
 """Packets under way in one direction; what comes then is dropped."""
 HELD_MAX: Final = 4096
-TCP: Final = 6
-SYN: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,29 +27,11 @@ class Rule:
     jitter_s: float = 0.0
     """Up to this much more, for each packet anew."""
     loss: float = 0.0
-    burst: float = 0.0
-    """Share of packets at which a burst of losses begins."""
-    burst_end: float = 0.2
-    """Share of packets of a burst at which it ends: bursts are 1 / `burst_end` long."""
     duplicate: float = 0.0
     reorder: float = 0.0
     """Share that is overtaken by what comes in the next 10 ms."""
     rate: int | None = None
     """Bytes a second, IP headers counted."""
-    drop_syn: bool = False
-    """No new connections in this direction."""
-
-    def as_json(self) -> dict[str, Any]:
-        """For the switch process and its log."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Raises `ValueError` for a field that is unknown."""
-        unknown = set(value) - {one.name for one in fields(cls)}
-        if unknown:
-            raise ValueError(f"unknown rule key: {', '.join(sorted(unknown))}")
-        return cls(**value)
 
 
 PLAIN: Final = Rule()
@@ -70,7 +50,6 @@ class Path:
         self._random = random
         self._busy_until = 0.0
         self._last = 0.0
-        self._in_burst = False
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
 
     def set(self, rule: Rule) -> list[bytes]:
@@ -112,11 +91,13 @@ class Path:
     def _due(self, packet: bytes, now: float) -> float | None:
         rule = self.rule
         if rule.cut:
-            self._hold(packet)
+            key = packet[12:24]  # addresses and ports
+            self._held[key] = packet
+            self._held.move_to_end(key)
+            if len(self._held) > HELD_MAX:
+                self._held.popitem(last=False)
             return None
-        if rule.drop_syn and is_syn(packet):
-            return None
-        if self._is_lost():
+        if rule.loss and self._random.random() < rule.loss:
             return None
         if rule.rate is not None:
             begin = max(now, self._busy_until)
@@ -125,28 +106,17 @@ class Path:
             self._busy_until = now = begin + len(packet) / rule.rate
         return now + rule.delay_s + rule.jitter_s * self._random.random()
 
-    def _is_lost(self) -> bool:
-        rule = self.rule
-        if rule.burst:
-            if self._in_burst:
-                self._in_burst = self._random.random() >= rule.burst_end
-            else:
-                self._in_burst = self._random.random() < rule.burst
-            if self._in_burst:
-                return True
-        return bool(rule.loss) and self._random.random() < rule.loss
 
-    def _hold(self, packet: bytes) -> None:
-        key = packet[12:24]  # addresses and ports
-        self._held[key] = packet
-        self._held.move_to_end(key)
-        if len(self._held) > HELD_MAX:
-            self._held.popitem(last=False)
+@dataclass(eq=False, slots=True)
+class Port:
+    """A machine's place at the switch."""
 
-
-def is_syn(packet: bytes) -> bool:
-    """Whether a packet asks for a new TCP connection (and does not answer such a wish)."""
-    if packet[9] != TCP:
-        return False
-    flags = packet[4 * (packet[0] & 15) + 13]
-    return flags & 0x12 == SYN
+    name: str
+    address: bytes
+    namespace: str
+    tun: int
+    size: int
+    """Longest packet."""
+    silent: bool = False
+    paths: dict[bytes, tuple["Port", Path]] = field(default_factory=dict)
+    """Address of another machine -> its port, and the way there."""

@@ -1,31 +1,29 @@
-"""The machine of one node with all that this system can do to it.
+"""The machine of one node: what its process stands on, and all that this system can do to it.
 
-Composed of parts that may each be missing: a volume (power cut, full disk), a preloaded library
-(disk faults, crash points, the trace of flushes), a movable clock, a limited processor. What is
-missing is said by `lacks`, with the reason, before a run begins.
+A plain one is a directory, without any way to harm it but by hand. Where a run wants more, it has
+parts that may each be missing: a volume (power cut, full disk), a preloaded library (disk faults,
+crash points, the trace of flushes), a movable clock, a limited processor. What is missing is said
+by `lacks`, with the reason, before a run begins.
 """
 
 import errno
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Final, TypeVar
 
 import trio
 
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.disk.faults import (
-    DiskFaultError,
-    DiskFaults,
-    DiskRule,
-    FlushRecord,
-    join_environments,
-)
+from rocketbed.chaos.host.marks import Marks
+from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
+from rocketbed.chaos.process.disk.format import DiskFaultError, DiskRule, FlushRecord
 from rocketbed.chaos.process.disk.volume import Volume, VolumeError
 from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults
 from rocketbed.chaos.process.machine.limits import CpuLimit, LimitError
-from rocketbed.chaos.process.machine.plain import PlainMachine, copy_sparse
 from rocketbed.chaos.trace import NodeTrace
 from rocketbed.chaos.trial.api import BackendError, DiskFault
 
@@ -33,71 +31,83 @@ T = TypeVar("T")
 
 COMMIT_S: Final = 300
 """ext4's commit interval on a node's volume: nothing becomes durable by itself within a run."""
+EVERYWHERE: Final = ("", "proc.pause", "proc.crash.mark")
+"""What a plain directory is enough for."""
 STANDS_ON: Final = {"proc.crash.event": "disk.faults", "proc.crash.power": "disk.powercut"}
 WATCHED: Final = {"disk.powercut", "disk.faults", *STANDS_ON}
 """Capabilities that take, or profit from, a library below the node that sees its disk calls."""
+COPY: Final = ("cp", "--recursive", "--preserve=mode,timestamps", "--sparse=always", "-T", "--")
 
 
-class RealMachine(PlainMachine):
-    """A node's machine. `open` makes it, `close` takes it away."""
+class Machine:
+    """A node's machine. `close` takes away what was made for it."""
 
-    def __init__(self, directory: Path, seed: str, run: Ledger) -> None:
-        super().__init__(directory, seed)
+    def __init__(
+        self, directory: Path, seed: str, run: Ledger | None = None, wanted: Sequence[str] = ()
+    ) -> None:
+        """`directory` will hold the store. With `run`, the capabilities `wanted` get their parts,
+        as far as they can be had.
+        """
+        self.directory = directory
+        self.marks = Marks(directory)
         self.volume: Volume | None = None
         self.faults: DiskFaults | None = None
         self.clock: ClockFaults | None = None
-        self._run = run
+        self._random = Random(seed)
+        self._run = run if wanted else None
         self._missing: dict[str, str] = {}
         self._limit: CpuLimit | None = None
         self._rules: list[DiskRule] = []
         self._crash: list[DiskRule] = []
+        if self._run is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._make_parts(self._run, wanted)
 
-    @classmethod
-    def open(cls, directory: Path, seed: str, run: Ledger, wanted: Sequence[str]) -> "RealMachine":
-        """Make a machine with the parts that the capabilities `wanted` ask for."""
-        machine = cls(directory, seed, run)
-        directory.mkdir(parents=True, exist_ok=True)
+    def _make_parts(self, run: Ledger, wanted: Sequence[str]) -> None:
+        own = self.directory
         if {"disk.powercut", "proc.crash.power"}.intersection(wanted):
-            made = machine._try(
-                "disk.powercut", lambda: Volume.create(directory, run=run, commit_s=COMMIT_S)
+            self.volume = self._try(
+                "disk.powercut", lambda: Volume.create(own, run=run, commit_s=COMMIT_S)
             )
-            machine.volume = made
         if WATCHED.intersection(wanted):
-            machine.faults = machine._try(
-                "disk.faults", lambda: DiskFaults(directory / "faults", root=machine.store.parent)
+            self.faults = self._try(
+                "disk.faults", lambda: DiskFaults(own / "faults", root=self.store.parent)
             )
         if "clock.jump" in wanted:
-            machine.clock = machine._try(
-                "clock.jump", lambda: ClockFaults(directory / "clock", run=run)
-            )
-        return machine
+            self.clock = self._try("clock.jump", lambda: ClockFaults(own / "clock", run=run))
+
+    def _try(self, capability: str, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except (VolumeError, DiskFaultError, ClockFaultError, OSError) as error:
+            self._missing[capability] = str(error)
+            return None
 
     @property
     def store(self) -> Path:
-        parent = self.directory if self.volume is None else self.volume.path
-        return parent / "store"
+        """The store directory, RocketMQ's layout."""
+        return (self.directory if self.volume is None else self.volume.path) / "store"
 
     def lacks(self, capability: str) -> str | None:
-        """Why it cannot do something."""
-        present = {
-            "": True,
-            "proc.pause": True,
-            "proc.cpu": True,
-            "proc.crash.mark": True,
-            "disk.powercut": self.volume is not None,
-            "disk.faults": self.faults is not None,
-            "proc.crash.event": self.faults is not None,
-            "proc.crash.power": self.volume is not None,
-            "clock.jump": self.clock is not None,
+        """Why it cannot do something; None when it can."""
+        parts = {
+            "proc.cpu": self._run,
+            "disk.powercut": self.volume,
+            "disk.faults": self.faults,
+            "proc.crash.event": self.faults,
+            "proc.crash.power": self.volume,
+            "clock.jump": self.clock,
         }
-        if present.get(capability):
+        if capability in EVERYWHERE or parts.get(capability) is not None:
             return None
+        if self._run is None:
+            return f"this run's nodes use plain directories: {capability} needs more"
         missing = STANDS_ON.get(capability, capability)
         return self._missing.get(missing, f"{capability} is not available on real processes")
 
     def environment(self) -> Mapping[str, str]:
-        parts = [part.environment() for part in (self.faults, self.clock) if part is not None]
-        return join_environments(self._run.environment(), self.marks.environment(), *parts)
+        parts = (self._run, self.marks, self.faults, self.clock)
+        return join_environments(*(part.environment() for part in parts if part is not None))
 
     def started(self, pid: int) -> None:
         if self.clock is not None:
@@ -106,20 +116,19 @@ class RealMachine(PlainMachine):
     # --- power
 
     def power_cut(self) -> None:
-        """Let nothing more reach the disk."""
         if self.volume is None:
             raise BackendError(str(self.lacks("disk.powercut")))
         self.volume.power_cut()
 
     async def remount(self) -> None:
-        """Bring the disk back; the process has ended."""
+        """Bring the disk back after a cut; the process has ended."""
         if self.volume is not None:
             await trio.to_thread.run_sync(self.volume.remount)
 
     # --- faults
 
     def crash_at(self, event: int | None, mark: str | None = None) -> None:
-        """Die at the n-th event of the disk from now, or at a mark."""
+        """Let the process die at its n-th event of the disk from now, or at a mark; or not."""
         self.marks.crash_at(mark)
         self._crash = []
         if event is not None:
@@ -127,7 +136,6 @@ class RealMachine(PlainMachine):
         self._set_rules()
 
     def set_faults(self, faults: Sequence[DiskFault]) -> None:
-        """These and no others."""
         if self.volume is not None:
             self.volume.free()
         self._rules = []
@@ -150,14 +158,31 @@ class RealMachine(PlainMachine):
         self.clock.jump(seconds)
 
     def limit_cpu(self, pid: int, slowness: float) -> None:
+        """Give it 1 / `slowness` of a processor; 1 takes the limit away."""
+        if self._run is None:
+            if slowness != 1.0:
+                raise BackendError(str(self.lacks("proc.cpu")))
+            return
         try:
             if self._limit is None:
-                name = self.directory.name
-                self._limit = CpuLimit(name, run=self._run, share=1.0 / slowness)
+                self._limit = CpuLimit(self.directory.name, run=self._run, share=1.0 / slowness)
             self._limit.limit(None if slowness == 1.0 else 1.0 / slowness)
             self._limit.add(pid)
         except LimitError as error:
             raise BackendError(str(error)) from error
+
+    def bit_flip(self) -> str:
+        """Flip one bit of the written part of the commit log; what was hit."""
+        segments = sorted((self.store / "commitlog").glob("[0-9]*"))
+        path = self._random.choice(segments) if segments else None
+        data = b"" if path is None else path.read_bytes().rstrip(b"\0")
+        if path is None or not data:
+            return "no change: the log is empty"
+        offset = self._random.randrange(len(data))
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(bytes([data[offset] ^ (1 << self._random.randrange(8))]))
+        return f"log offset {int(path.name) + offset}"
 
     # --- the end
 
@@ -165,33 +190,30 @@ class RealMachine(PlainMachine):
         await trio.to_thread.run_sync(lambda: shutil.rmtree(self.store, ignore_errors=True))
 
     def copy_store(self, target: Path) -> None:
-        """Copy the store off the volume."""
+        """Copy the store, holes left out. Raises `FileNotFoundError` when there is none."""
         if not self.store.exists():
             raise FileNotFoundError(self.store)
-        shutil.copytree(self.store, target, copy_function=copy_sparse, dirs_exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run([*COPY, self.store, target], stderr=subprocess.PIPE, check=False)
+        if done.returncode:
+            raise OSError(os.fsdecode(done.stderr).strip())
 
     def read_trace(self, trace: NodeTrace, began_ns: int) -> None:
-        """The ends that syncs made durable, as the library below the node saw them."""
+        """Add the ends that syncs made durable, as the library below the node saw them.
+
+        Times are counted from `began_ns` (monotonic).
+        """
         if self.faults is not None:
             trace.complete = False
-            follow_flushes(self.faults.flush_trace(), trace, began_ns)
+            _follow_flushes(self.faults.flush_trace(), trace, began_ns)
 
     async def close(self) -> None:
         if self._limit is not None:
             self._limit.remove()
         if self.clock is not None:
             self.clock.close()
-        if self.faults is not None:
-            self.faults.close()
         if self.volume is not None:
             await trio.to_thread.run_sync(self.volume.destroy)
-
-    def _try(self, capability: str, make: Callable[[], T]) -> T | None:
-        try:
-            return make()
-        except (VolumeError, DiskFaultError, ClockFaultError, OSError) as error:
-            self._missing[capability] = str(error)
-            return None
 
 
 def _rules(fault: DiskFault) -> list[DiskRule]:
@@ -215,8 +237,8 @@ def _rules(fault: DiskFault) -> list[DiskRule]:
             return [DiskRule(operation="*", effect="error", error=errno.EROFS)]
 
 
-def follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: int) -> None:
-    """Add what completed syncs of the commit log made durable, file by file, to a trace."""
+def _follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: int) -> None:
+    """What completed syncs of the commit log made durable, file by file."""
     durable: dict[int, int] = {}
     for record in records:
         name = os.path.basename(record.path)
@@ -226,12 +248,3 @@ def follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: i
         durable[start] = max(durable.get(start, 0), record.end)
         end = max(begin + size for begin, size in durable.items())
         trace.add(record.time_ns - began_ns, end, end)
-
-
-def make_machine(
-    directory: Path, seed: str, run: Ledger | None, wanted: Sequence[str]
-) -> PlainMachine:
-    """A plain machine, or one with the parts that are wanted and can be had."""
-    if run is None or not wanted:
-        return PlainMachine(directory, seed)
-    return RealMachine.open(directory, seed, run, wanted)

@@ -10,8 +10,8 @@ from typing import Final
 
 import trio
 
+from rocketbed.chaos.cluster.doctor.probes import Broken, Missing
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.capability import ProbeResult, absent, broken, works
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
@@ -30,37 +30,37 @@ TRIES: Final = 20
 DATAGRAMS: Final = 200
 
 
-def probe_proxy() -> ProbeResult:
+def probe_proxy() -> str:
     """Delay, cut and heal through the proxy."""
     return trio.run(_delays_and_cuts, ProxyFabric(MACHINES, ()))
 
 
-def probe_switch() -> ProbeResult:
+def probe_switch() -> str:
     return _with_switch(_delays_and_cuts)
 
 
-def probe_loss() -> ProbeResult:
+def probe_loss() -> str:
     """Half of some datagrams get through the switch."""
     return _with_switch(_loses)
 
 
-def probe_reset() -> ProbeResult:
+def probe_reset() -> str:
     """Both ends of a connection see a reset; through the switch, or the proxy without root."""
     if missing_for_switch() is None:
         return _with_switch(_resets)
     return trio.run(_resets, ProxyFabric(MACHINES, ()))
 
 
-def _with_switch(probe: Callable[[SwitchFabric], Awaitable[ProbeResult]]) -> ProbeResult:
+def _with_switch(probe: Callable[[SwitchFabric], Awaitable[str]]) -> str:
     why = missing_for_switch()
     if why is not None:
-        return absent(why)
+        raise Missing(why)
     with Ledger.begin(guard=False) as run:
         try:
             return trio.run(probe, SwitchFabric(MACHINES, (), run=run, seed="probe"))
         except* (OSError, BackendError) as group:
             reason = str(group.exceptions[0])
-        return broken(reason)
+        raise Broken(reason)
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ async def _connection(fabric: Fabric) -> AsyncIterator[tuple[Stream, Stream]]:
                 await one.aclose()
 
 
-async def _delays_and_cuts(fabric: Fabric) -> ProbeResult:
+async def _delays_and_cuts(fabric: Fabric) -> str:
     with trio.fail_after(DEADLINE_S):
         async with fabric, _connection(fabric) as (client, server):
             plain = min([await _round_trip(client, server) for _ in range(TRIES)])
@@ -95,13 +95,13 @@ async def _delays_and_cuts(fabric: Fabric) -> ProbeResult:
             await fabric.set_link("b2", "b1", LinkState())
             healed = await _hears(server, ANSWER_S)
     if not DELAY_S <= slow - plain < 2 * DELAY_S:
-        return broken(f"{1000 * DELAY_S:g} ms more became {1000 * (slow - plain):.1f} ms")
+        raise Broken(f"{1000 * DELAY_S:g} ms more became {1000 * (slow - plain):.1f} ms")
     if leaked or healed != b"held":
-        return broken(f"during a cut {leaked!r} arrived, afterwards {healed!r}")
-    return works(f"round trip {1000 * plain:.2f} ms; delay and cut work")
+        raise Broken(f"during a cut {leaked!r} arrived, afterwards {healed!r}")
+    return f"round trip {1000 * plain:.2f} ms; delay and cut work"
 
 
-async def _loses(fabric: SwitchFabric) -> ProbeResult:
+async def _loses(fabric: SwitchFabric) -> str:
     with trio.fail_after(DEADLINE_S):
         async with fabric:
             host = fabric.address("b1")[0]
@@ -111,28 +111,28 @@ async def _loses(fabric: SwitchFabric) -> ProbeResult:
                 sender = trio.socket.socket(type=socket.SOCK_DGRAM)
             with receiver, sender:
                 await receiver.bind((host, 0))
-                await fabric.set_rule("b2", "b1", Rule(loss=0.5))
+                await fabric.switch.set_rule("b2", "b1", Rule(loss=0.5))
                 for _ in range(DATAGRAMS):
                     await sender.sendto(b"x", receiver.getsockname())
-                await fabric.set_rule("b2", "b1", Rule())
+                await fabric.switch.set_rule("b2", "b1", Rule())
                 arrived = 0
                 await sender.sendto(b"end", receiver.getsockname())
                 while await receiver.recv(3) != b"end":
                     arrived += 1
     if not 0.3 < arrived / DATAGRAMS < 0.7:
-        return broken(f"{arrived} of {DATAGRAMS} datagrams passed a loss of a half")
-    return works(f"{DATAGRAMS - arrived} of {DATAGRAMS} datagrams were lost when a half was asked")
+        raise Broken(f"{arrived} of {DATAGRAMS} datagrams passed a loss of a half")
+    return f"{DATAGRAMS - arrived} of {DATAGRAMS} datagrams were lost when a half was asked"
 
 
-async def _resets(fabric: Fabric) -> ProbeResult:
+async def _resets(fabric: Fabric) -> str:
     with trio.fail_after(DEADLINE_S):
         async with fabric, _connection(fabric) as (client, server):
             await _round_trip(client, server)
             await fabric.reset("b1", "b2")
             seen = [await _is_reset(end) for end in (client, server)]
     if not all(seen):
-        return broken(f"the client saw a reset: {seen[0]}, the server: {seen[1]}")
-    return works(f"both ends see it ({fabric.name})")
+        raise Broken(f"the client saw a reset: {seen[0]}, the server: {seen[1]}")
+    return f"both ends see it ({fabric.name})"
 
 
 async def _round_trip(one: Stream, other: Stream) -> float:
