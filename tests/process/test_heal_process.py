@@ -40,9 +40,9 @@ async def count(cluster: LocalCluster) -> int:
     return found
 
 
-def last_segment(cluster: LocalCluster) -> Path:
-    """The master's last segment that holds anything."""
-    files = sorted((cluster.store_directory("master") / "commitlog").iterdir())
+def last_segment(store: Path) -> Path:
+    """The last segment that holds anything."""
+    files = sorted((store / "commitlog").iterdir())
     return [path for path in files if path.read_bytes().strip(b"\0")][-1]
 
 
@@ -59,21 +59,22 @@ async def test_a_damaged_master_is_healed_from_its_slave(
     cluster = LocalCluster.create(
         tmp_path / "c", slaves=1, sync=True, settings={"mappedFileSizeCommitLog": "8192"}
     )
+    store = cluster.member_directory("master") / "store"
     with trio.fail_after(DEADLINE_S):
         async with cluster:
             await cluster.start()
             await send(cluster)
             assert await cluster.stop("master")
-            whole = last_segment(cluster).read_bytes()
-            path = last_segment(cluster)
+            whole = last_segment(store).read_bytes()
+            path = last_segment(store)
             damage(path)
             with pytest.raises(ClusterError):
                 await cluster.start("master")
-            said = cluster.log_path("master").read_text()
+            said = (cluster.member_directory("master") / "log").read_text()
             assert "Nothing was changed" in said
-            assert f"rocketbed store heal {cluster.store_directory('master')}" in said
+            assert f"rocketbed store heal {store}" in said
             host, _, port = cluster.address("slave-1").rpartition(":")
-            command = ["store", "heal", str(cluster.store_directory("master"))]
+            command = ["store", "heal", str(store)]
             done = await trio.run_process(
                 [sys.executable, "-m", "rocketbed", *command, "--from", f"{host}:{int(port) + 1}"],
                 capture_stdout=True,
