@@ -13,6 +13,7 @@ import trio
 from rocketbed.node.broker.broker import Broker, Tables
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.connections import connection_limits
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
@@ -60,6 +61,7 @@ class Node:
                 (host, config.listen_port),
                 self.broker.handlers,
                 on_close=self.broker.connection_closed,
+                limit=connection_limits(world, config).clients,
             )
         ]
         """The main port, then the one two below it (wire.md 1.10)."""
@@ -70,6 +72,7 @@ class Node:
                     (host, config.listen_port - 2),
                     self.broker.fast_handlers,
                     on_close=self.broker.connection_closed,
+                    limit=connection_limits(world, config).fast,
                 )
             )
 

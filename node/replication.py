@@ -16,6 +16,7 @@ from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.connections import connection_limits
 from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.errors import StoreError, StoreFailed
 from rocketbed.node.store.store import MessageStore
@@ -119,6 +120,7 @@ class Replication:
             fresh="last_file" if config.classic_fresh == "last_file" else "first",
             batch_size=config.ha_batch_bytes,
             gap_max=config.ha_gap_max,
+            connections_max=connection_limits(world, config).replication,
             heartbeat_s=heartbeat_s,
             housekeeping_s=housekeeping_s,
         )

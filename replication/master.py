@@ -33,6 +33,8 @@ HEARTBEAT_S: Final = 5.0
 """Silence after which a master sends its position (`haSendHeartbeatInterval`)."""
 HOUSEKEEPING_S: Final = 20.0
 """Silence after which either side gives a connection up (`haHousekeepingInterval`)."""
+ACCEPT_RETRY_S: Final = 0.1
+"""Pause after a failed accept (no descriptors left), so that the loop does not spin."""
 READ_SIZE: Final = 4096
 LIVE_BATCHES: Final = 8
 """Frames of the live tail that are sent with one call."""
@@ -55,10 +57,15 @@ class Master:
         fresh: Fresh = "first",
         batch_size: int = BATCH_SIZE,
         gap_max: int = GAP_MAX,
+        connections_max: int = 0,
         heartbeat_s: float = HEARTBEAT_S,
         housekeeping_s: float = HOUSEKEEPING_S,
     ) -> None:
-        """`batch_size` is the most bytes of one frame (`haTransferBatchSize`)."""
+        """`batch_size` is the most bytes of one frame (`haTransferBatchSize`).
+
+        Beyond `connections_max` (0: no limit), those that have not said yet who they are among
+        them, another one is closed as soon as it comes.
+        """
         self.world = world
         self.log = log
         self.board = board
@@ -71,6 +78,8 @@ class Master:
         self.slaves: dict[int, SlaveConnection] = {}
         """Slaves being served, by their key on the board."""
         self._gap_max = gap_max
+        self._connections = 0
+        self._connections_max = connections_max
 
     async def run(self, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and serve. Raises `ReplicationPortTaken`."""
@@ -85,7 +94,13 @@ class Master:
             async with trio.open_nursery() as nursery:
                 task_status.started(self.address)
                 while True:
-                    nursery.start_soon(self._serve, await listener.accept())
+                    try:
+                        stream = await listener.accept()
+                    except OSError as exc:
+                        self.world.log.warning("replication.accept_failed", error=str(exc))
+                        await trio.sleep(ACCEPT_RETRY_S)
+                        continue
+                    nursery.start_soon(self._serve, stream)
         finally:
             with trio.move_on_after(1, shield=True):
                 await listener.aclose()
@@ -115,9 +130,18 @@ class Master:
             slave.drop(reason)
 
     async def _serve(self, stream: Stream) -> None:
+        self._connections += 1
         try:
+            if self._connections_max and self._connections > self._connections_max:
+                self.world.log.warning(
+                    "replication.full", port=self.address[1], connections=self._connections_max
+                )
+                return
             await SlaveConnection(self, stream).run()
+        except OSError:  # the peer was gone, and its address with it
+            return
         finally:
+            self._connections -= 1
             with trio.move_on_after(1, shield=True):
                 await trio.aclose_forcefully(stream)
 

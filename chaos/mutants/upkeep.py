@@ -29,7 +29,7 @@ _BEGIN = "rocketbed.node.store.commitlog:CommitLog.begin"
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
     caught_by=("S11", "S11m", "S5", "A2", "S13", "A1"),
     family="power-lone",
-    targets={_RAISE: "4979f3d8ea776020"},
+    targets={_RAISE: "d70331c217fe6bb5"},
 )
 def _checkpoint_before_data() -> None:
     async def raise_mark(self: Any) -> bool:

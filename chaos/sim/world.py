@@ -19,6 +19,7 @@ class ProcessSeam:
     def __init__(self, fate: Fate, boot_id: str, pid: int, end: Callable[[int], SimKilled]) -> None:
         self.pid = pid
         self.boot_id = boot_id
+        self.descriptors = 1 << 20
         self.stop_requested = trio.Event()
         self._fate = fate
         self._end = end

@@ -60,6 +60,12 @@ def _diverged(text: str) -> str:
     return _one_of(text, allowed=("refuse", "cut"))
 
 
+def _one_directory(text: str) -> str:
+    if "," in text:
+        raise ValueError("one directory only: a log that is spread over several is not read here")
+    return text
+
+
 def _one_of(text: str, *, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
         raise ValueError(f"must be one of {', '.join(allowed)}")
@@ -125,6 +131,8 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
     "haMaxGapNotInSync": ("ha_gap_max", _positive),
     "rbClassicFresh": ("classic_fresh", partial(_one_of, allowed=("first", "last_file"))),
     "rbDiverged": ("diverged", _diverged),
+    "rbMaxConnections": ("connections_max", _integer),
+    "rbMaxHaConnections": ("ha_connections_max", _integer),
     "rbMetadataSync": ("metadata_sync_ms", _positive),
     "registerNameServerPeriod": ("register_period_ms", _positive),
     "registerBrokerTimeoutMills": ("register_timeout_ms", _positive),
@@ -146,7 +154,7 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
 
 _STORE: Final[dict[str, tuple[str, Parse]]] = {
     "storePathRootDir": ("root", _text),
-    "storePathCommitLog": ("commitlog_dir", _text),
+    "storePathCommitLog": ("commitlog_dir", _one_directory),
     "mappedFileSizeCommitLog": ("segment_size", _positive),
     "mappedFileSizeConsumeQueue": ("queue_segment_size", _positive),
     "mapperFileSizeBatchConsumeQueue": ("batch_queue_segment_size", _positive),

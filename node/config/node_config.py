@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rocketbed.node.config.keys import KEYS, Key
-from rocketbed.node.config.unused import UNUSED_KEYS
+from rocketbed.node.config.unused import REFUSED, UNUSED_KEYS
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.wire.errors import RocketbedError
@@ -73,6 +73,12 @@ class NodeConfig:
     to what both have, with what is cut kept in `rocketbed.cut` (`rbDiverged`). For the master that
     it followed last it is cut only after a promotion, the Nth with `cut:N`, or where this is an
     offset: then there, and only there."""
+    connections_max: int = 0
+    """Connections that the main port takes, 0: as many as the process has descriptors for, without
+    those of the store (`rbMaxConnections`)."""
+    ha_connections_max: int = 0
+    """Connections that the replication port takes, 0: at most 256 of them
+    (`rbMaxHaConnections`)."""
     metadata_sync_ms: int = 3000
     """Pause between a slave's copies of topics, groups and offsets (`rbMetadataSync`)."""
     register_period_ms: int = 30_000
@@ -177,6 +183,13 @@ def make_config(
     for setting in settings:
         if setting.key in KEYS:
             last[setting.key] = setting
+        elif setting.key in REFUSED:
+            allowed, meaning = REFUSED[setting.key]
+            if setting.value.strip() not in allowed:
+                raise ConfigError(
+                    f"{setting.source}: {setting.key}={setting.value}: {meaning}; start this"
+                    " directory with the broker that wrote it"
+                )
         elif setting.key in UNUSED_KEYS:
             warnings.append(f"{setting.source}: {setting.key} is accepted but has no effect")
         else:

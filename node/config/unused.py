@@ -8,6 +8,16 @@ misspelt key is an error. Sources: the fields of `BrokerConfig`, `BrokerIdentity
 
 from typing import Final
 
+REFUSED: Final = {
+    "storeType": (
+        ("default",),
+        "its queues lie in RocksDB, which is not read here: messages would be there and not found",
+    ),
+    "enableDLegerCommitLog": (("false",), "its log lies in another format and directory"),
+}
+"""Keys of RocketMQ that move data to where it is not looked for: the values that may stand there,
+and what any other one means."""
+
 _NAMES = """
     abortFile accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues
     ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum

@@ -45,7 +45,8 @@ class Checkpointer:
             pause_s = max(least_s, _COST_FACTOR * (trio.current_time() - began))
 
     async def raise_mark(self) -> bool:
-        """Bring W up to what is dispatched now. False while the disk has no room for that.
+        """Bring W up to what is dispatched now. False while the disk has no room for that, or the
+        process no descriptor.
 
         Queues of topics that are `leaving` are not counted, and the mark says that what the log
         holds of them is not to be dispatched again. Raises `StoreFailed`.
@@ -72,12 +73,14 @@ class Checkpointer:
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:
-                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
                     raise StoreFailed(
                         f"the durable mark of {parts.config.root} cannot be written:"
                         f" {exc.strerror}; check the disk, then start the node again"
                     ) from exc
-                parts.world.log.warning("store.mark_waits_for_space", offset=end)
+                parts.world.log.warning(
+                    "store.mark_waits", offset=end, reason=exc.strerror or str(exc.errno)
+                )
                 return False
             parts.world.mark("store.mark_raised")
             return True
@@ -90,6 +93,8 @@ class Checkpointer:
             await parts.queues.sync()
             await parts.index.sync()
         except OSError as exc:
+            if exc.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # a file was not opened, so none was synced in vain
             raise StoreFailed(
                 f"fsync of queues or index in {parts.config.root} failed: {exc.strerror}. They are"
                 " built again from the log at the next start; check the disk, then start the node"

@@ -15,12 +15,18 @@ OPEN_FILES_MAX = 512
 """Half of the usual limit of 1,024 descriptors a process; the rest is for connections and log."""
 
 
+def store_files(descriptors: int) -> int:
+    """Of a process's descriptors, those that a store keeps for its files."""
+    return min(OPEN_FILES_MAX, descriptors // 2)
+
+
 class FilePool:
     """Opens files on demand; the least recently used unpinned one is closed first."""
 
-    def __init__(self, world: World, limit: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._limit = limit
+        # Pinned files and those of a moment (marks, tables) come on top of the pool's.
+        self._limit = max(store_files(world.process.descriptors) * 3 // 4, 8)
         self._open: OrderedDict[str, File] = OrderedDict()
         self._pins: Counter[str] = Counter()
         self._orphans: dict[str, File] = {}

@@ -28,7 +28,9 @@ class Server:
         handlers: Handlers,
         *,
         on_close: ConnectionHook | None = None,
+        limit: int = 0,
     ) -> None:
+        """Beyond `limit` connections (0: no limit) another one is closed as soon as it comes."""
         self.world = world
         self.address = address
         """Where to listen; with port 0 the chosen port stands here after the start."""
@@ -36,6 +38,7 @@ class Server:
         """Open connections, oldest first."""
         self._handlers = handlers
         self._on_close = on_close
+        self._limit = limit
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
@@ -58,6 +61,12 @@ class Server:
                     except OSError as exc:
                         self.world.log.warning("remoting.accept_failed", error=str(exc))
                         await trio.sleep(ACCEPT_RETRY_S)
+                        continue
+                    if self._limit and len(self.connections) >= self._limit:
+                        self.world.log.warning(
+                            "remoting.full", port=self.address[1], connections=self._limit
+                        )
+                        await trio.aclose_forcefully(stream)
                         continue
                     nursery.start_soon(self._serve, stream)
                 nursery.cancel_scope.cancel()

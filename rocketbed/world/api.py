@@ -253,6 +253,8 @@ class Process(Protocol):
     pid: int
     boot_id: str
     """Changes whenever the page cache may have been lost (the kernel's boot id)."""
+    descriptors: int
+    """Files and connections that the process may have open at once."""
     stop_requested: trio.Event
     """Set when the node was asked to stop cleanly (SIGTERM, SIGINT)."""
 

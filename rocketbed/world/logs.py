@@ -2,16 +2,27 @@
 
 The first word of an event names the part it comes from: `store.recovered` goes to the logger
 `rocketbed.store`. A line reads `store.recovered offset=4096 seconds=0.2`; the record carries the
-node's name as `node` for formatters that want it.
+node's name as `node` for formatters that want it. A line that comes again and again is counted
+after a while, and said once a minute.
 """
 
 import logging
+from collections.abc import Callable
+
+REPEATS = 10
+"""Lines of one kind in a minute before the next ones are only counted."""
+PERIOD_S = 60.0
+_KINDS_MAX = 1000
 
 
 class StandardLog:
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, seconds: Callable[[], float]) -> None:
+        """`seconds` is a clock that never goes back."""
+        self._seconds = seconds
         self._extra = {"node": node}
         self._loggers: dict[str, logging.Logger] = {}
+        self._repeats: dict[tuple[object, ...], tuple[float, int]] = {}
+        """Kind of line -> when its minute began, and how many there were since."""
 
     def debug(self, event: str, **fields: object) -> None:
         """For someone who follows one message."""
@@ -33,8 +44,27 @@ class StandardLog:
         logger = self._loggers.get(folder)
         if logger is None:
             logger = self._loggers[folder] = logging.getLogger(f"rocketbed.{folder}")
-        if logger.isEnabledFor(level):
+        if logger.isEnabledFor(level) and self._is_due(level, event, fields):
             logger.log(level, "%s", render(event, fields), extra=self._extra)
+
+    def _is_due(self, level: int, event: str, fields: dict[str, object]) -> bool:
+        """Whether the line is said; `fields` then says how many before it were not.
+
+        Lines are of one kind if they differ in numbers only.
+        """
+        if level == logging.DEBUG:
+            return True
+        kind = (event, *(value for value in fields.values() if isinstance(value, str)))
+        now = self._seconds()
+        began, count = self._repeats.get(kind, (now, 0))
+        if now - began >= PERIOD_S:
+            if count > REPEATS:
+                fields["repeated"] = count - REPEATS
+            began, count = now, 0
+        if len(self._repeats) >= _KINDS_MAX:
+            self._repeats.clear()
+        self._repeats[kind] = (began, count + 1)
+        return count < REPEATS
 
 
 def render(event: str, fields: dict[str, object]) -> str:

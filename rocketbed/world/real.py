@@ -52,14 +52,14 @@ def real_world(
 
     Connections go out from the address `source`, if that is set; `new_socket` makes sockets.
     """
-    offloader = ThreadOffloader(OFFLOAD_THREADS)
+    offloader, clock = ThreadOffloader(OFFLOAD_THREADS), RealClock()
     return World(
         name=name,
-        clock=RealClock(),
+        clock=clock,
         disk=RealDisk(),
         network=RealNetwork(offloader, source=source, new_socket=new_socket),
         random=Random(),
-        log=StandardLog(name),
+        log=StandardLog(name, clock.monotonic),
         process=RealProcess(),
         mark=_ignore_mark,
         offloader=offloader,
@@ -139,6 +139,7 @@ class RealProcess:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.boot_id = _boot_id()
+        self.descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.stop_requested = trio.Event()
 
     def exit(self, code: int) -> NoReturn:

@@ -76,6 +76,18 @@ def test_later_settings_stand_over_earlier_ones() -> None:
     assert config.broker_name == "b=c"
 
 
+def test_what_lies_where_nobody_looks_is_refused() -> None:
+    for text in (
+        "storeType=defaultRocksDB",
+        "enableDLegerCommitLog=true",
+        "storePathCommitLog=a,b",
+    ):
+        with pytest.raises(ConfigError, match=r"broker that wrote it|one directory only"):
+            make_config(settings_from_options([text]))
+    harmless = ["storeType=default", "enableDLegerCommitLog=false"]
+    assert len(make_config(settings_from_options(harmless))[1]) == 0
+
+
 def test_what_a_diverged_slave_does() -> None:
     assert make_config([])[0].diverged == "refuse"
     assert make_config(settings_from_options(["rbDiverged=cut"]))[0].diverged == "cut"

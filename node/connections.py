@@ -1,0 +1,27 @@
+"""How many connections each port of a node takes, so that its store never lacks a descriptor."""
+
+from typing import Final, NamedTuple
+
+from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.store.files import store_files
+from rocketbed.world.api import World
+
+_RESERVE: Final = 32
+"""Descriptors for the ports, the log, tables being written, and our own outgoing connections."""
+_REPLICATION_MAX: Final = 256
+
+
+class ConnectionLimits(NamedTuple):
+    clients: int
+    """The main port."""
+    fast: int
+    """The port two below it, for the few clients that use it."""
+    replication: int
+
+
+def connection_limits(world: World, config: NodeConfig) -> ConnectionLimits:
+    """By `rbMaxConnections` and `rbMaxHaConnections`, else by what the process may have open."""
+    free = max(world.process.descriptors - store_files(world.process.descriptors) - _RESERVE, 8)
+    replication = config.ha_connections_max or min(_REPLICATION_MAX, free // 4)
+    clients = config.connections_max or (free - replication) * 3 // 4
+    return ConnectionLimits(clients, max(clients // 4, 2), replication)
