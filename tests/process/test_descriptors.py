@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.process
 DESCRIPTORS = 256
 STRANGERS = 300
 DEADLINE_S = 120
+LOOK_S = 0.05
 
 
 def few_descriptors() -> None:
@@ -29,6 +31,22 @@ def few_descriptors() -> None:
 def dial(port: int) -> socket.socket:
     """A connection that says nothing; it may be closed at once."""
     return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def run(stack: ExitStack, command: list[str], log: Any, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that ends with the test."""
+    process = subprocess.Popen(command, stderr=log, **options)
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    return process
+
+
+async def said(log: Path, word: str) -> None:
+    """Until a word stands in a log."""
+    while True:
+        if word in log.read_text():
+            return
+        await trio.sleep(LOOK_S)
 
 
 @pytest.mark.parametrize("which", ["replication", "clients"])
@@ -48,25 +66,17 @@ async def test_idle_connections_do_not_end_a_node(tmp_path: Path, which: str) ->
     command += ["--set", "mappedFileSizeCommitLog=1048576", "--set", "bindAddress=127.0.0.1"]
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path / "log").open("wb"))
-        nameserver = subprocess.Popen(
-            [*program, "nameserver", "--set", f"listenPort={routes}"], stderr=subprocess.DEVNULL
-        )
-        stack.callback(nameserver.wait)
-        stack.callback(nameserver.terminate)
-        node = subprocess.Popen(command, stderr=log, preexec_fn=few_descriptors)
-        stack.callback(node.wait)
-        stack.callback(node.terminate)
+        server = [*program, "nameserver", "--set", f"listenPort={routes}"]
+        run(stack, server, subprocess.DEVNULL)
+        node = run(stack, command, log, preexec_fn=few_descriptors)
         with trio.fail_after(DEADLINE_S):
-            while b"node.serving" not in (tmp_path / "log").read_bytes():
-                assert node.poll() is None, (tmp_path / "log").read_text()
-                await trio.sleep(0.05)
+            await said(tmp_path / "log", "node.serving")
             for _ in range(STRANGERS):
                 with suppress(OSError):
                     at = port + 1 if which == "replication" else port
                     stack.enter_context(closing(dial(at)))
             word = "replication.full" if which == "replication" else "remoting.full"
-            while word not in (tmp_path / "log").read_text():
-                await trio.sleep(0.05)
+            await said(tmp_path / "log", word)
             if which == "replication":
                 async with Producer(nameservers=f"127.0.0.1:{routes}") as sender:
                     for number in range(20):
