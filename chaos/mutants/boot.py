@@ -124,7 +124,7 @@ def _empty_segment_fatal() -> None:
     edit="the lock is asked for once recovery is done",
     caught_by=("S18",),
     family="abort-file",
-    targets={_OPEN: "8b67604c51b9d507"},
+    targets={_OPEN: "f55b5198714dd299"},
 )
 def _lock_after_recovery() -> None:
     async def open_store(cls: Any, world: Any, config: Any, topics: Any = None) -> Any:

@@ -67,20 +67,29 @@ class LogEnd:
     async def settle(self, step: Step) -> None:
         """Decide what stands at the end of the scan, and make it the end. Raises `DamagedLog`."""
         parts, end = self._parts, step.end
-        if step.verdict is Verdict.END and end >= self.known and end == parts.log.segments.end:
-            self._advance(end)
-            return
-        good = (await look_behind(parts, end)).good_records
-        total = parts.queues.total
-        if self._is_damage(end, good):
-            if not self._may_end_at(end, good, total):
-                raise self._damage(end, step.reason, good, total)
+        before = self.accepted
+        behind = await self.judge(step, parts.queues.total)
+        if self.accepted != before:
             await parts.marks.update(accepted=self.accepted)
-        self._report.cut_records = good
         size = parts.log.segment_size
-        if last_nonzero(parts, end) > end or parts.log.segments.end > -(-end // size) * size:
+        if behind > end or parts.log.segments.end > -(-end // size) * size:
             await self._cut(end)
         self._advance(end)
+
+    async def judge(self, step: Step, total: int) -> int:
+        """Whether the log may end where a scan ended. Nothing is changed. Raises `DamagedLog`.
+
+        `total` is the sum of the queues' next offsets there. Returns the end of the bytes behind it
+        that are to be cut.
+        """
+        parts, end = self._parts, step.end
+        if step.verdict is Verdict.END and end >= self.known and end == parts.log.segments.end:
+            return end
+        good = (await look_behind(parts, end)).good_records
+        if self._is_damage(end, good) and not self._may_end_at(end, good, total):
+            raise self._damage(end, step.reason, good, total)
+        self._report.cut_records = good
+        return last_nonzero(parts, end)
 
     def _is_damage(self, end: int, good: int) -> bool:
         """Below F always; above it good records behind a bad one are what a power loss may leave,

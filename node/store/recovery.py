@@ -90,6 +90,41 @@ class Recovery:
         self.report.seconds = trio.current_time() - began
         return self.report
 
+    async def preview(self) -> list[str]:
+        """What `run` would do, without changing anything. Raises what it would raise."""
+        parts = self._parts
+        self._load()
+        evidence = gather(parts)
+        ending = LogEnd(parts, evidence, self._dispatcher, self.report)
+        judge_suspects(parts, evidence)
+        judge_beginning(parts, evidence)
+        if evidence.bad_end is not None:
+            await ending.judge_below(evidence.bad_end)
+        mark = evidence.mark
+        start = parts.log.min_offset
+        if evidence.trusted and mark is not None:
+            start = max(mark.offset, start)
+        lines = [f"the log was known to be on disk up to offset {evidence.flushed}"]
+        if not evidence.trusted and parts.log.segments.starts:
+            lines.append(f"queues and index would be built again: {evidence.reason}")
+        cursor = LogCursor(parts.log.segments, self._scanner, read_size=READ_SIZE)
+        zero_rule_from = None if evidence.same_boot else max(ending.known, 0)
+        step = cursor.step(start, parts.log.segments.end, zero_rule_from=zero_rule_from)
+        records = 0
+        while step.verdict in (Verdict.GOOD, Verdict.BLANK):
+            records += len(step.entries)
+            await trio.lowlevel.checkpoint()
+            step = cursor.step(step.end, parts.log.segments.end, zero_rule_from=zero_rule_from)
+        lines.append(f"{records} records would be dispatched again, from offset {start}")
+        ends = parts.queues.find_ends(step.end, thorough=False, deleted={})
+        behind = await ending.judge(step, parts.queues.totals(ends)[1])
+        if behind > step.end:
+            lines.append(
+                f"{behind - step.end} bytes behind offset {step.end} would be kept in"
+                " rocketbed.cut and cut off"
+            )
+        return [*lines, *self.report.findings, f"the log would end at offset {step.end}"]
+
     def _load(self) -> None:
         parts = self._parts
         mark = parts.marks.load()

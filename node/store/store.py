@@ -10,7 +10,13 @@ from rocketbed.node.store.checkpointer import Checkpointer
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.dispatch import Arrival, Dispatcher
-from rocketbed.node.store.errors import PutFailed, StoreError, StoreFailed, StoreLocked
+from rocketbed.node.store.errors import (
+    BadStoreDirectory,
+    PutFailed,
+    StoreError,
+    StoreFailed,
+    StoreLocked,
+)
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.parts import TopicSource, make_parts
 from rocketbed.node.store.reader import GetResult, QueryResult, Range, Reader
@@ -86,19 +92,7 @@ class MessageStore:
         try:
             for directory in (config.root, config.log_dir):
                 store._parts.pool.make_dir(directory)
-            # Before anything is read: RocketMQ locks last, and two brokers may recover one
-            # directory (T13).
-            store._lock = world.disk.lock(f"{config.root}/lock")
-            if store._lock is None:
-                raise StoreLocked(
-                    f"{config.root} is held by another process (its file `lock`): stop that"
-                    " broker, or use another storePathRootDir"
-                )
-            world.mark("store.lock_taken")
-            recovery = Recovery(
-                store._parts, store._flusher, store._dispatcher, store._checkpointer
-            )
-            store.recovery = await recovery.run()
+            store.recovery = await store._lock_and_prepare().run()
         except BaseException:
             store._release()
             raise
@@ -112,6 +106,30 @@ class MessageStore:
             seconds=round(report.seconds, 3),
         )
         return store
+
+    @classmethod
+    async def check(cls, world: World, config: StoreConfig) -> list[str]:
+        """What `open` would do, without changing anything. Raises what `open` would raise."""
+        store = cls(world, config, None)
+        if not world.disk.is_dir(config.root):
+            raise BadStoreDirectory(f"{config.root} does not exist (storePathRootDir)")
+        try:
+            return await store._lock_and_prepare().preview()
+        finally:
+            store._release()
+
+    def _lock_and_prepare(self) -> Recovery:
+        # Before anything is read: RocketMQ locks last, and two brokers may recover one directory
+        # (T13).
+        root = self.config.root
+        self._lock = self._world.disk.lock(f"{root}/lock")
+        if self._lock is None:
+            raise StoreLocked(
+                f"{root} is held by another process (its file `lock`): stop that broker, or use"
+                " another storePathRootDir"
+            )
+        self._world.mark("store.lock_taken")
+        return Recovery(self._parts, self._flusher, self._dispatcher, self._checkpointer)
 
     def _release(self) -> None:
         self._parts.pool.close()

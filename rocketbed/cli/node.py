@@ -15,19 +15,27 @@ from rocketbed.wire.errors import RocketbedError
     "Configuration file in the format of RocketMQ's broker.conf.",
     "Override one setting of the file, by RocketMQ's name; repeatable.",
 )
-def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) -> int:
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Read the store directory as a start does, say what the start would do, and end.",
+)
+def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool, check: bool) -> int:
     """Run a broker that serves clients on listenPort until it gets SIGTERM or SIGINT.
 
     With bindAddress it listens on that address only, and its connections to nameservers and to its
     master use it as their source address.
     """
+    import trio
+
     from rocketbed.node.config.node_config import (
         make_config,
         settings_from_options,
         settings_from_text,
     )
     from rocketbed.node.node import run_node
-    from rocketbed.world.real import run_real
+    from rocketbed.node.store.store import MessageStore
+    from rocketbed.world.real import real_world, run_real
     from rocketbed.world.sockets import usable_source
 
     settings = []
@@ -39,6 +47,10 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) ->
     except RocketbedError as exc:
         raise click.UsageError(str(exc)) from exc
     start_logging(warnings, verbose=verbose)
+    if check:
+        for line in trio.run(MessageStore.check, real_world("check"), config.store):
+            click.echo(line)
+        return 0
     source = usable_source(config.bind_address)
     try:
         run_real(lambda world: run_node(world, config), config.broker_name, source)

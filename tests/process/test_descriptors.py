@@ -44,7 +44,7 @@ def run(stack: ExitStack, command: list[str], log: Any, **options: Any) -> subpr
 async def said(log: Path, word: str) -> None:
     """Until a word stands in a log."""
     while True:
-        if word in log.read_text():
+        if word in await trio.Path(log).read_text():
             return
         await trio.sleep(LOOK_S)
 

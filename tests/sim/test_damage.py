@@ -11,7 +11,7 @@ import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog
 from rocketbed.node.store.heal import Fetch, Hole, NotHealed, heal
@@ -469,3 +469,36 @@ def test_a_heal_that_is_killed_is_done_again(kind: str) -> None:
         )
         healed = run_solo(heal_it, settings(), a_replica(whole), image=crashed.image, boots=2)
         assert session(numbers, image=healed.image, boots=2).value == list(range(COUNT)), event
+
+
+async def nothing(store: MessageStore) -> None:
+    """A start, and no more."""
+
+
+async def check(world: World, config: StoreConfig) -> list[str]:
+    return await MessageStore.check(world, config)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("damage", [None, *DAMAGES, body_in_the_middle])
+def test_a_check_says_what_the_start_would_do_and_changes_nothing(
+    stop: str, damage: Change | None
+) -> None:
+    image = session(STOPS[stop]).image
+    if damage is not None:
+        image = edited(image, damage)
+
+    def outcome(start: Callable[[], SoloRun]) -> tuple[str, SoloRun | None]:
+        try:
+            return "", start()
+        except (DamagedLog, BadStoreDirectory) as exc:
+            return str(exc), None
+
+    refused, _ = outcome(lambda: session(nothing, image=image))
+    said, run = outcome(lambda: run_solo(check, settings(), image=image))
+    assert said == refused
+    if run is not None:
+        assert run.value[-1].startswith("the log would end at offset ")
+        assert {path: image.contents(path) for path in image.paths()} == {
+            path: run.image.contents(path) for path in run.image.paths()
+        }
