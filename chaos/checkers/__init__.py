@@ -1,11 +1,10 @@
 """Checks of a finished run, one module for each family of anomalies (chaos.md 2).
 
-`judge_run` judges a run directory. A check takes the `Evidence`, or the `Context` with what several
-need, and gives a `CheckResult`.
+`judge_run` judges a run directory. What a check is: `check`; all of them, in order: `registry`.
 """
 
 from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
-from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, all_passed
+from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict
 
 __all__ = [
     "CheckResult",
@@ -13,6 +12,5 @@ __all__ = [
     "RunVerdict",
     "Severity",
     "Verdict",
-    "all_passed",
     "judge_run",
 ]

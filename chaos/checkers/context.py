@@ -4,14 +4,17 @@ Worked out only for the examples that are shown. Source: chaos.md 2.10.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, targets_of
 from rocketbed.chaos.checkers.keys import QueueName
-from rocketbed.chaos.checkers.result import CheckResult, Example
-from rocketbed.chaos.history import Event, Function, Outcome
+from rocketbed.chaos.checkers.result import CheckResult
+from rocketbed.chaos.history import Event, Function
 
 NEIGHBOURS = 3
 MOMENT_NS = SECOND_NS
@@ -22,19 +25,10 @@ _DOWN_UNTIL_START = ("kill", "stop", "powercut", "crash", "wipe")
 @dataclass(frozen=True, slots=True)
 class FaultSpan:
     step: str
+    verb: str
+    targets: list[str]
     begin_ns: int
     end_ns: int
-    targets: tuple[str, ...]
-    verb: str
-
-    def as_row(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "verb": self.verb,
-            "targets": list(self.targets),
-            "begin_ns": self.begin_ns,
-            "end_ns": self.end_ns,
-        }
 
 
 def faults(evidence: Evidence) -> list[FaultSpan]:
@@ -44,29 +38,27 @@ def faults(evidence: Evidence) -> list[FaultSpan]:
     for number, event in enumerate(events):
         if event.function != Function.NEMESIS or event.what in ("heal", "struck"):
             continue
-        targets = tuple(targets_of(event))
-        step = str(event.fields.get("step", event.what))
+        step, targets = str(event.fields.get("step", event.what)), targets_of(event)
         end = _end(evidence, events[number + 1 :], event, step, targets)
-        found.append(FaultSpan(step, event.time_ns, end, targets, event.what))
+        found.append(FaultSpan(step, event.what, targets, event.time_ns, end))
     return found
 
 
 def outages(evidence: Evidence, struck: Iterable[FaultSpan]) -> list[dict[str, Any]]:
     """For each step the time until a send that began after it was acknowledged, seconds."""
-    sends = evidence.rows(SENDS, (Outcome.OK,))
-    begins = [int(value) for value in sends.column("invoked_ns")]
-    ends = [int(value) for value in sends.column("returned_ns")]
-    order = sorted(range(len(begins)), key=begins.__getitem__)
-    sorted_begins = [begins[number] for number in order]
-    earliest = [0] * len(order)
-    best = 1 << 62
-    for position in range(len(order) - 1, -1, -1):
-        best = min(best, ends[order[position]])
-        earliest[position] = best
+    sends = evidence.acknowledged
+    times = sorted(
+        zip(
+            map(int, sends.column("invoked_ns")), map(int, sends.column("returned_ns")), strict=True
+        )
+    )
+    ends = [end for _, end in times]
+    # The first end of those that began no earlier.
+    earliest = list(accumulate(reversed(ends), min))[::-1]
     rows: list[dict[str, Any]] = []
     for fault in struck:
-        at = bisect_left(sorted_begins, fault.begin_ns)
-        seconds = None if at >= len(order) else (earliest[at] - fault.begin_ns) / 1e9
+        at = bisect_left(times, (fault.begin_ns,))
+        seconds = None if at >= len(times) else (earliest[at] - fault.begin_ns) / 1e9
         rows.append({"step": fault.step, "time_ns": fault.begin_ns, "rto_s": seconds})
     return rows
 
@@ -78,23 +70,19 @@ class Surroundings:
         self._evidence = evidence
         self.faults = faults(evidence)
         self._roles = _role_changes(evidence)
-        self._queues: dict[QueueName, list[tuple[int, int, int]]] | None = None
 
     def enrich(self, results: Iterable[CheckResult]) -> None:
         """Add what is known to every example that is shown."""
         for result in results:
             for example in (*result.examples, *result.allowed):
-                self._complete(example)
-
-    def _complete(self, example: Example) -> None:
-        if example.time_ns is not None:
-            time_ns = example.time_ns
-            example.faults = [
-                fault.step for fault in self.faults if fault.begin_ns <= time_ns <= fault.end_ns
-            ]
-            example.roles = self._roles_at(time_ns)
-        if example.topic and example.queue is not None and example.offset is not None:
-            example.around = self._around(example)
+                if (time_ns := example.time_ns) is not None:
+                    example.faults = [
+                        one.step for one in self.faults if one.begin_ns <= time_ns <= one.end_ns
+                    ]
+                    example.roles = self._roles_at(time_ns)
+                if example.topic and example.queue is not None and example.offset is not None:
+                    place = example.topic, example.queue
+                    example.around = self._around(*place, example.offset)
 
     def _roles_at(self, time_ns: int) -> dict[str, str]:
         roles: dict[str, str] = {}
@@ -103,37 +91,35 @@ class Surroundings:
             roles[node] = changes[at - 1][1] if at else "not started"
         return roles
 
-    def _around(self, example: Example) -> list[str]:
+    def _around(self, topic: str, queue: int, offset: int) -> list[str]:
         found: list[str] = []
-        assert example.queue is not None
-        assert example.offset is not None
-        for name, messages in self._stored().items():
-            if (name.topic, name.queue) != (example.topic, example.queue):
-                continue
-            first = bisect_left(messages, (example.offset - NEIGHBOURS,))
-            last = bisect_left(messages, (example.offset + NEIGHBOURS + 1,))
-            found += [
-                f"offset {offset}: value {value} (log {physical})"
-                for offset, value, physical in messages[first:last]
-            ]
+        for name, messages in self._stored.items():
+            if (name.topic, name.queue) == (topic, queue):
+                first = bisect_left(messages, (offset - NEIGHBOURS,))
+                last = bisect_left(messages, (offset + NEIGHBOURS + 1,))
+                found += [
+                    f"offset {at}: value {value} (log {physical})"
+                    for at, value, physical in messages[first:last]
+                ]
         return found
 
+    @cached_property
     def _stored(self) -> dict[QueueName, list[tuple[int, int, int]]]:
-        if self._queues is None:
-            self._queues = {}
-            names = self._evidence.queues.names
-            for node in self._evidence.finals():
-                log = node.messages
-                rows = zip(log.queues, log.offsets, log.values, log.physicals, strict=True)
-                for queue, offset, value, physical in rows:
-                    self._queues.setdefault(names[queue], []).append((offset, value, physical))
-            for messages in self._queues.values():
-                messages.sort()
-        return self._queues
+        """Offset, value and log offset of the messages of each queue, rising."""
+        queues: dict[QueueName, list[tuple[int, int, int]]] = defaultdict(list)
+        names = self._evidence.queues.names
+        for node in self._evidence.finals():
+            log = node.messages
+            rows = zip(log.queues, log.offsets, log.values, log.physicals, strict=True)
+            for queue, offset, value, physical in rows:
+                queues[names[queue]].append((offset, value, physical))
+        for messages in queues.values():
+            messages.sort()
+        return queues
 
 
 def _end(
-    evidence: Evidence, later: list[Event], event: Event, step: str, targets: tuple[str, ...]
+    evidence: Evidence, later: list[Event], event: Event, step: str, targets: list[str]
 ) -> int:
     lasts = event.fields.get("for_s") is not None
     down = event.what in _DOWN_UNTIL_START

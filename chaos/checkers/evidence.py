@@ -4,23 +4,24 @@ Rows are taken in columns, and queues get numbers (`keys`), so that the passes r
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.keys import Queues
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, Queues
 from rocketbed.chaos.checkers.logs import LogReader, NodeLog
 from rocketbed.chaos.checkers.passes import Column
+from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.history import Event, Function, History, Outcome, Row
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.trace import Trace
-from rocketbed.inspect import NotAStore, Settings
+from rocketbed.inspect import NotAStore
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
 READS = (Function.GOT, Function.DELIVER)
-
-
 SECOND_NS = 1_000_000_000
 OWN = "rocketbed"
 """Our own node, as `Software.name` has it."""
@@ -67,12 +68,15 @@ class Evidence:
     """What slaves reported: `written` is the reported offset."""
     unread: dict[str, str] = field(default_factory=dict)
     """Directories that could not be read, and why."""
-    directory: str = ""
-    """The run's directory."""
 
     @cached_property
     def group_names(self) -> list[str]:
         return list(self.record.groups)
+
+    @property
+    def logs(self) -> list[NodeLog]:
+        """Final ones and images."""
+        return [*self.nodes, *self.images]
 
     def finals(self) -> list[NodeLog]:
         """The log of each group's last master."""
@@ -94,19 +98,23 @@ class Evidence:
                 return f"the directory of {leader}, the last master, was not read: {reason}"
         return "" if self.group_names else "the run has no broker group"
 
-    def rows(self, functions: Iterable[Function], outcomes: Iterable[Outcome] = ()) -> Rows:
+    @cached_property
+    def stored(self) -> "Stored":
+        """Messages of all final logs."""
+        return Stored(self.finals())
+
+    def rows(self, functions: Iterable[Function], *outcomes: Outcome) -> Rows:
         """Rows of these functions, and of these outcomes where any are given."""
         positions = passes.where(passes.column(self.history.columns["function"]), functions)
-        wanted = tuple(outcomes)
-        if wanted:
+        if outcomes:
             outcome = passes.take(passes.column(self.history.columns["outcome"]), positions)
-            positions = passes.take(positions, passes.where(outcome, wanted))
+            positions = passes.take(positions, passes.where(outcome, outcomes))
         return Rows(self.history, positions)
 
     @cached_property
     def acknowledged(self) -> Rows:
         """Sends that were answered with success."""
-        return self.rows(SENDS, (Outcome.OK,))
+        return self.rows(SENDS, Outcome.OK)
 
     @cached_property
     def sends(self) -> Rows:
@@ -133,6 +141,25 @@ class Evidence:
     def keys(self, rows: Rows) -> Column:
         """The key of each row's place; -1 where it is not known."""
         return passes.pack(self.queue_numbers(rows), rows.column("queue_offset"))
+
+    def place(self, row: Row) -> str:
+        """Where a row's message is, for people: `Topic/3 offset 17`."""
+        return f"{self.history.topic(row)}/{row.queue} offset {row.queue_offset}"
+
+    def node(self, row: Row) -> str:
+        """Name of the node that a row names; empty for none."""
+        return self.history.nodes.get(row.node, "")
+
+    def example(self, row: Row, text: str, **more: Any) -> Example:
+        """A finding about the message that a row names; `more` are other fields of `Example`."""
+        known: dict[str, Any] = {
+            "value": row.value,
+            "topic": self.history.topic(row),
+            "queue": row.queue,
+            "offset": row.queue_offset,
+            "time_ns": row.returned_ns,
+        }
+        return Example(text, **{**known, **more})
 
     def group_of(self, node: int) -> int:
         """Number of the broker group that a row's node belongs to; -1 when that is not known."""
@@ -204,7 +231,7 @@ class Evidence:
         return self.record.end_ns
 
     def close(self) -> None:
-        for node in [*self.nodes, *self.images]:
+        for node in self.logs:
             node.directory.close()
 
     @cached_property
@@ -219,6 +246,33 @@ class Evidence:
         return self.queues.number(self.group_of(node), self.history.topics.get(topic, ""), queue)
 
 
+class Stored:
+    """Messages of some logs, column by column."""
+
+    def __init__(self, logs: Iterable[NodeLog]) -> None:
+        self._messages = [log.messages for log in logs]
+
+    def column(self, name: str) -> Column:
+        """A column by the field's name in `Messages`."""
+        return passes.join([passes.column(getattr(one, name)) for one in self._messages])
+
+    @cached_property
+    def values(self) -> Column:
+        return self.column("values")
+
+    @cached_property
+    def keys(self) -> Column:
+        return passes.pack(self.column("queues"), self.column("offsets"))
+
+    @cached_property
+    def ends(self) -> dict[int, int]:
+        """By queue number the offset behind its last message; 0 for a queue without any."""
+        ends: dict[int, int] = defaultdict(int)
+        for key in map(int, self.keys):
+            ends[key >> OFFSET_BITS] = max(ends[key >> OFFSET_BITS], (key & OFFSET_MASK) + 1)
+        return ends
+
+
 def gather(
     record: RunRecord,
     history: History,
@@ -226,29 +280,26 @@ def gather(
     *,
     trace: Trace | None = None,
     acks: Trace | None = None,
-    settings: Mapping[str, Settings | None] | None = None,
 ) -> Evidence:
     """Read every directory that the record names; what cannot be read is noted in `unread`."""
     queues = Queues()
-    evidence = Evidence(record, history, queues, [], trace=trace, acks=acks, directory=directory)
+    evidence = Evidence(record, history, queues, [], trace=trace, acks=acks)
     topic_ids = set(map(int, set(evidence.sends.column("topic"))))
     names = sorted(history.topics[topic] for topic in topic_ids if topic in history.topics)
     reader = LogReader({name.encode(): name for name in names}, queues)
-    chosen = settings or {}
     for node, path in sorted(record.stores.items()):
-        group = evidence.group_of_name(node)
         try:
-            place = os.path.join(directory, path)
-            evidence.nodes.append(reader.read(node, group, place, settings=chosen.get(node)))
+            group, place = evidence.group_of_name(node), os.path.join(directory, path)
+            evidence.nodes.append(reader.read(node, group, place))
         except (NotAStore, OSError) as error:
             evidence.unread[node] = str(error)
     for image in sorted(record.images, key=lambda image: image.time_ns):
-        group = evidence.group_of_name(image.node)
         try:
-            place = os.path.join(directory, image.directory)
-            evidence.images.append(
-                reader.read(image.node, group, place, settings=chosen.get(image.node), image=image)
+            group, place = (
+                evidence.group_of_name(image.node),
+                os.path.join(directory, image.directory),
             )
+            evidence.images.append(reader.read(image.node, group, place, image))
         except (NotAStore, OSError) as error:
             if image.written:
                 evidence.unread[f"{image.node} image {image.number}"] = str(error)

@@ -3,21 +3,17 @@
 Groups are taken to begin at a queue's first message; a RESET_OFFSET row says otherwise.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.evidence import READS, SENDS, Evidence, Rows, targets_of
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.evidence import SENDS, Evidence, Rows, targets_of
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
+from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.reads import example_of, stored_messages
-from rocketbed.chaos.checkers.result import (
-    CheckResult,
-    Example,
-    Severity,
-    judged,
-    not_applicable,
-    not_run,
-)
+from rocketbed.chaos.checkers.reads import example_of
+from rocketbed.chaos.checkers.result import Example, Severity
 from rocketbed.chaos.history import Function, Outcome
 
 PERSIST_NS = 6_000_000_000
@@ -29,33 +25,26 @@ Place = tuple[int, int]
 """Number of the consumer group, and of the queue."""
 
 
-def group_skips(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("A22 group skip", "messages below committed positions", final=True)
+def group_skips(case: Case, found: Findings) -> int:
     """A22: a committed position has not passed a stored message that no member ever got."""
-    title, unit = "A22 group skip", "messages below committed positions"
-    if missing := evidence.no_final():
-        return not_run(title, unit, missing)
-    commits = evidence.rows((Function.COMMIT_OFFSET,), (Outcome.OK,))
+    evidence, stored = case.evidence, case.evidence.stored
+    commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     if not len(commits):
-        return not_applicable(title, unit, _NO_GROUPS)
-    stored = stored_messages(evidence)
+        raise NotApplicable(_NO_GROUPS)
     deliveries = evidence.rows((Function.DELIVER,))
-    groups = deliveries.column("operation")
-    values = deliveries.column("value")
+    groups, values = deliveries.column("operation"), deliveries.column("value")
     starts = _starts(evidence)
     committed: dict[int, dict[int, int]] = defaultdict(dict)
     for group, queue, offset, _ in _positions(evidence, commits):
         known = committed[group]
         known[queue] = max(known.get(queue, 0), offset)
-    findings: list[Example] = []
-    allowed: list[Example] = []
+    numbers = passes.column([int(key) >> OFFSET_BITS for key in stored.keys])
+    offsets = passes.column([int(key) & OFFSET_MASK for key in stored.keys])
     examined = 0
     for group, limits in sorted(committed.items()):
-        numbers = passes.column([int(key) >> OFFSET_BITS for key in stored.keys])
-        offsets = passes.column([int(key) & OFFSET_MASK for key in stored.keys])
-        limit = passes.lookup(
-            numbers, passes.column(list(limits)), passes.column(list(limits.values())), 0
-        )
-        passed = passes.below(offsets, limit)
+        ends = passes.column(list(limits)), passes.column(list(limits.values()))
+        passed = passes.below(offsets, passes.lookup(numbers, *ends, 0))
         examined += len(passed)
         got = passes.take(values, passes.where(groups, (group,)))
         for at in passes.missing(passes.take(stored.values, passed), got):
@@ -63,8 +52,7 @@ def group_skips(evidence: Evidence, losses: Losses) -> CheckResult:
             queue, offset = int(numbers[number]), int(offsets[number])
             if offset < starts.get((group, queue), 0):
                 continue
-            value = int(stored.values[number])
-            name, _ = evidence.queues.place(int(stored.keys[number]))
+            value, name = int(stored.values[number]), evidence.queues.names[queue]
             example = Example(
                 f"group {group} committed {limits[queue]} of {name.topic}/{name.queue}, and none"
                 f" of its members got value {value} at offset {offset}",
@@ -74,73 +62,65 @@ def group_skips(evidence: Evidence, losses: Losses) -> CheckResult:
                 offset=offset,
                 distance=limits[queue] - offset,
             )
-            excused = _given_again(evidence, losses, group, queue, offset, value)
-            (allowed if excused else findings).append(example)
-    return judged(title, examined, unit, findings, allowed=allowed)
+            found.add(example, excused=_given_again(case, group, queue, offset, value))
+    return examined
 
 
-def redeliveries(evidence: Evidence) -> CheckResult:
+@check("A23 redelivery", "deliveries", severity=Severity.METRIC)
+def redeliveries(case: Case, found: Findings) -> int:
     """A23: how often a group got a message again; a figure."""
-    title, unit = "A23 redelivery", "deliveries"
-    deliveries = evidence.rows((Function.DELIVER,))
+    deliveries = case.evidence.rows((Function.DELIVER,))
     if not len(deliveries):
-        return not_applicable(title, unit, _NO_GROUPS, severity=Severity.METRIC)
-    counts: dict[tuple[int, int], int] = defaultdict(int)
-    pairs = zip(deliveries.column("operation"), deliveries.column("value"), strict=True)
-    for group, value in pairs:
-        counts[int(group), int(value)] += 1
-    again = sum(counts.values()) - len(counts)
-    figures = {"again": again, "copies_max": max(counts.values())}
-    note = f"{again} deliveries were repetitions, a message came at most {max(counts.values())} x"
-    return judged(title, len(deliveries), unit, [], note, severity=Severity.METRIC, figures=figures)
+        raise NotApplicable(_NO_GROUPS)
+    names = ("operation", "value")
+    counts = Counter(zip(*(map(int, deliveries.column(name)) for name in names), strict=True))
+    again, most = counts.total() - len(counts), max(counts.values())
+    found.figures = {"again": again, "copies_max": most}
+    found.note = f"{again} deliveries were repetitions, a message came at most {most} x"
+    return len(deliveries)
 
 
-def offset_regress(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("A24 offset regress", "beginnings", severity=Severity.WARNING)
+def offset_regress(case: Case, found: Findings) -> int:
     """A24: a member that begins anew begins no earlier than what was committed and kept.
 
     A master keeps what was committed 6 s before its end, and all of it if it stopped cleanly; the
     commits of the last 6 s may be under way, so nothing is asked of them.
     """
-    title, unit = "A24 offset regress", "beginnings"
+    evidence, losses = case.evidence, case.losses
     deliveries = evidence.rows((Function.DELIVER,))
     if not len(deliveries):
-        return not_applicable(title, unit, _NO_GROUPS, severity=Severity.WARNING)
+        raise NotApplicable(_NO_GROUPS)
     commits: dict[Place, list[tuple[int, int]]] = defaultdict(list)
-    rows = evidence.rows((Function.COMMIT_OFFSET,), (Outcome.OK,))
+    rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     for group, queue, offset, time_ns in _positions(evidence, rows):
         commits[group, queue].append((time_ns, offset))
     resets = _starts(evidence)
     ends = _violent_ends(evidence, losses)
     begun: set[tuple[int, int, int]] = set()
-    findings: list[Example] = []
-    allowed: list[Example] = []
     processes = deliveries.column("process")
-    places = _positions(evidence, deliveries)
-    for number, ((group, queue, offset, time_ns), process) in enumerate(
-        zip(places, processes, strict=True)
-    ):
-        if (int(process), group, queue) in begun:
+    places = zip(_positions(evidence, deliveries), map(int, processes), strict=True)
+    for number, ((group, queue, offset, time_ns), process) in enumerate(places):
+        if (process, group, queue) in begun:
             continue
-        begun.add((int(process), group, queue))
+        begun.add((process, group, queue))
         row = deliveries.row(number)
+        brokers = evidence.group_of(row.node)
         old = [
             (offset_, at)
             for at, offset_ in commits[group, queue]
-            if at <= _next_end(ends[evidence.group_of(row.node)], at, time_ns) - PERSIST_NS
+            if at <= _next_end(ends[brokers], at, time_ns) - PERSIST_NS
         ]
         if not old or (group, queue) in resets or offset >= max(old)[0]:
             continue
         committed, at = max(old)
-        example = example_of(
-            evidence,
-            row,
+        text = (
             f"was the first that process {process} of group {group} got, after {committed} had"
-            f" been committed {(time_ns - at) / 1e9:.1f} s before",
+            f" been committed {(time_ns - at) / 1e9:.1f} s before"
         )
-        example.distance = committed - offset
-        excused = losses.loss_between(evidence.group_of(row.node), at, time_ns)
-        (allowed if excused else findings).append(example)
-    return judged(title, len(begun), unit, findings, severity=Severity.WARNING, allowed=allowed)
+        example = example_of(evidence, row, text, committed - offset)
+        found.add(example, excused=losses.loss_between(brokers, at, time_ns))
+    return len(begun)
 
 
 def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
@@ -162,55 +142,60 @@ def _next_end(ends: list[int], after_ns: int, limit_ns: int) -> int:
     return min([end for end in ends if after_ns < end < limit_ns] or [limit_ns])
 
 
-def offset_overrun(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("A25 offset overrun", "committed positions", final=True)
+def offset_overrun(case: Case, found: Findings) -> int:
     """A25: no committed position lies beyond the end of its queue, in the history or on disk."""
-    title, unit = "A25 offset overrun", "committed positions"
-    if missing := evidence.no_final():
-        return not_run(title, unit, missing)
-    ends: dict[int, int] = defaultdict(int)
-    for key in stored_messages(evidence).keys:
-        queue = int(key) >> OFFSET_BITS
-        ends[queue] = max(ends[queue], (int(key) & OFFSET_MASK) + 1)
-    commits = evidence.rows((Function.COMMIT_OFFSET,), (Outcome.OK,))
-    findings: list[Example] = []
-    allowed: list[Example] = []
+    evidence, losses, ends = case.evidence, case.losses, case.evidence.stored.ends
+    commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     places = _positions(evidence, commits)
     for number, (group, queue, offset, time_ns) in enumerate(places):
         if queue < 0 or offset <= ends[queue]:
             continue
         row = commits.row(number)
-        example = Example(
+        example = evidence.example(
+            row,
             f"group {group} committed {offset} of {evidence.history.topic(row)}/{row.queue}, which"
             f" ends at {ends[queue]}",
-            topic=evidence.history.topic(row),
-            queue=row.queue,
-            offset=offset,
-            time_ns=time_ns,
+            value=None,
             distance=offset - ends[queue],
         )
         later = losses.loss_between(evidence.group_of(row.node), time_ns, 1 << 62)
-        (allowed if later else findings).append(example)
-    examined = len(places) + _stored_positions(evidence, losses, ends, findings, allowed)
+        found.add(example, excused=later)
+    examined = len(places)
+    for node, topic, queue_id, who, committed in _stored_positions(evidence):
+        examined += 1
+        end = ends[evidence.queues.number(node.group, topic, queue_id)]
+        if committed > end:
+            example = Example(
+                f"{node.name} keeps {committed} for group {who} of {topic}/{queue_id}, which"
+                f" ends at {end}",
+                node=node.name,
+                topic=topic,
+                queue=queue_id,
+                offset=committed,
+                distance=committed - end,
+            )
+            found.add(example, excused=losses.loss_between(node.group, -1, 1 << 62))
     if not examined:
-        return not_applicable(title, unit, _NO_GROUPS)
-    return judged(title, examined, unit, findings, allowed=allowed)
+        raise NotApplicable(_NO_GROUPS)
+    return examined
 
 
-def order_violations(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("A15 order violation", "ordered messages read")
+def order_violations(case: Case, found: Findings) -> int:
     """A15: of one producer's messages in one queue of an ordered topic the first deliveries come in
     the order in which they were sent one after the other.
 
     A loss in between excuses it: positions of the group may have been of the log before.
     """
-    title, unit = "A15 order violation", "ordered messages read"
+    evidence = case.evidence
     topics = set(evidence.record.ordered_topics)
     if not topics:
-        return not_applicable(title, unit, "no topic is ordered")
+        raise NotApplicable("no topic is ordered")
     sent = _ordered_operations(evidence, topics)
     firsts: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-    reads = evidence.rows(READS)
     names = ("function", "process", "operation", "value")
-    columns = [reads.column(name) for name in names]
+    columns = [evidence.reads.column(name) for name in names]
     operation_of = {value: operation for operation, entry in sent.items() for value in entry[3]}
     examined = 0
     for rank, (function, process, operation, value) in enumerate(zip(*columns, strict=True)):
@@ -222,15 +207,11 @@ def order_violations(evidence: Evidence, losses: Losses) -> CheckResult:
         who = (int(function), int(operation) if is_group else int(process))
         firsts[who].setdefault(wanted, rank)
     if not examined:
-        return not_applicable(title, unit, "no message of an ordered topic was read")
-    findings: list[Example] = []
-    allowed: list[Example] = []
+        raise NotApplicable("no message of an ordered topic was read")
     for (function, number), ranks in sorted(firsts.items()):
         name = f"group {number}" if function == Function.DELIVER else f"reader {number}"
-        for example, begun, delivered, node in _disorder(evidence, sent, ranks, name, reads):
-            lost = losses.loss_between(evidence.group_of(node), begun, delivered)
-            (allowed if lost or example.value in losses.gone else findings).append(example)
-    return judged(title, examined, unit, findings, allowed=allowed)
+        _add_disorder(case, found, sent, ranks, name)
+    return examined
 
 
 _Operation = tuple[int, int, int, set[int]]
@@ -260,46 +241,34 @@ def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Oper
     }
 
 
-def _disorder(
-    evidence: Evidence,
-    sent: dict[int, _Operation],
-    ranks: dict[int, int],
-    who: str,
-    reads: Rows,
-) -> list[tuple[Example, int, int, int]]:
-    """What came too soon; with when the overtaken one was begun, and delivered, and the node."""
+def _add_disorder(
+    case: Case, found: Findings, sent: dict[int, _Operation], ranks: dict[int, int], who: str
+) -> None:
+    """What one reader got too soon; `ranks` are places among the reads, by operation."""
+    evidence, reads, losses = case.evidence, case.evidence.reads, case.losses
     operations = list(ranks)
-    lines = passes.column([sent[operation][0] for operation in operations])
-    begins = passes.column([sent[operation][1] for operation in operations])
-    ends = passes.column([sent[operation][2] for operation in operations])
-    order = passes.column([ranks[operation] for operation in operations])
-    findings: list[tuple[Example, int, int, int]] = []
+    lines = passes.column([sent[one][0] for one in operations])
+    begins = passes.column([sent[one][1] for one in operations])
+    ends = passes.column([sent[one][2] for one in operations])
+    order = passes.column(list(ranks.values()))
     for before, after in passes.overtaken(lines, begins, ends, order):
-        row = reads.row(ranks[operations[after]])
-        example = example_of(
-            evidence,
-            row,
-            f"was delivered to {who} before operation {operations[before]}, which its producer had"
-            " finished before it began this one",
+        first, second = operations[before], operations[after]
+        text = (
+            f"was delivered to {who} before operation {first}, which its producer had"
+            " finished before it began this one"
         )
-        example.distance = ranks[operations[before]] - ranks[operations[after]]
-        late = reads.row(ranks[operations[before]])
-        findings.append((example, sent[operations[before]][1], late.returned_ns, row.node))
-    return findings
+        row, late = reads.row(ranks[second]), reads.row(ranks[first])
+        example = example_of(evidence, row, text, ranks[first] - ranks[second])
+        group = evidence.group_of(row.node)
+        lost = losses.loss_between(group, sent[first][1], late.returned_ns)
+        found.add(example, excused=lost or example.value in losses.gone)
 
 
 def _positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]:
     """Consumer group, queue number, queue offset and time of each row."""
-    columns = (
-        rows.column("operation"),
-        evidence.queue_numbers(rows),
-        rows.column("queue_offset"),
-        rows.column("returned_ns"),
-    )
-    return [
-        (int(group), int(queue), int(offset), int(time_ns))
-        for group, queue, offset, time_ns in zip(*columns, strict=True)
-    ]
+    offsets, times = rows.column("queue_offset"), rows.column("returned_ns")
+    columns = (rows.column("operation"), evidence.queue_numbers(rows), offsets, times)
+    return list(zip(*(map(int, column) for column in columns), strict=True))
 
 
 def _starts(evidence: Evidence) -> dict[Place, int]:
@@ -311,11 +280,10 @@ def _starts(evidence: Evidence) -> dict[Place, int]:
     return found
 
 
-def _given_again(
-    evidence: Evidence, losses: Losses, group: int, queue: int, offset: int, value: int
-) -> bool:
+def _given_again(case: Case, group: int, queue: int, offset: int, value: int) -> bool:
     """Whether another message stood here, or the group passed this offset before a loss and the
     message came after it."""
+    evidence, losses = case.evidence, case.losses
     if pack(queue, offset) in losses.gone_keys:
         return True
     sends = evidence.sends
@@ -332,38 +300,17 @@ def _given_again(
     )
 
 
-def _stored_positions(
-    evidence: Evidence,
-    losses: Losses,
-    ends: dict[int, int],
-    findings: list[Example],
-    allowed: list[Example],
-) -> int:
-    """Positions in `consumerOffset.json` of the last masters; how many were looked at."""
-    examined = 0
-    known = {name: number for number, name in enumerate(evidence.queues.names)}
+def _stored_positions(evidence: Evidence) -> Iterator[tuple[NodeLog, str, int, str, int]]:
+    """Positions in `consumerOffset.json` of the last masters, of queues that have messages: node,
+    topic, queue, group, offset."""
+    known = set(evidence.queues.names)
     for node in evidence.finals():
         table = node.directory.config("consumerOffset.json")
         offsets = table.get("offsetTable") if isinstance(table, dict) else None
         for name, row in sorted(offsets.items()) if isinstance(offsets, dict) else ():
             topic, _, group = str(name).rpartition("@")
-            for queue_id, committed in row.items() if isinstance(row, dict) else ():
-                queue = str(queue_id).isdigit() and (node.group, topic, int(queue_id))
-                number = known.get(queue) if queue else None  # type: ignore[call-overload]
-                if number is None or not isinstance(committed, int):
+            for queue, committed in row.items() if isinstance(row, dict) else ():
+                if not str(queue).isdigit() or not isinstance(committed, int):
                     continue
-                examined += 1
-                if committed <= ends[number]:
-                    continue
-                example = Example(
-                    f"{node.name} keeps {committed} for group {group} of {topic}/{queue_id}, which"
-                    f" ends at {ends[number]}",
-                    node=node.name,
-                    topic=topic,
-                    queue=int(queue_id),
-                    offset=committed,
-                    distance=committed - ends[number],
-                )
-                lost = losses.loss_between(node.group, -1, 1 << 62)
-                (allowed if lost else findings).append(example)
-    return examined
+                if (node.group, topic, int(queue)) in known:
+                    yield node, topic, int(queue), group, committed

@@ -8,9 +8,9 @@ not compared; zeros at the end of a file say nothing.
 import os
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable
+from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.inode import Inode
 from rocketbed.chaos.sim.namespace import Namespace
@@ -19,35 +19,31 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.store import MessageStore
 from rocketbed.world.api import World
 
-TITLE = "S14 recovery idempotent"
 ROOT = "/store"
 _COMPARED = ("commitlog", "consumequeue", "batchconsumequeue", "index")
 
 
-def recovery_idempotent(evidence: Evidence, count: int) -> CheckResult:
-    """S14 on at most `count` images, chosen by the run's seed."""
-    if not count:
-        return not_applicable(TITLE, "images", "not requested")
+@check("S14 recovery idempotent", "images", needs_history=False)
+def recovery_idempotent(case: Case, found: Findings) -> int:
+    """S14 on at most `Case.recoveries` images, chosen by the run's seed."""
+    evidence = case.evidence
+    if not case.recoveries:
+        raise NotApplicable("not requested")
     if evidence.foreign:
-        reason = (
+        raise NotApplicable(
             f"our own store would boot what {evidence.foreign} left, which says nothing about it"
         )
-        return not_applicable(TITLE, "images", reason)
     images = [image for image in evidence.images if image.messages.values]
     if not images:
-        return not_applicable(TITLE, "images", "no image with messages was taken in the run")
+        raise NotApplicable("no image with messages was taken in the run")
     first = evidence.record.seed % len(images)
-    chosen = (images[first:] + images[:first])[:count]
-    findings: list[Example] = []
+    chosen = (images[first:] + images[:first])[: case.recoveries]
     for image in chosen:
         wrong = boot_twice(image)
-        if wrong:
-            assert image.image is not None
+        if wrong and image.name not in evidence.damaged:
             text = f"{image.label}: {wrong}"
-            example = Example(text, node=image.name, time_ns=image.image.time_ns)
-            if image.name not in evidence.damaged:
-                findings.append(example)
-    return judged(TITLE, len(chosen), "images", findings)
+            found.add(Example(text, node=image.name, time_ns=image.taken.time_ns))
+    return len(chosen)
 
 
 def boot_twice(image: NodeLog) -> str:

@@ -7,30 +7,24 @@ it. Order of the words: chaos.md 2.10; exit codes: chaos.md 4.9.
 
 import enum
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.checkers.context import FaultSpan, outages
+from rocketbed.chaos.checkers.check import Case
+from rocketbed.chaos.checkers.context import FaultSpan, Surroundings, outages
 from rocketbed.chaos.checkers.evidence import Evidence, gather
-from rocketbed.chaos.checkers.registry import WAITING, Context, checks
+from rocketbed.chaos.checkers.loss_checks import bound_rows
+from rocketbed.chaos.checkers.registry import CHECKS, WAITING
 from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
 from rocketbed.chaos.history import History, Outcome, read_history
-from rocketbed.chaos.record import (
-    HISTORY_FILE,
-    TRACE_FILE,
-    RecordError,
-    RunRecord,
-    read_record,
-)
+from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RecordError, RunRecord, read_record
 from rocketbed.chaos.trace import Trace, read_trace
 
 ACKS_FILE = "acks.rbt"
 """What slaves reported over their links, where it was tapped: a trace whose `written` is that."""
-
-
 RECOVERIES = 8
 """Images that are booted twice in a usual run: about 20 ms each."""
 
@@ -129,16 +123,13 @@ class Judgement:
                 if result.verdict is Verdict.DID_NOT_RUN
             ],
             "bounds": self.bounds,
-            "faults": [fault.as_row() for fault in self.faults],
+            "faults": [asdict(fault) for fault in self.faults],
             "rto": self.rto,
             "checks": [result.as_row() for result in self.results],
             "waiting": WAITING,
             "skipped": record.skipped if record else [],
             "steps": record.steps if record else [],
-            "stalls": [
-                {"what": stall.what, "subject": stall.subject, "reason": stall.reason}
-                for stall in (record.stalls if record else ())
-            ],
+            "stalls": [asdict(stall) for stall in record.stalls] if record else [],
         }
 
 
@@ -187,53 +178,44 @@ def judge_run(
 def _judge(
     evidence: Evidence, results: list[CheckResult], only: Iterable[str] | None, recoveries: int
 ) -> Judgement:
-    context = Context(evidence, recoveries=recoveries)
+    case = Case(evidence, recoveries=recoveries)
     wanted = None if only is None else set(only)
     results.append(check_evidence(evidence))
-    for check in checks():
+    for check in CHECKS:
         if wanted is not None and wanted.isdisjoint(check.ids):
             continue
         if check.needs_history and evidence.history.cut is not None:
             reason = f"the history is not whole: {evidence.history.cut}"
             results += [not_run(title, "rows", reason) for title in check.titles]
             continue
-        results += guarded(check.titles, partial(check.run, context))
+        try:
+            results += check.run(case)
+        except Exception as error:  # a check that crashes has shown nothing
+            reason = f"the check itself failed: {error!r} at {_where(error)}"
+            results += [not_run(title, "rows", reason) for title in check.titles]
     judgement = Judgement(record=evidence.record, results=results)
     try:
         if evidence.history.cut is None:
-            judgement.bounds = context.bounds()
-        context.surroundings.enrich(results)
-        judgement.faults = context.surroundings.faults
+            judgement.bounds = bound_rows(evidence, case.losses)
+        surroundings = Surroundings(evidence)
+        surroundings.enrich(results)
+        judgement.faults = surroundings.faults
         judgement.rto = outages(evidence, judgement.faults)
     except Exception as error:
         results.append(not_run("E2 report", "rows", f"it failed: {error!r} at {_where(error)}"))
     return judgement
 
 
-def guarded(titles: Sequence[str], run: Callable[[], list[CheckResult]]) -> list[CheckResult]:
-    """A check that crashes has shown nothing."""
-    try:
-        return run()
-    except Exception as error:
-        where = _where(error)
-        return [
-            not_run(title, "rows", f"the check itself failed: {error!r} at {where}")
-            for title in titles
-        ]
-
-
 def check_history(history: History) -> CheckResult:
     """H1: the history itself is whole."""
-    findings = []
+    rows = len(history.columns)
     if history.cut:
-        rows = len(history.columns)
         last = max(history.columns["returned_ns"], default=0)
-        findings = [f"{history.cut}; {rows} rows were read, the last one returned at {last} ns"]
+        reason = f"{history.cut}; {rows} rows were read, the last one returned at {last} ns"
+        return not_run("H1 history", "rows", reason)
     outcomes = history.columns["outcome"]
     note = ", ".join(f"{outcomes.count(outcome)} {outcome.name.lower()}" for outcome in Outcome)
-    if findings:
-        return not_run("H1 history", "rows", findings[0])
-    return judged("H1 history", len(history.columns), "rows", [], note)
+    return judged("H1 history", rows, "rows", [], note)
 
 
 def check_evidence(evidence: Evidence) -> CheckResult:
@@ -259,10 +241,5 @@ def _load_trace(path: Path) -> Trace | None:
 
 
 def _where(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return "an unknown place"
-    code = trace.tb_frame.f_code
-    return f"{os.path.basename(code.co_filename)}:{trace.tb_lineno}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(last.filename)}:{last.lineno}"

@@ -3,17 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.result import (
-    CheckResult,
-    Example,
-    Severity,
-    judged,
-    not_applicable,
-)
+from rocketbed.chaos.checkers.result import Example, Severity
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.workload import decode_body
 from rocketbed.inspect.bodies import unpack_body
@@ -27,25 +21,20 @@ HALF_OPEN_NS = 25 * SECOND_NS
 STALL_NS = 5 * SECOND_NS
 
 
-def zombie_bytes(evidence: Evidence) -> CheckResult:
+@check("R2 zombie bytes", "messages cut off")
+def zombie_bytes(case: Case, found: Findings) -> int:
     """R2: what a node cut off its log is not in it again, unless its master has it.
 
     Of a cut the node keeps a copy; so its messages are known.
     """
-    title, unit = "R2 zombie bytes", "messages cut off"
-    cuts = {event.node for event in evidence.events(Function.NODE, "cut")}
-    findings: list[Example] = []
+    evidence = case.evidence
     examined = 0
     for node in evidence.nodes:
         cut = _cut_values(node)
         examined += len(cut)
         final = evidence.final(node.group)
-        right = set(final.messages.values) if final is not None else set()
-        zombies = cut - right
-        if not zombies:
-            continue
-        later = [image for image in evidence.images if image.name == node.name]
-        for log in [node, *_after_last_cut(evidence, node.name, later)]:
+        zombies = cut - set(final.messages.values) if final is not None else cut
+        for log in [node, *_after_last_cut(evidence, node.name)] if zombies else ():
             for number, value in enumerate(log.messages.values):
                 if value in zombies:
                     place = log.messages.physicals[number]
@@ -53,20 +42,21 @@ def zombie_bytes(evidence: Evidence) -> CheckResult:
                         f"value {value}, truncated from the log of {node.name},"
                         f" is in {log.label} again"
                     )
-                    findings.append(
+                    found.add(
                         Example(text, value=value, node=node.name, physical=place, distance=place)
                     )
     if not examined:
-        reason = "no log was cut" if not cuts else "the cuts took no message of the workload"
-        return not_applicable(title, unit, reason)
-    return judged(title, examined, unit, findings)
+        cuts = evidence.events(Function.NODE, "cut")
+        why = "the cuts took no message of the workload" if cuts else "no log was cut"
+        raise NotApplicable(why)
+    return examined
 
 
-def honest_reports(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("R3 dishonest ack", "reports")
+def honest_reports(case: Case, found: Findings) -> int:
     """R3: a slave reports no more than the disk layer knows to be written (on disk: sync flush)."""
-    title, unit = "R3 dishonest ack", "reports"
+    evidence, losses = case.evidence, case.losses
     sync = evidence.record.promise.flush == "sync"
-    findings: list[Example] = []
     examined = 0
     for node, time_ns, reported in _reports(evidence):
         ends = losses.ends.get(node)
@@ -77,18 +67,17 @@ def honest_reports(evidence: Evidence, losses: Losses) -> CheckResult:
         level = highest.durable if sync and node not in evidence.damaged else highest.written
         if reported > level:
             what = "on disk" if sync else "written"
-            findings.append(
-                Example(
-                    f"{node} reported {reported}, and no more than {level} was {what}",
-                    node=node,
-                    physical=reported,
-                    time_ns=time_ns,
-                    distance=reported - level,
-                )
+            example = Example(
+                f"{node} reported {reported}, and no more than {level} was {what}",
+                node=node,
+                physical=reported,
+                time_ns=time_ns,
+                distance=reported - level,
             )
+            found.add(example)
     if not examined:
-        return not_applicable(title, unit, "no report of a slave was tapped, or no trace is whole")
-    return judged(title, examined, unit, findings)
+        raise NotApplicable("no report of a slave was tapped, or no trace is whole")
+    return examined
 
 
 @dataclass(slots=True)
@@ -97,12 +86,13 @@ class _Progress:
     since_ns: int
 
 
-def catch_up(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("R8 catch-up stall", "samples", severity=Severity.LIVENESS)
+def catch_up(case: Case, found: Findings) -> int:
     """R8: once the time-outs of the storm are over, a follower that is behind gets on.
 
     One that refuses an unclean master is excused.
     """
-    title, unit = "R8 catch-up stall", "samples"
+    evidence, losses = case.evidence, case.losses
     begin = evidence.record.calm_ns + HALF_OPEN_NS
     samples = [
         event
@@ -110,12 +100,9 @@ def catch_up(evidence: Evidence, losses: Losses) -> CheckResult:
         if event.time_ns >= begin
     ]
     if not evidence.record.calm_ns or all(event.what != "sample" for event in samples):
-        reason = "no samples of a calm phase longer than the time-outs"
-        return not_applicable(title, unit, reason, severity=Severity.LIVENESS)
+        raise NotApplicable("no samples of a calm phase longer than the time-outs")
     masters: dict[int, int] = {}
     behind: dict[str, _Progress] = {}
-    findings: list[Example] = []
-    allowed: list[Example] = []
     examined = 0
     for event in samples:
         if event.what != "sample":
@@ -129,30 +116,29 @@ def catch_up(evidence: Evidence, losses: Losses) -> CheckResult:
             continue
         stalled = _stalls(behind, event, written, masters.get(group, 0))
         if stalled:
-            refuses = losses.loss_between(group, event.time_ns, event.time_ns)
-            (allowed if refuses else findings).append(
-                Example(
-                    f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
-                    f" at {masters[group]}",
-                    node=event.node,
-                    physical=written,
-                    time_ns=event.time_ns,
-                    distance=stalled,
-                )
+            example = Example(
+                f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
+                f" at {masters[group]}",
+                node=event.node,
+                physical=written,
+                time_ns=event.time_ns,
+                distance=stalled,
             )
-    return judged(title, examined, unit, findings, severity=Severity.LIVENESS, allowed=allowed)
+            refuses = losses.loss_between(group, event.time_ns, event.time_ns)
+            found.add(example, excused=refuses)
+    return examined
 
 
-def half_open(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("R9 half-open blindness", "samples")
+def half_open(case: Case, found: Findings) -> int:
     """R9: a slave that lost power and stays silent is no longer counted after its time-out."""
-    title, unit = "R9 half-open blindness", "samples"
-    findings: list[Example] = []
+    events = case.evidence.events(Function.NODE)
     examined = 0
-    for lineage in losses.lineages:
+    for lineage in case.losses.lineages:
         silent: dict[str, int] = {}
         changes = {(change.time_ns, change.node) for change in lineage.changes}
-        for event in evidence.history.events:
-            if event.node not in lineage.nodes or event.function != Function.NODE:
+        for event in events:
+            if event.node not in lineage.nodes:
                 continue
             if event.what in ("start", "ready", "recovered"):
                 silent.pop(event.node, None)
@@ -169,17 +155,14 @@ def half_open(evidence: Evidence, losses: Losses) -> CheckResult:
                 examined += 1
                 counted = int(event.fields["in_sync"])
                 if counted > len(lineage.nodes) - len(gone):
-                    findings.append(
-                        Example(
-                            f"{event.node} counts {counted} nodes in sync, although"
-                            f" {', '.join(gone)} lost power more than 20 s ago",
-                            node=event.node,
-                            time_ns=event.time_ns,
-                        )
+                    text = (
+                        f"{event.node} counts {counted} nodes in sync, although"
+                        f" {', '.join(gone)} lost power more than 20 s ago"
                     )
+                    found.add(Example(text, node=event.node, time_ns=event.time_ns))
     if not examined:
-        return not_applicable(title, unit, "no node was silent for longer than the time-out")
-    return judged(title, examined, unit, findings)
+        raise NotApplicable("no node was silent for longer than the time-out")
+    return examined
 
 
 def _stalls(behind: dict[str, _Progress], event: Event, written: int, master: int) -> int:
@@ -218,10 +201,14 @@ def _cut_values(node: NodeLog) -> set[int]:
     return found
 
 
-def _after_last_cut(evidence: Evidence, node: str, images: list[NodeLog]) -> list[NodeLog]:
+def _after_last_cut(evidence: Evidence, node: str) -> list[NodeLog]:
     times = [event.time_ns for event in evidence.events(Function.NODE, "cut") if event.node == node]
     last = max(times, default=ENDLESS)
-    return [image for image in images if image.image is not None and image.image.time_ns > last]
+    return [
+        log
+        for log in evidence.images
+        if log.name == node and log.image is not None and log.image.time_ns > last
+    ]
 
 
 def _reports(evidence: Evidence) -> list[tuple[str, int, int]]:

@@ -1,6 +1,6 @@
 """Did everything come back when the faults were over, and did no process end by itself? 2.8."""
 
-from rocketbed.chaos.checkers.evidence import SENDS, Evidence
+from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.result import CheckResult, Example, Severity, judged, not_applicable
 from rocketbed.chaos.history import Outcome
 
@@ -18,26 +18,24 @@ SUCCESS_MIN = 0.99
 """Share of sends in the last third of the calm phase that have to be acknowledged."""
 
 
-def crashes(evidence: Evidence) -> CheckResult:
+@check("C1 no node ended by itself", "nodes", severity=Severity.CRASH, needs_history=False)
+def crashes(case: Case, found: Findings) -> int:
     """C1: no process ended that no fault had ended."""
-    findings = [
-        Example(
-            f"{crash.node} ended by itself: {crash.reason}", node=crash.node, time_ns=crash.time_ns
-        )
-        for crash in evidence.record.crashes
-    ]
-    nodes = sum(len(nodes) for nodes in evidence.record.groups.values())
-    return judged("C1 no node ended by itself", nodes, "nodes", findings, severity=Severity.CRASH)
+    record = case.evidence.record
+    for crash in record.crashes:
+        text = f"{crash.node} ended by itself: {crash.reason}"
+        found.add(Example(text, node=crash.node, time_ns=crash.time_ns))
+    return sum(len(nodes) for nodes in record.groups.values())
 
 
-def liveness(evidence: Evidence) -> list[CheckResult]:
+def _liveness(case: Case) -> list[CheckResult]:
     """L0 to L6: what the calm phase waited for has come."""
-    record = evidence.record
+    record = case.evidence.record
     results: list[CheckResult] = []
     known = {what for _, what in LIVENESS}
     for title, what in LIVENESS:
         findings = [
-            Example(f"{stall.subject}: {stall.reason}")
+            f"{stall.subject}: {stall.reason}"
             for stall in record.stalls
             if stall.what == what or (what == "set-up" and stall.what not in known)
         ]
@@ -49,26 +47,22 @@ def liveness(evidence: Evidence) -> list[CheckResult]:
     return results
 
 
-def producers_succeed(evidence: Evidence) -> CheckResult:
+liveness = Check(tuple(title for title, _ in LIVENESS), _liveness, needs_history=False)
+
+
+@check("L7 sends succeed in calm", "sends", severity=Severity.LIVENESS)
+def producers_succeed(case: Case, found: Findings) -> int:
     """L7: at least 99 % of the sends in the last third of the calm phase are acknowledged."""
-    title, unit = "L7 sends succeed in calm", "sends"
-    record = evidence.record
-    sends = evidence.rows(SENDS)
-    times = [time_ns for time_ns in sends.column("invoked_ns") if time_ns >= record.calm_ns]
-    if not record.calm_ns or not times:
-        reason = "the run had no calm phase, or nothing was sent in it"
-        return not_applicable(title, unit, reason, severity=Severity.LIVENESS)
-    begin = record.calm_ns + (max(times) - record.calm_ns) * 2 // 3
-    outcomes = [
-        outcome
-        for time_ns, outcome in zip(
-            sends.column("invoked_ns"), sends.column("outcome"), strict=True
-        )
-        if time_ns >= begin
-    ]
+    calm_ns, sends = case.evidence.record.calm_ns, case.evidence.sends
+    begun = [int(time_ns) for time_ns in sends.column("invoked_ns")]
+    last = max(begun, default=0)
+    if not calm_ns or last < calm_ns:
+        raise NotApplicable("the run had no calm phase, or nothing was sent in it")
+    begin = calm_ns + (last - calm_ns) * 2 // 3
+    pairs = zip(begun, sends.column("outcome"), strict=True)
+    outcomes = [outcome for time_ns, outcome in pairs if time_ns >= begin]
     good = sum(outcome == Outcome.OK for outcome in outcomes)
-    findings: list[Example] = []
     if good < SUCCESS_MIN * len(outcomes):
-        findings.append(Example(f"{good} of {len(outcomes)} sends were acknowledged"))
-    note = f"{good} of {len(outcomes)}"
-    return judged(title, len(outcomes), unit, findings, note, severity=Severity.LIVENESS)
+        found.add(f"{good} of {len(outcomes)} sends were acknowledged")
+    found.note = f"{good} of {len(outcomes)}"
+    return len(outcomes)

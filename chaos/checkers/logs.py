@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from rocketbed.chaos.checkers.keys import Queues
 from rocketbed.chaos.record import Image
-from rocketbed.chaos.workload import body_crc, decode_body
+from rocketbed.chaos.workload import Writer, body_crc, decode_body
 from rocketbed.inspect import (
     LogEnd,
     Record,
     Report,
     Scanned,
-    Settings,
     StoreDirectory,
     check_store,
     open_directory,
@@ -28,6 +27,7 @@ from rocketbed.inspect.bodies import unpack_body
 
 UNNAMED = -1
 """The value of a message whose body names no writer, or is damaged."""
+_NOBODY = Writer(UNNAMED, UNNAMED, UNNAMED, UNNAMED)
 _KNOWN_MAX = 100_000
 
 
@@ -93,6 +93,12 @@ class NodeLog:
         return f"{self.name} (image {self.image.number}, {self.image.cause})"
 
     @property
+    def taken(self) -> Image:
+        """What the record says of an image; only for those."""
+        assert self.image is not None
+        return self.image
+
+    @property
     def report(self) -> Report:
         """The reader's findings, made at the first use."""
         if self.store is None:
@@ -113,17 +119,9 @@ class LogReader:
         self._queues = queues
         self._known: dict[bytes, _Body] = {}
 
-    def read(
-        self,
-        name: str,
-        group: int,
-        path: str,
-        *,
-        settings: Settings | None = None,
-        image: Image | None = None,
-    ) -> NodeLog:
+    def read(self, name: str, group: int, path: str, image: Image | None = None) -> NodeLog:
         """Read one directory. Raises `NotAStore`, `OSError`."""
-        directory = open_directory(path, settings)
+        directory = open_directory(path)
         messages = Messages()
         boundaries = array("q")
         end = 0
@@ -131,15 +129,12 @@ class LogReader:
         for item in directory.log.scan():
             if isinstance(item, LogEnd):
                 end = item.offset
-                continue
             if not isinstance(item, Scanned):
                 continue
             boundaries.append(item.offset + item.size)
             topic = self._topics.get(item.topic)
-            if topic is None:
-                continue
-            body = self._body(directory, item)
-            if body is None:
+            body = None if topic is None else self._body(directory, item)
+            if topic is None or body is None:
                 continue
             known = numbers.get((item.topic, item.queue_id))
             if known is None:
@@ -147,9 +142,8 @@ class LogReader:
                 numbers[item.topic, item.queue_id] = known
             messages.add(body, known, item)
         minimum = directory.log.min_offset
-        return NodeLog(
-            name, group, directory, messages, boundaries, minimum, max(end, minimum), image=image
-        )
+        end = max(end, minimum)
+        return NodeLog(name, group, directory, messages, boundaries, minimum, end, image=image)
 
     def _body(self, directory: StoreDirectory, entry: Scanned) -> _Body | None:
         """The writer of a message as its consumer would get it: the body unpacked."""
@@ -161,11 +155,8 @@ class LogReader:
         if not isinstance(record, Record):
             return None
         body = unpack_body(record.body, record.sys_flag) or b""
-        writer = decode_body(body)
-        if writer is None:
-            decoded = _Body(UNNAMED, UNNAMED, UNNAMED, body_crc(body))
-        else:
-            decoded = _Body(writer.value, writer.operation, writer.sequence, body_crc(body))
+        writer = decode_body(body) or _NOBODY
+        decoded = _Body(writer.value, writer.operation, writer.sequence, body_crc(body))
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[raw] = decoded

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.ends import ENDLESS, node_ends
-from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.evidence import Evidence, Stored
 from rocketbed.chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.history import Outcome
@@ -96,8 +96,7 @@ class Losses:
 
         An image that lost its files knows no ends of records; the acknowledgements do.
         """
-        assert image.image is not None
-        time_ns = image.image.time_ns
+        time_ns = image.taken.time_ns
         lineage = self.lineages[image.group]
         era = lineage.era(time_ns - 1)
         if era.master != image.name:
@@ -132,8 +131,7 @@ class Losses:
 
     def _judge(self) -> None:
         evidence = self._evidence
-        logs = [passes.column(node.messages.values) for node in evidence.finals()]
-        absent = passes.missing(self.sent.values, passes.join(logs))
+        absent = passes.missing(self.sent.values, evidence.stored.values)
         for number in absent:
             message = self.sent[number]
             loss = self._explain(message)
@@ -280,18 +278,12 @@ class Attempts:
     def __init__(self, evidence: Evidence) -> None:
         sends = evidence.sends
         self._evidence = evidence
-        logs = [node.messages for node in [*evidence.nodes, *evidence.images]]
-        known = passes.join([passes.column(log.values) for log in logs])
-        sizes = passes.join([passes.column(log.sizes) for log in logs])
-        places = passes.join([passes.column(log.physicals) for log in logs])
+        stored = Stored(evidence.logs)
         self.values = sends.column("value")
-        self._sizes = passes.lookup(self.values, known, sizes, -1)
-        self.ends = passes.record_ends(
-            sends.column("physical_offset"),
-            passes.lookup(self.values, known, places, -1),
-            self._sizes,
-            sends.column("length"),
-        )
+        self._sizes = passes.lookup(self.values, stored.values, stored.column("sizes"), -1)
+        places = passes.lookup(self.values, stored.values, stored.column("physicals"), -1)
+        said, lengths = sends.column("physical_offset"), sends.column("length")
+        self.ends = passes.record_ends(said, places, self._sizes, lengths)
 
     def __len__(self) -> int:
         return len(self.values)

@@ -2,51 +2,48 @@
 
 from typing import Any
 
+from rocketbed.chaos.checkers.check import Case, Findings, NotRun, check
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.loss_bound import Loss, Losses, Sent
-from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_run
-
-NAME = "2.3 allowed loss"
-_UNIT = "acknowledged messages"
+from rocketbed.chaos.checkers.result import Example
 
 
-def lost_writes(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("A1 lost write", "acknowledged messages", final=True)
+def lost_writes(case: Case, found: Findings) -> int:
     """A1: every acknowledged message is in the final log, or may be missing by the bound."""
-    title = "A1 lost write"
-    if missing := evidence.no_final():
-        return not_run(title, _UNIT, missing)
+    evidence, losses = case.evidence, case.losses
     beyond = sorted(losses.beyond, key=lambda message: message.number)
     known = {message.number for message in beyond}
-    findings = [_example(evidence, message, "is not in the final log") for message in beyond]
-    allowed = [
-        _example(evidence, message, "is gone, which the configuration allows")
-        for message in losses.missing
-        if message.number not in known
-    ]
-    return judged(title, len(evidence.acknowledged), _UNIT, findings, allowed=allowed)
+    for message in beyond:
+        found.add(_example(evidence, message, "is not in the final log"))
+    for message in losses.missing:
+        if message.number not in known:
+            text = "is gone, which the configuration allows"
+            found.add(_example(evidence, message, text), excused=True)
+    return len(evidence.acknowledged)
 
 
-def allowed_loss(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("2.3 allowed loss", "acknowledged messages", final=True)
+def allowed_loss(case: Case, found: Findings) -> int:
     """The bound, and the acknowledged messages that are missing beyond it."""
-    if missing := evidence.no_final():
-        return not_run(NAME, _UNIT, missing)
+    losses = case.losses
     if losses.unobserved:
-        return not_run(NAME, _UNIT, losses.unobserved)
-    count = len(evidence.acknowledged)
-    allowed = sum(loss.allowed for loss in losses.turns)
-    size = sum(message.size for message in losses.missing)
-    note = (
-        f"allowed {allowed} messages, lost {len(losses.missing)} of {count} ({size} bytes),"
-        f" outside of the bound {len(losses.beyond)}"
-    )
-    findings = [_example(evidence, message, "is outside of the bound") for message in losses.beyond]
-    figures = {
-        "allowed": allowed,
+        raise NotRun(losses.unobserved)
+    count = len(case.evidence.acknowledged)
+    found.figures = {
+        "allowed": sum(loss.allowed for loss in losses.turns),
         "lost": len(losses.missing),
         "unclean": sum(loss.unclean for loss in losses.turns),
         "outside": len(losses.beyond),
     }
-    return judged(NAME, count, _UNIT, findings, note, figures=figures)
+    size = sum(message.size for message in losses.missing)
+    found.note = (
+        f"allowed {found.figures['allowed']} messages, lost {len(losses.missing)} of {count}"
+        f" ({size} bytes), outside of the bound {len(losses.beyond)}"
+    )
+    for message in losses.beyond:
+        found.add(_example(case.evidence, message, "is outside of the bound"))
+    return count
 
 
 def bound_rows(evidence: Evidence, losses: Losses) -> list[dict[str, Any]]:
@@ -82,17 +79,12 @@ def _bound_row(evidence: Evidence, loss: Loss) -> dict[str, Any]:
 
 def _example(evidence: Evidence, message: Sent, what: str) -> Example:
     row = evidence.sends.row(message.number)
-    topic = evidence.history.topic(row)
-    place = f"{topic}/{row.queue} offset {row.queue_offset} (log {row.physical_offset})"
-    return Example(
+    place = f"{evidence.place(row)} (log {row.physical_offset})"
+    return evidence.example(
+        row,
         f"value {row.value}, acknowledged at {place}, {what}",
-        value=row.value,
         operation=row.operation,
-        node=evidence.history.nodes.get(row.node, ""),
-        topic=topic,
-        queue=row.queue,
-        offset=row.queue_offset,
+        node=evidence.node(row),
         physical=row.physical_offset,
-        time_ns=row.returned_ns,
         distance=max(row.physical_offset, 0),
     )

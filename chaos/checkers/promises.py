@@ -6,43 +6,38 @@ found at once.
 """
 
 from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.lineage import Lineage
 from rocketbed.chaos.checkers.loss_bound import Losses, Sent
 from rocketbed.chaos.checkers.passes import Column
-from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable
-
-TITLE = "I7 acknowledged before its promise"
-_UNIT = "acknowledgements"
+from rocketbed.chaos.checkers.result import Example
+from rocketbed.chaos.history import Outcome
 
 
-def early_acknowledgements(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("I7 acknowledged before its promise", "acknowledgements")
+def early_acknowledgements(case: Case, found: Findings) -> int:
     """I7: the master, and as many nodes as promised, held each message when it was acknowledged."""
     traced = [
         lineage
-        for lineage in losses.lineages
+        for lineage in case.losses.lineages
         if all(lineage.ends[node].complete for node in lineage.nodes)
     ]
     if not traced:
-        return not_applicable(TITLE, _UNIT, "no complete trace of what was written and on disk")
-    findings: list[Example] = []
-    examined = 0
-    for lineage in traced:
-        count, found = _group(evidence, losses, lineage)
-        examined += count
-        findings += found
-    promise = evidence.record.promise
-    note = f"{promise.flush} flush, {promise.replication} replication, {promise.copies} copies"
-    return judged(TITLE, examined, _UNIT, findings, note)
+        raise NotApplicable("no complete trace of what was written and on disk")
+    promise = case.evidence.record.promise
+    found.note = (
+        f"{promise.flush} flush, {promise.replication} replication, {promise.copies} copies"
+    )
+    return sum(_group(case.evidence, case.losses, lineage, found) for lineage in traced)
 
 
-def _group(evidence: Evidence, losses: Losses, lineage: Lineage) -> tuple[int, list[Example]]:
+def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings) -> int:
     """One group: all acknowledgements at their moment by columns, the doubtful one by one."""
     sends = evidence.sends
     sync = evidence.record.promise.flush == "sync"
-    outcome = sends.column("outcome")
-    own = passes.where(outcome, (0,))
+    own = passes.where(sends.column("outcome"), (Outcome.OK,))
     ends = passes.take(losses.sent.ends, own)
     known = passes.known(ends)
     own, ends = passes.take(own, known), passes.take(ends, known)
@@ -53,35 +48,24 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage) -> tuple[int, l
         on_disk = sync and node not in evidence.damaged
         values = passes.column(trace.durable if on_disk else trace.written)
         levels.append(passes.step(passes.column(trace.times), values, moments))
-    masters = _master_levels(evidence, lineage, levels, moments)
-    copies = max(evidence.record.promise.copies, 1)
-    doubtful = set(passes.below(masters, ends))
-    if _stale(lineage):
+    doubtful = set(passes.below(_master_levels(lineage, levels, moments), ends))
+    # Where a node ever carried bytes that are not the truth's, ends alone say little.
+    if any(base != ENDLESS for era in lineage.eras for base in era.base.values()):
         doubtful.update(range(len(own)))
     else:
-        goal = passes.column([copies] * len(own))
+        goal = passes.column([max(evidence.record.promise.copies, 1)] * len(own))
         doubtful.update(passes.below(passes.reached(levels, ends), goal))
-    findings: list[Example] = []
     count = len(own)
     for at in sorted(doubtful):
         message = losses.sent[int(own[at])]
         if message.group not in (lineage.group, -1):
             count -= 1
-            continue
-        finding = _judge(evidence, lineage, message, sync=sync)
-        if finding is not None:
-            findings.append(finding)
-    return count, findings
+        elif (example := _judge(evidence, lineage, message, sync=sync)) is not None:
+            found.add(example)
+    return count
 
 
-def _stale(lineage: Lineage) -> bool:
-    """Whether some node ever carried bytes that are not the truth's: ends alone then say little."""
-    return any(base != ENDLESS for era in lineage.eras for base in era.base.values())
-
-
-def _master_levels(
-    evidence: Evidence, lineage: Lineage, levels: list[Column], moments: Column
-) -> Column:
+def _master_levels(lineage: Lineage, levels: list[Column], moments: Column) -> Column:
     """The level of whoever was master at each moment."""
     numbers = [lineage.nodes.index(era.master) for era in lineage.eras]
     starts = passes.column([era.start_ns for era in lineage.eras])
@@ -110,14 +94,11 @@ def _judge(evidence: Evidence, lineage: Lineage, message: Sent, *, sync: bool) -
     else:
         return None
     row = evidence.sends.row(message.number)
-    return Example(
+    return evidence.example(
+        row,
         f"value {message.value}, which ends at log {message.end}, {wrong} when it was acknowledged",
-        value=message.value,
         operation=row.operation,
         node=lineage.era(end).master,
-        topic=evidence.history.topic(row),
-        queue=row.queue,
-        offset=row.queue_offset,
         physical=row.physical_offset,
         time_ns=end,
         distance=message.end,

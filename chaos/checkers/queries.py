@@ -1,20 +1,10 @@
 """Are the answers to questions true? By key (A17), bounds of queues (A18), by time (A19)."""
 
-from collections import defaultdict
-
 from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.evidence import Evidence
-from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
-from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.reads import FINAL_READER, stored_messages
-from rocketbed.chaos.checkers.result import (
-    CheckResult,
-    Example,
-    Severity,
-    judged,
-    not_applicable,
-    not_run,
-)
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.keys import pack
+from rocketbed.chaos.checkers.reads import FINAL_READER
+from rocketbed.chaos.checkers.result import Example, Severity
 from rocketbed.chaos.history import Function, Outcome, Row
 
 INDEX_LAG_NS = 2_000_000_000
@@ -22,185 +12,133 @@ INDEX_LAG_NS = 2_000_000_000
 _ENDLESS_NS = 1 << 62
 
 
-def key_queries(evidence: Evidence) -> list[CheckResult]:
+@check(
+    "A17 query mismatch",
+    "queries",
+    also=("A17w query misses in storm", Severity.WARNING),
+    final=True,
+)
+def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     """A17: a query by key finds the message, where it is. A17w: in the storm too, soon enough.
 
     While faults go on a master may have to dispatch first what it recovered, so that a miss is a
     warning then; in the calm phase and at the end it is none.
     """
-    title, miss, unit = "A17 query mismatch", "A17w query misses in storm", "queries"
-    if missing := evidence.no_final():
-        return [
-            not_run(title, unit, missing),
-            not_run(miss, unit, missing, severity=Severity.WARNING),
-        ]
-    queries = evidence.rows((Function.QUERY_KEY,), (Outcome.OK,))
+    evidence, stored = case.evidence, case.evidence.stored
+    queries = evidence.rows((Function.QUERY_KEY,), Outcome.OK)
     if not len(queries):
-        reason = "no message was queried by key"
-        return [
-            not_applicable(title, unit, reason),
-            not_applicable(miss, unit, reason, severity=Severity.WARNING),
-        ]
-    stored = stored_messages(evidence)
+        raise NotApplicable("no message was queried by key")
     sends = evidence.acknowledged
     values = queries.column("value")
     sent = passes.lookup(values, sends.column("value"), sends.column("returned_ns"), -1)
     places = passes.lookup(values, stored.values, stored.keys, -1)
-    wrong: list[Example] = []
-    missed: list[Example] = []
     for number in range(len(queries)):
-        row = queries.row(number)
-        if row.status < 0 or int(places[number]) < 0:
+        row, key, sent_ns = queries.row(number), int(places[number]), int(sent[number])
+        if row.status < 0 or key < 0:
             continue
-        queue, offset = evidence.queues.place(int(places[number]))
-        at = f"{queue.topic}/{queue.queue} offset {offset}"
-        example = Example(
-            "",
-            value=row.value,
-            topic=queue.topic,
-            queue=queue.queue,
-            offset=offset,
-            time_ns=row.returned_ns,
-        )
+        queue, offset = evidence.queues.place(key)
+        at = evidence.queues.show(key)
+        example = evidence.example(row, "", topic=queue.topic, queue=queue.queue, offset=offset)
         if row.queue_offset >= 0:
             if (row.queue, row.queue_offset) != (queue.queue, offset):
                 example.text = (
                     f"the query for value {row.value} gave {queue.topic}/{row.queue} offset"
                     f" {row.queue_offset}; it is at {at}"
                 )
-                wrong.append(example)
-        elif 0 <= int(sent[number]) <= row.invoked_ns - INDEX_LAG_NS:
+                wrong.add(example)
+        elif 0 <= sent_ns <= row.invoked_ns - INDEX_LAG_NS:
             example.text = f"the query for value {row.value}, which is at {at}, did not find it"
-            example.distance = row.invoked_ns - int(sent[number])
-            (wrong if _is_calm(evidence, row) else missed).append(example)
-    return [
-        judged(title, len(queries), unit, wrong),
-        judged(miss, len(queries), unit, missed, severity=Severity.WARNING),
-    ]
+            example.distance = row.invoked_ns - sent_ns
+            calm = evidence.record.calm_ns
+            is_calm = row.process == FINAL_READER or (calm > 0 and row.invoked_ns >= calm)
+            (wrong if is_calm else missed).add(example)
+    return len(queries)
 
 
-def bounds(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("A18 bound error", "answers", final=True)
+def bounds(case: Case, found: Findings) -> int:
     """A18: the minimum is not above the maximum, neither goes back, none is beyond the end."""
-    title, unit = "A18 bound error", "answers"
-    if missing := evidence.no_final():
-        return not_run(title, unit, missing)
-    answers = evidence.rows((Function.BOUNDS, Function.PULL), (Outcome.OK,))
+    evidence = case.evidence
+    answers = evidence.rows((Function.BOUNDS, Function.PULL), Outcome.OK)
     told = [number for number in range(len(answers)) if answers.row(number).value >= 0]
     if not told:
-        return not_applicable(title, unit, "no response reported the bounds of a queue")
-    ends: dict[int, int] = defaultdict(int)
-    for key in stored_messages(evidence).keys:
-        queue = int(key) >> OFFSET_BITS
-        ends[queue] = max(ends[queue], (int(key) & OFFSET_MASK) + 1)
+        raise NotApplicable("no response reported the bounds of a queue")
     queues = evidence.queue_numbers(answers)
-    judge = _Bounds(evidence, losses)
+    last: dict[tuple[int, int], Row] = {}
     for number in told:
-        queue = int(queues[number])
-        if queue >= 0:
-            judge.take(answers.row(number), queue, ends[queue])
-    return judged(title, len(told), unit, judge.findings, allowed=judge.allowed)
-
-
-class _Bounds:
-    """The bounds that were told, in order."""
-
-    def __init__(self, evidence: Evidence, losses: Losses) -> None:
-        self.findings: list[Example] = []
-        self.allowed: list[Example] = []
-        self._evidence = evidence
-        self._losses = losses
-        self._last: dict[tuple[int, int], Row] = {}
-
-    def take(self, row: Row, queue: int, end: int) -> None:
-        maximum, minimum = row.value, row.operation
+        row, queue = answers.row(number), int(queues[number])
+        if queue < 0:
+            continue
+        maximum, minimum, end = row.value, row.operation, evidence.stored.ends[queue]
         if minimum > maximum:
-            self._find(row, f"minimum {minimum} is above maximum {maximum}", minimum - maximum)
+            what = f"minimum {minimum} is above maximum {maximum}"
+            _add_bound(case, found, row, what, minimum - maximum)
         if maximum > end:
             what = f"maximum {maximum} was reported, the queue ends at {end}"
-            self._find(row, what, maximum - end, row.returned_ns, _ENDLESS_NS)
+            _add_bound(case, found, row, what, maximum - end, (row.returned_ns, _ENDLESS_NS))
         if row.function != Function.BOUNDS:
-            return  # Which replica answered a pull is not known, so it cannot go back.
-        before = self._last.get((row.node, queue))
-        self._last[row.node, queue] = row
+            continue  # Which replica answered a pull is not known, so it cannot go back.
+        before = last.get((row.node, queue))
+        last[row.node, queue] = row
         if before is None or before.returned_ns > row.invoked_ns:
-            return
+            continue
         span = before.returned_ns, row.returned_ns
         if maximum < before.value:
             what = f"maximum {maximum} was reported after {before.value}"
-            self._find(row, what, before.value - maximum, *span)
+            _add_bound(case, found, row, what, before.value - maximum, span)
         if minimum < before.operation:
             what = f"minimum {minimum} was reported after {before.operation}"
-            self._find(row, what, before.operation - minimum, *span)
+            _add_bound(case, found, row, what, before.operation - minimum, span)
+    return len(told)
 
-    def _find(self, row: Row, what: str, distance: int, begin_ns: int = 0, end_ns: int = 0) -> None:
-        evidence = self._evidence
-        topic = evidence.history.topic(row)
-        node = evidence.history.nodes.get(row.node, "")
-        example = Example(
-            f"{topic}/{row.queue} at {node}: {what}",
-            node=node,
-            topic=topic,
-            queue=row.queue,
-            time_ns=row.returned_ns,
-            distance=distance,
-        )
-        group = evidence.group_of(row.node)
-        lost = self._losses.loss_between(group, begin_ns, end_ns) or self._node_lost(
-            node, begin_ns, end_ns
-        )
-        (self.allowed if lost else self.findings).append(example)
 
-    def _node_lost(self, node: str, begin_ns: int, end_ns: int) -> bool:
-        """Whether this very node lost something; a slave's own cut is no turn of its group."""
-        ends = self._losses.ends.get(node)
-        fell = ends is not None and ends.lowest_fall(begin_ns, end_ns) is not None
-        return fell or any(
-            change.node == node and begin_ns < change.time_ns <= end_ns
-            for lineage in self._losses.lineages
+def _add_bound(
+    case: Case, found: Findings, row: Row, what: str, distance: int, span: tuple[int, int] = (0, 0)
+) -> None:
+    """A finding that is excused by what the group, or this very node, lost in a time."""
+    evidence, losses = case.evidence, case.losses
+    node = evidence.node(row)
+    text = f"{evidence.history.topic(row)}/{row.queue} at {node}: {what}"
+    example = evidence.example(row, text, value=None, offset=None, node=node, distance=distance)
+    ends = losses.ends.get(node)
+    lost = (
+        losses.loss_between(evidence.group_of(row.node), *span)
+        or (ends is not None and ends.lowest_fall(*span) is not None)
+        or any(  # a slave's own cut is no turn of its group
+            change.node == node and span[0] < change.time_ns <= span[1]
+            for lineage in losses.lineages
             for change in lineage.changes
         )
+    )
+    found.add(example, excused=lost)
 
 
-def time_searches(evidence: Evidence) -> CheckResult:
+@check("A19 time search", "searches", severity=Severity.WARNING, final=True)
+def time_searches(case: Case, found: Findings) -> int:
     """A19: the offset for a time is the first message stored at or after it."""
-    title, unit = "A19 time search", "searches"
-    if missing := evidence.no_final():
-        return not_run(title, unit, missing, severity=Severity.WARNING)
-    searches = evidence.rows((Function.SEARCH_TIME,), (Outcome.OK,))
+    evidence, stored = case.evidence, case.evidence.stored
+    searches = evidence.rows((Function.SEARCH_TIME,), Outcome.OK)
     if not len(searches):
-        return not_applicable(title, unit, "no search by time was made", severity=Severity.WARNING)
+        raise NotApplicable("no search by time was made")
     if evidence.clock_stepped:
-        reason = "a wall clock was changed"
-        return not_applicable(title, unit, reason, severity=Severity.WARNING)
-    stored = stored_messages(evidence)
-    times = dict(zip(map(int, stored.keys), map(int, stored.store_ms), strict=True))
-    findings: list[Example] = []
+        raise NotApplicable("a wall clock was changed")
+    times = dict(zip(map(int, stored.keys), map(int, stored.column("store_ms")), strict=True))
     queues = evidence.queue_numbers(searches)
     for number in range(len(searches)):
         row = searches.row(number)
         wrong = _contradiction(times, int(queues[number]), row)
         if wrong:
-            topic = evidence.history.topic(row)
-            text = f"{topic}/{row.queue}: for time {row.value} offset {row.queue_offset}, {wrong}"
-            findings.append(
-                Example(
-                    text,
-                    topic=topic,
-                    queue=row.queue,
-                    offset=row.queue_offset,
-                    time_ns=row.returned_ns,
-                )
-            )
-    return judged(title, len(searches), unit, findings, severity=Severity.WARNING)
+            place = f"{evidence.history.topic(row)}/{row.queue}"
+            text = f"{place}: for time {row.value} offset {row.queue_offset}, {wrong}"
+            found.add(evidence.example(row, text, value=None))
+    return len(searches)
 
 
-def store_times(evidence: Evidence) -> CheckResult:
+@check("A19s store times rise", "messages", needs_history=False)
+def store_times(case: Case, found: Findings) -> int:
     """A19s: along each log store times never fall, whatever the wall clock did (T17)."""
-    title, unit = "A19s store times rise", "messages"
-    findings: list[Example] = []
-    allowed: list[Example] = []
     examined = 0
-    for node in evidence.nodes:
+    for node in case.evidence.nodes:
         times = node.messages.store_ms
         examined += len(times)
         for number in range(1, len(times)):
@@ -216,10 +154,10 @@ def store_times(evidence: Evidence) -> CheckResult:
                 physical=node.messages.physicals[number],
                 distance=fall,
             )
-            (allowed if node.name in evidence.damaged else findings).append(example)
+            found.add(example, excused=node.name in case.evidence.damaged)
     if not examined:
-        return not_applicable(title, unit, "no message is stored")
-    return judged(title, examined, unit, findings, allowed=allowed)
+        raise NotApplicable("no message is stored")
+    return examined
 
 
 def _contradiction(times: dict[int, int], queue: int, row: Row) -> str:
@@ -233,8 +171,3 @@ def _contradiction(times: dict[int, int], queue: int, row: Row) -> str:
     if before is not None and before >= row.value:
         return f"but the one before it is of {before}"
     return ""
-
-
-def _is_calm(evidence: Evidence, row: Row) -> bool:
-    calm = evidence.record.calm_ns
-    return row.process == FINAL_READER or (calm > 0 and row.invoked_ns >= calm)

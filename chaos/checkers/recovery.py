@@ -4,20 +4,14 @@ A recovery tells where the log ended. The image tells what lay there before, the
 been written and was on disk; so what the node says of itself is held against both.
 """
 
-from dataclasses import dataclass
-
 from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence, targets_of
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, targets_of
 from rocketbed.chaos.checkers.lineage import WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.result import (
-    CheckResult,
-    Example,
-    judged,
-    not_applicable,
-)
-from rocketbed.chaos.history import Event, Function, Outcome
+from rocketbed.chaos.checkers.result import Example
+from rocketbed.chaos.history import Event, Function
 
 ERROR_EVENTS = ("eio", "disk-error")
 """NODE events by which a backend tells the very moment of an error."""
@@ -26,72 +20,57 @@ GRACE_ASYNC_NS = 12 * SECOND_NS
 """After a fault was laid on a disk: until the next flush at the latest has met it (10 s timer)."""
 
 
-@dataclass(slots=True)
-class _Restart:
-    event: Event
-    end: int
-    image: NodeLog
-
-
-def recovered_ends(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("S13 recovered end", "recoveries")
+def recovered_ends(case: Case, found: Findings) -> int:
     """S13: after a power cut `floor(F) <= R <= W`; after a kill R is the last whole record of W."""
-    title, unit = "S13 recovered end", "recoveries"
+    evidence, losses = case.evidence, case.losses
     restarts = _restarts(evidence)
     if not restarts:
-        reason = "no recovery from an image was reported"
-        return not_applicable(title, unit, reason)
-    findings: list[Example] = []
-    allowed: list[Example] = []
-    for restart in restarts:
-        wrong = _wrong_end(evidence, losses, restart)
+        raise NotApplicable("no recovery from an image was reported")
+    for event, end, image in restarts:
+        wrong = _wrong_end(losses, end, image)
         if wrong:
-            example = Example(
-                f"{restart.event.node} recovered to {restart.end}, {wrong}",
-                node=restart.event.node,
-                physical=restart.end,
-                time_ns=restart.event.time_ns,
-            )
-            foreign = restart.event.node in evidence.damaged
-            (allowed if foreign else findings).append(example)
-    return judged(title, len(restarts), unit, findings, allowed=allowed)
+            text = f"{event.node} recovered to {end}, {wrong}"
+            example = Example(text, node=event.node, physical=end, time_ns=event.time_ns)
+            found.add(example, excused=event.node in evidence.damaged)
+    return len(restarts)
 
 
-def writes_after_error(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("S17 write after fatal", "disk errors")
+def writes_after_error(case: Case, found: Findings) -> int:
     """S17, I25: after its disk failed a node appends nothing and acknowledges nothing.
 
     The moment is the one that the backend tells; else when the fault was laid on the disk and the
     next flush must have met it.
     """
-    title, unit = "S17 write after fatal", "disk errors"
-    windows = _error_windows(evidence)
+    losses = case.losses
+    windows = _error_windows(case.evidence)
     if not windows:
-        return not_applicable(title, unit, "no disk failed")
-    findings: list[Example] = []
+        raise NotApplicable("no disk failed")
     for node, begin, end, exact in windows:
         ends = losses.ends.get(node)
         if ends is not None and ends.complete and end > begin:
             before, after = ends.at(begin).written, ends.highest(begin, end).written
             if after > before:
-                findings.append(
-                    Example(
-                        f"{node} appended {after - before} bytes after its disk had failed",
-                        node=node,
-                        physical=before,
-                        time_ns=begin,
-                        distance=after - before,
-                    )
+                example = Example(
+                    f"{node} appended {after - before} bytes after its disk had failed",
+                    node=node,
+                    physical=before,
+                    time_ns=begin,
+                    distance=after - before,
                 )
-        findings += _late_acknowledgements(evidence, losses, node, begin, end, exact=exact)
-    return judged(title, len(windows), unit, findings)
+                found.add(example)
+        _add_late_acknowledgements(case, found, node, begin, end, exact=exact)
+    return len(windows)
 
 
-def _restarts(evidence: Evidence) -> list[_Restart]:
-    """Recoveries that follow an image of their node with nothing in between."""
-    found: list[_Restart] = []
+def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog]]:
+    """Recoveries, to which end, that follow an image of their node with nothing in between."""
+    found: list[tuple[Event, int, NodeLog]] = []
     open_images: dict[str, NodeLog] = {}
     cuts: dict[str, object] = {}
     moments: list[tuple[int, int, Event | NodeLog]] = [
-        (image.image.time_ns, 0, image) for image in evidence.images if image.image is not None
+        (image.taken.time_ns, 0, image) for image in evidence.images
     ]
     moments += [(event.time_ns, 1, event) for event in evidence.history.events]
     for _, _, moment in sorted(moments, key=lambda item: (item[0], item[1])):
@@ -105,34 +84,32 @@ def _restarts(evidence: Evidence) -> list[_Restart]:
             if cuts.pop(moment.node, None) == moment.fields.get("end"):
                 continue  # it died within a cut to its master's log, and finished that first
             if image is not None and end.isdigit():
-                found.append(_Restart(moment, int(end), image))
+                found.append((moment, int(end), image))
         elif moment.what == WIPE or "bit-flip" in str(moment.fields.get("step", "")):
             for node in targets_of(moment):
                 open_images.pop(node, None)
     return found
 
 
-def _wrong_end(evidence: Evidence, losses: Losses, restart: _Restart) -> str:
-    image = restart.image
-    assert image.image is not None
+def _wrong_end(losses: Losses, end: int, image: NodeLog) -> str:
     ends = losses.ends.get(image.name)
-    written, durable = image.image.written, image.image.durable
+    written, durable = image.taken.written, image.taken.durable
     if ends is not None and ends.complete:
-        before = ends.before(image.image.time_ns)
+        before = ends.before(image.taken.time_ns)
         written = before.written if written is None else written
         durable = before.durable if durable is None else durable
-    if written is not None and restart.end > max(written, image.log_end):
+    if written is not None and end > max(written, image.log_end):
         return f"beyond {written}, where its written bytes ended"
-    if image.image.cause == "powercut":
-        if restart.end > max(image.log_end, durable or 0):
+    if image.taken.cause == "powercut":
+        if end > max(image.log_end, durable or 0):
             return f"beyond {image.log_end}, the end of what the cut left whole"
         if durable is None:
             return ""
-        floor = max(image.floor(durable), losses.written_before(restart.image, durable))
-        if restart.end < floor:
+        floor = max(image.floor(durable), losses.written_before(image, durable))
+        if end < floor:
             return f"below {floor}, the last record known to be on disk ({durable})"
         return ""
-    if restart.end not in (image.log_end, image.floor(image.log_end)):
+    if end not in (image.log_end, image.floor(image.log_end)):
         return f"but its last whole record ended at {image.log_end}, and a kill takes nothing"
     return ""
 
@@ -169,32 +146,21 @@ def _end(evidence: Evidence, number: int, node: str, *, healed: str | None = Non
     return evidence.record.end_ns
 
 
-def _late_acknowledgements(
-    evidence: Evidence, losses: Losses, node: str, begin: int, end: int, *, exact: bool
-) -> list[Example]:
+def _add_late_acknowledgements(
+    case: Case, found: Findings, node: str, begin: int, end: int, *, exact: bool
+) -> None:
     """Sends that began after the error and were acknowledged by that master all the same."""
-    findings: list[Example] = []
-    for lineage in losses.lineages:
+    evidence, sends = case.evidence, case.evidence.acknowledged
+    when = "after" if exact else "long after"
+    for lineage in case.losses.lineages:
         if node not in lineage.nodes:
             continue
-        sends = evidence.rows(SENDS, (Outcome.OK,))
         for number in passes.above(sends.column("invoked_ns"), begin):
             row = sends.row(number)
             if row.returned_ns > end or lineage.era(row.invoked_ns).master != node:
                 continue
             if evidence.group_of(row.node) not in (lineage.group, -1):
                 continue
-            when = "after" if exact else "long after"
-            findings.append(
-                Example(
-                    f"value {row.value} was acknowledged by {node} {when} its disk had failed",
-                    value=row.value,
-                    node=node,
-                    topic=evidence.history.topic(row),
-                    queue=row.queue,
-                    offset=row.queue_offset,
-                    time_ns=row.returned_ns,
-                    distance=row.returned_ns - begin,
-                )
-            )
-    return findings
+            text = f"value {row.value} was acknowledged by {node} {when} its disk had failed"
+            late = row.returned_ns - begin
+            found.add(evidence.example(row, text, node=node, distance=late))

@@ -3,95 +3,91 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_applicable, not_run
+from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.history import Function
 
 _CHUNK = 4 << 20
 
 
-def equal_logs(evidence: Evidence, losses: Losses | None) -> CheckResult:
+@check("R1 logs byte-equal", "bytes", needs_history=False)
+def equal_logs(case: Case, found: Findings) -> int:
     """R1: at the end every two logs of a group hold the same bytes over the range both have.
 
     A node that was longer than an unclean master, and was not told to cut, keeps what the others
-    lost and refuses to follow: that is allowed, and shown. Without `losses` (half a history) no
-    difference is, and none between nodes of other software that say that they follow.
+    lost and refuses to follow: that is allowed, and shown. With half a history no difference is,
+    and none between nodes of other software that say that they follow.
     """
-    title = "R1 logs byte-equal"
+    evidence = case.evidence
+    losses = case.losses if evidence.history.cut is None else None
+    if all(len(nodes) < 2 for nodes in evidence.record.groups.values()):
+        raise NotApplicable("no group has two nodes")
+    if evidence.unread:
+        name, reason = next(iter(evidence.unread.items()))
+        raise NotRun(f"the directory of {name} was not read: {reason}")
+    compared = 0
     groups = [
         [node for node in evidence.nodes if node.group == number]
         for number in range(len(evidence.group_names))
     ]
-    if all(len(nodes) < 2 for nodes in evidence.record.groups.values()):
-        return not_applicable(title, "bytes", "no group has two nodes")
-    if evidence.unread:
-        name, reason = next(iter(evidence.unread.items()))
-        return not_run(title, "bytes", f"the directory of {name} was not read: {reason}")
-    findings: list[Example] = []
-    allowed: list[Example] = []
-    compared = 0
     for one, other in (pair for nodes in groups for pair in combinations(nodes, 2)):
         start, end = common_range(one, other)
         if start >= end:
-            return not_run(title, "bytes", f"{one.name} and {other.name} have nothing in common")
+            raise NotRun(f"{one.name} and {other.name} have nothing in common")
         difference = first_difference(one, other, start, end)
         compared += end - start
         if difference is not None:
             text = f"{one.name} and {other.name} differ from log {difference} on"
-            example = Example(text, node=other.name, physical=difference)
-            example.distance = end - difference
+            far = end - difference
             refused = losses is not None and difference >= _agreed(losses, one, other)
             refused &= not (evidence.foreign and _in_step(evidence, one, other))
-            refused |= bool(evidence.damaged & {one.name, other.name})
-            (allowed if refused else findings).append(example)
-    ends = ", ".join(f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
-    return judged(title, compared, "bytes", findings, ends, allowed=allowed)
+            found.add(
+                Example(text, node=other.name, physical=difference, distance=far),
+                excused=refused or evidence.damaged & {one.name, other.name},
+            )
+    ends = (f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
+    found.note = ", ".join(ends)
+    return compared
 
 
-def equal_images(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("R1i images byte-equal", "bytes")
+def equal_images(case: Case, found: Findings) -> int:
     """R1 at any time: what an image holds of the truth of its moment is in the final log.
 
     Compared is the part that no later turn may have taken, and that the image holds of the truth.
     """
-    title, unit = "R1i images byte-equal", "bytes"
+    evidence, losses = case.evidence, case.losses
     if not evidence.images:
-        return not_applicable(title, unit, "no image was taken in the run")
+        raise NotApplicable("no image was taken in the run")
     if missing := evidence.no_final():
-        return not_run(title, unit, missing)
-    findings: list[Example] = []
-    allowed: list[Example] = []
+        raise NotRun(missing)
     compared = 0
     for image in evidence.images:
         final = evidence.final(image.group)
-        if final is None or image.image is None:
+        if final is None:
             continue
-        limit = _safe_end(losses, image)
         start, end = common_range(image, final)
-        end = min(end, limit)
+        end = min(end, _safe_end(losses, image))
         if start >= end:
             continue
         compared += end - start
         difference = first_difference(image, final, start, end)
         if difference is not None:
-            text = (
-                f"{image.label} and the final log of {final.name} differ from log {difference} on"
+            example = Example(
+                f"{image.label} and the final log of {final.name} differ from log {difference} on",
+                node=image.name,
+                physical=difference,
+                time_ns=image.taken.time_ns,
+                distance=end - difference,
             )
-            target = allowed if evidence.damaged & {image.name, final.name} else findings
-            target.append(
-                Example(
-                    text,
-                    node=image.name,
-                    physical=difference,
-                    time_ns=image.image.time_ns,
-                    distance=end - difference,
-                )
-            )
+            found.add(example, excused=evidence.damaged & {image.name, final.name})
     if not compared:
-        return not_applicable(title, unit, "no image holds a part that had to stay as it was")
-    return judged(title, compared, unit, findings, allowed=allowed)
+        raise NotApplicable("no image holds a part that had to stay as it was")
+    return compared
 
 
 def common_range(one: NodeLog, other: NodeLog) -> tuple[int, int]:
@@ -143,16 +139,14 @@ def _agreed(losses: Losses, one: NodeLog, other: NodeLog) -> int:
 
 def _safe_end(losses: Losses, image: NodeLog) -> int:
     """Up to where an image has to agree with the final log."""
-    assert image.image is not None
-    time_ns = image.image.time_ns
-    limit = image.log_end
-    if image.image.durable is not None and image.image.cause == "powercut":
-        limit = min(limit, image.image.durable)
+    taken, limit = image.taken, image.log_end
+    if taken.durable is not None and taken.cause == "powercut":
+        limit = min(limit, taken.durable)
     for lineage in losses.lineages:
         if lineage.group != image.group:
             continue
-        limit = lineage.held(image.name, time_ns - 1, limit)
+        limit = lineage.held(image.name, taken.time_ns - 1, limit)
         for turn in lineage.turns:
-            if turn.effect_ns >= time_ns:
+            if turn.effect_ns >= taken.time_ns:
                 limit = min(limit, 0 if turn.threshold is None else turn.threshold)
     return limit

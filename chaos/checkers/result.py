@@ -183,11 +183,6 @@ def not_applicable(
     return CheckResult(title, Verdict.NOT_APPLICABLE, 0, unit, note=reason, severity=severity)
 
 
-def all_passed(results: Sequence[CheckResult]) -> bool:
-    """Whether there were checks, and every one of them passed."""
-    return bool(results) and all(result.passed for result in results)
-
-
 def _select(findings: Sequence[Finding]) -> list[Example]:
     """The first half by order, the other half by distance."""
     examples = [Example(found) if isinstance(found, str) else found for found in findings]

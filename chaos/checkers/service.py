@@ -7,40 +7,29 @@ not that a promise was broken (chaos.md 2.8, 4.9).
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
 from rocketbed.chaos.checkers.context import FaultSpan, faults
-from rocketbed.chaos.checkers.evidence import SECOND_NS, SENDS, Evidence
-from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.result import (
-    CheckResult,
-    Example,
-    Severity,
-    judged,
-    not_applicable,
-    not_run,
-)
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
+from rocketbed.chaos.checkers.result import Example, Severity
 from rocketbed.chaos.history import Outcome
-from rocketbed.chaos.record import RunRecord
 
-RECOVERY = "X1 recovery time"
-PROGRESS = "X2 progress"
-NO_LOSS = "X3 nothing lost"
-UNASKED = "the scenario does not ask for it"
+_UNASKED = "the scenario does not ask for it"
 _AGAINST_CLIENTS = ("kill", "pause", "isolate", "partition", "link", "cpu", "swizzle")
 
 
-def recovery_time(evidence: Evidence) -> CheckResult:
+@check("X1 recovery time", "producers", severity=Severity.LIVENESS)
+def recovery_time(case: Case, found: Findings) -> int:
     """X1: no producer had to wait longer than `rto_s` for an acknowledgement.
 
     An outage is a time in which a producer had sends under way and got no acknowledgement, and in
     which at least one of them failed. Times in which the scenario held the producer itself are left
     out.
     """
-    limit_s = evidence.record.expect.rto_s
+    limit_s = case.evidence.record.expect.rto_s
     if limit_s is None:
-        return not_applicable(RECOVERY, "producers", UNASKED, severity=Severity.LIVENESS)
-    producers = _attempts(evidence)
-    held = _held_clients(evidence)
-    findings: list[Example] = []
+        raise NotApplicable(_UNASKED)
+    producers = _attempts(case.evidence)
+    held = _held_clients(case.evidence)
     longest_s = 0.0
     for process, attempts in sorted(producers.items()):
         for begin_ns, end_ns in outages(attempts):
@@ -50,18 +39,10 @@ def recovery_time(evidence: Evidence) -> CheckResult:
             longest_s = max(longest_s, seconds)
             if seconds > limit_s:
                 text = f"producer {process} got no acknowledgement for {seconds:.2f} s"
-                findings.append(Example(text, time_ns=begin_ns, distance=end_ns - begin_ns))
-    note = f"longest outage {longest_s:.2f} s, expected at most {limit_s:g} s"
-    figures = {"longest_s": round(longest_s, 3), "limit_s": limit_s}
-    return judged(
-        RECOVERY,
-        len(producers),
-        "producers",
-        findings,
-        note,
-        severity=Severity.LIVENESS,
-        figures=figures,
-    )
+                found.add(Example(text, time_ns=begin_ns, distance=end_ns - begin_ns))
+    found.note = f"longest outage {longest_s:.2f} s, expected at most {limit_s:g} s"
+    found.figures = {"longest_s": round(longest_s, 3), "limit_s": limit_s}
+    return len(producers)
 
 
 def outages(attempts: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int]]:
@@ -86,21 +67,20 @@ def outages(attempts: Iterable[tuple[int, int, bool]]) -> list[tuple[int, int]]:
     return found
 
 
-def progress(evidence: Evidence) -> CheckResult:
+@check("X2 progress", "times", severity=Severity.LIVENESS)
+def progress(case: Case, found: Findings) -> int:
     """X2: any stretch of the storm of the given length has the given number of acknowledgements."""
-    record = evidence.record
+    record = case.evidence.record
     if record.expect.progress is None:
-        return not_applicable(PROGRESS, "times", UNASKED, severity=Severity.LIVENESS)
+        raise NotApplicable(_UNASKED)
     count, seconds = record.expect.progress
-    begin_ns, end_ns = _storm(record)
+    begin_ns = int(record.facts.get("zero_ns", 0))
     span_ns = round(seconds * SECOND_NS)
-    last_ns = end_ns - span_ns
+    last_ns = record.calm_ns - span_ns
     if last_ns < begin_ns:
-        reason = f"the storm was shorter than {seconds:g} s"
-        return not_applicable(PROGRESS, "times", reason, severity=Severity.LIVENESS)
-    acknowledged = sorted(map(int, evidence.acknowledged.column("returned_ns")))
+        raise NotApplicable(f"the storm was shorter than {seconds:g} s")
+    acknowledged = sorted(map(int, case.evidence.acknowledged.column("returned_ns")))
     starts = [begin_ns, *(time_ns for time_ns in acknowledged if begin_ns <= time_ns <= last_ns)]
-    findings: list[Example] = []
     fewest: int | None = None
     told_until = -1
     for start in starts:
@@ -110,59 +90,38 @@ def progress(evidence: Evidence) -> CheckResult:
         if within < count and start > told_until:
             told_until = end
             text = f"{within} acknowledgements in {seconds:g} s, expected at least {count}"
-            findings.append(Example(text, time_ns=start, distance=count - within))
-    note = f"fewest {fewest} in {seconds:g} s, expected at least {count}"
-    return judged(
-        PROGRESS,
-        len(starts),
-        "times",
-        findings,
-        note,
-        severity=Severity.LIVENESS,
-        figures={"fewest": fewest, "expected": count},
-    )
+            found.add(Example(text, time_ns=start, distance=count - within))
+    found.note = f"fewest {fewest} in {seconds:g} s, expected at least {count}"
+    found.figures = {"fewest": fewest, "expected": count}
+    return len(starts)
 
 
-def nothing_lost(evidence: Evidence, losses: Losses) -> CheckResult:
+@check("X3 nothing lost", "acknowledged messages", severity=Severity.LIVENESS)
+def nothing_lost(case: Case, found: Findings) -> int:
     """X3: no acknowledged message is gone, not even one that the configuration allows to lose."""
-    unit = "acknowledged messages"
+    evidence, losses = case.evidence, case.losses
     if evidence.record.expect.loss != "none":
-        return not_applicable(NO_LOSS, unit, UNASKED, severity=Severity.LIVENESS)
+        raise NotApplicable(_UNASKED)
     if missing := evidence.no_final():
-        return not_run(NO_LOSS, unit, missing, severity=Severity.LIVENESS)
-    findings = []
+        raise NotRun(missing)
     for message in sorted(losses.missing, key=lambda message: message.number):
         row = evidence.sends.row(message.number)
-        findings.append(
-            Example(
-                f"value {row.value}, acknowledged in queue {row.queue} at {row.queue_offset}, is"
-                " gone",
-                value=row.value,
-                operation=row.operation,
-                topic=evidence.history.topic(row),
-                queue=row.queue,
-                offset=row.queue_offset,
-                physical=row.physical_offset,
-                time_ns=row.returned_ns,
-            )
-        )
+        where = f"queue {row.queue} at {row.queue_offset}"
+        text = f"value {row.value}, acknowledged in {where}, is gone"
+        physical = row.physical_offset
+        found.add(evidence.example(row, text, operation=row.operation, physical=physical))
     count = len(evidence.acknowledged)
-    note = f"{len(findings)} of {count}"
-    return judged(NO_LOSS, count, unit, findings, note, severity=Severity.LIVENESS)
+    found.note = f"{len(losses.missing)} of {count}"
+    return count
 
 
 def _attempts(evidence: Evidence) -> dict[int, list[tuple[int, int, bool]]]:
-    sends = evidence.rows(SENDS)
     producers: dict[int, list[tuple[int, int, bool]]] = {}
-    for process, invoked, returned, outcome in zip(
-        sends.column("process"),
-        sends.column("invoked_ns"),
-        sends.column("returned_ns"),
-        sends.column("outcome"),
-        strict=True,
-    ):
-        attempt = int(invoked), int(returned), int(outcome) == Outcome.OK
-        producers.setdefault(int(process), []).append(attempt)
+    names = ("process", "invoked_ns", "returned_ns", "outcome")
+    columns = (map(int, evidence.sends.column(name)) for name in names)
+    for process, invoked, returned, outcome in zip(*columns, strict=True):
+        attempt = invoked, returned, outcome == Outcome.OK
+        producers.setdefault(process, []).append(attempt)
     return producers
 
 
@@ -175,7 +134,3 @@ def _held_clients(evidence: Evidence) -> list[FaultSpan]:
         if fault.verb in _AGAINST_CLIENTS
         and any(name not in nodes and not name.startswith("ns") for name in fault.targets)
     ]
-
-
-def _storm(record: RunRecord) -> tuple[int, int]:
-    return int(record.facts.get("zero_ns", 0)), record.calm_ns

@@ -4,17 +4,12 @@ At the end, after a clean stop, nothing may be unfinished. An image is what a cu
 torn tail and queues behind the log are legal in it, and what is judged is what may never be.
 """
 
+from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.evidence import Evidence, targets_of
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.result import (
-    CheckResult,
-    Example,
-    judged,
-    not_applicable,
-    not_run,
-)
+from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_run
 from rocketbed.chaos.history import Function
-from rocketbed.inspect import Finding, Report
+from rocketbed.inspect import Finding
 from rocketbed.inspect import Severity as Grade
 
 STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
@@ -41,147 +36,135 @@ CUT_RULES = frozenset({"S11", "S12", "S15"})
 LOG_RULES = frozenset({"S1", "S2", "S9"})
 
 
-def store_checks(evidence: Evidence) -> list[CheckResult]:
+def _store_checks(case: Case) -> list[CheckResult]:
     """The reader's findings on all final directories, rule by rule."""
-    if not evidence.nodes:
+    if not case.evidence.nodes:
         return [not_run(title, unit, "no directory was read") for title, _, unit in STORE_CHECKS]
-    return [_store_check(evidence, *check) for check in STORE_CHECKS]
+    return [_store_check(case.evidence, *one) for one in STORE_CHECKS]
 
 
-def image_checks(evidence: Evidence) -> CheckResult:
+store_checks = Check(tuple(title for title, _, _ in STORE_CHECKS), _store_checks, False)
+
+
+@check("SI images", "images", needs_history=False)
+def image_checks(case: Case, found: Findings) -> int:
     """The rules that hold at any moment, in all images."""
-    title, unit = "SI images", "images"
+    evidence = case.evidence
     if not evidence.images:
-        return not_applicable(title, unit, "no image was taken in the run")
-    findings: list[Example] = []
-    excused: list[Example] = []
+        raise NotApplicable("no image was taken in the run")
     for image in evidence.images:
         is_cut = _after_power_cut(evidence, image)
         for finding in image.report.findings:
-            if finding.severity < Grade.DAMAGE or not _binds(image, finding, is_cut=is_cut):
-                continue
-            foreign = image.name in evidence.damaged
-            (excused if foreign else findings).append(_example(image, finding))
-    return judged(title, len(evidence.images), unit, findings, allowed=excused)
+            if finding.severity >= Grade.DAMAGE and _binds(image, finding, is_cut=is_cut):
+                found.add(_example(image, finding), excused=image.name in evidence.damaged)
+    return len(evidence.images)
 
 
-def honest_marks(evidence: Evidence) -> CheckResult:
+@check("S11m marks not ahead of the disk", "images", needs_history=False)
+def honest_marks(case: Case, found: Findings) -> int:
     """S11m: at no moment do the durable marks W and F name an offset that was not on disk.
 
     The disk layer says what was, so every image shows it, a kill's as well as a power cut's.
     """
-    title, unit = "S11m marks not ahead of the disk", "images"
-    findings: list[Example] = []
-    excused: list[Example] = []
+    evidence = case.evidence
     examined = 0
     for image in evidence.images:
-        marks = image.directory.marks
-        assert image.image is not None
-        durable = image.image.durable
+        marks, durable = image.directory.marks, image.taken.durable
         if marks is None or durable is None:
             continue
         examined += 1
         named = max(marks.durable_offset, marks.flushed_offset or 0)
         if named > durable:
-            text = f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the"
             example = Example(
-                f"{text} log was on disk up to {durable}",
+                f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the log"
+                f" was on disk up to {durable}",
                 node=image.name,
-                time_ns=image.image.time_ns,
+                time_ns=image.taken.time_ns,
                 distance=named - durable,
             )
-            (excused if image.name in evidence.damaged else findings).append(example)
+            found.add(example, excused=image.name in evidence.damaged)
     for event in evidence.events(Function.NODE, "mark_ahead"):
         text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
         text += f" on disk up to {event.fields['durable']}"
         example = Example(text, node=event.node, time_ns=event.time_ns)
-        (excused if event.node in evidence.damaged else findings).append(example)
-    if not examined and not findings:
-        return not_applicable(title, unit, "no image has marks, or the disk was not observed")
-    return judged(title, examined, unit, findings, allowed=excused)
+        found.add(example, excused=event.node in evidence.damaged)
+    if not examined and not found.found:
+        raise NotApplicable("no image has marks, or the disk was not observed")
+    return examined
 
 
-def whole_tables(evidence: Evidence) -> CheckResult:
+@check("S15t tables replaced as a whole", "nodes", needs_history=False)
+def whole_tables(case: Case, found: Findings) -> int:
     """S15t: no table is written under its own name, where a cut would leave neither version."""
-    title, unit = "S15t tables replaced as a whole", "nodes"
-    if not evidence.record.digest:
-        return not_applicable(title, unit, "only a simulated disk reports its writes")
-    findings = [
-        Example(
-            f"{event.node} wrote into {event.fields['path']}",
-            node=event.node,
-            time_ns=event.time_ns,
-        )
-        for event in evidence.events(Function.NODE, "table_in_place")
-    ]
-    return judged(title, len(evidence.nodes), unit, findings)
+    if not case.evidence.record.digest:
+        raise NotApplicable("only a simulated disk reports its writes")
+    for event in case.evidence.events(Function.NODE, "table_in_place"):
+        text = f"{event.node} wrote into {event.fields['path']}"
+        found.add(Example(text, node=event.node, time_ns=event.time_ns))
+    return len(case.evidence.nodes)
 
 
-def abort_law(evidence: Evidence) -> CheckResult:
+@check("S12a abort law", "ends of processes", needs_history=False)
+def abort_law(case: Case, found: Findings) -> int:
     """S12: there after a kill or a cut, gone after a clean stop.
 
     A cut may take the file of a process that had not made it durable yet; that is before its first
     write, so with an empty store only.
     """
-    title, unit = "S12a abort law", "ends of processes"
-    findings: list[Example] = []
+    evidence = case.evidence
     examined = 0
     for image in evidence.images:
-        assert image.image is not None
-        if image.image.cause not in ("kill", "powercut", "crash"):
-            continue
-        if not _was_up(evidence, image):
+        taken = image.taken
+        if taken.cause not in ("kill", "powercut", "crash") or not _was_up(evidence, image):
             continue
         examined += 1
         marks = image.directory.marks
         is_over = marks is not None and marks.trusted  # `clean` is stored: a stop's very last act
         if not image.directory.has_abort and not is_over:
             text = f"{image.label}: there is no abort file, although the process lived"
-            findings.append(
-                Example(text, node=image.name, time_ns=image.image.time_ns, distance=image.log_end)
-            )
+            end, time_ns = image.log_end, taken.time_ns
+            found.add(Example(text, node=image.name, time_ns=time_ns, distance=end))
     for node in evidence.nodes:
         if node.name not in evidence.record.stopped_cleanly:
             continue
         examined += 1
         if node.directory.has_abort:
             text = f"{node.name} was stopped cleanly, and its abort file is there"
-            findings.append(Example(text, node=node.name))
+            found.add(Example(text, node=node.name))
     if not examined:
-        return not_applicable(title, unit, "no process was killed, cut or stopped cleanly")
-    return judged(title, examined, unit, findings)
+        raise NotApplicable("no process was killed, cut or stopped cleanly")
+    return examined
 
 
 def _was_up(evidence: Evidence, image: NodeLog) -> bool:
     """Whether the node had recovered in its last start before an image, so `abort` is durable."""
-    assert image.image is not None
     up = False
     for event in evidence.history.events:
-        if event.time_ns > image.image.time_ns:
+        if event.time_ns > image.taken.time_ns:
             break
         if event.node == image.name and event.what in ("recovered", "ready"):
             up = True
         elif event.node == image.name and event.what in ("exit", "stop", "start"):
-            up = event.what == "exit" and event.time_ns == image.image.time_ns and up
+            up = event.what == "exit" and event.time_ns == image.taken.time_ns and up
     return up
 
 
-def two_owners(evidence: Evidence) -> CheckResult:
+@check("S18 one owner", "starts")
+def two_owners(case: Case, found: Findings) -> int:
     """S18: between two starts of one node there is its exit.
 
     And a second process on its store gives up before it has changed anything.
     """
-    title, unit = "S18 one owner", "starts"
-    findings: list[Example] = []
+    record = case.evidence.record
     living: set[str] = set()
-    known = {*evidence.record.ids, *evidence.record.stores}
+    known = {*record.ids, *record.stores}
     examined = 0
-    for event in evidence.history.events:
+    for event in case.evidence.history.events:
         if event.what == "start" and event.node in known:
             examined += 1
             if event.node in living:
                 text = f"{event.node} was started while its process before was alive"
-                findings.append(Example(text, node=event.node, time_ns=event.time_ns))
+                found.add(Example(text, node=event.node, time_ns=event.time_ns))
             living.add(event.node)
         elif event.what == "twin" and event.function == Function.NODE:
             examined += 1
@@ -190,27 +173,29 @@ def two_owners(evidence: Evidence) -> CheckResult:
             if changes or not reason.startswith("StoreLocked"):
                 text = f"a second process on the store of {event.node} made {changes} changes"
                 text += f" and ended with {reason or 'a clean stop'}"
-                findings.append(Example(text, node=event.node, time_ns=event.time_ns))
+                found.add(Example(text, node=event.node, time_ns=event.time_ns))
         elif event.what in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
-            targets = event.fields.get("targets", ())
-            living -= {event.node, *map(str, targets)}
+            living -= {event.node, *map(str, event.fields.get("targets", ()))}
     if not examined:
-        return not_applicable(title, unit, "the history records no start")
-    return judged(title, examined, unit, findings)
+        raise NotApplicable("the history records no start")
+    return examined
 
 
 def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: str) -> CheckResult:
     findings: list[Example] = []
     excused: list[Example] = []
     for node in evidence.nodes:
-        clean = node.name in evidence.record.stopped_cleanly
-        floor = Grade.TAIL if clean else Grade.DAMAGE
-        for finding in node.report.findings:
-            if finding.rule not in rules or finding.severity < floor:
-                continue
-            foreign = node.name in evidence.damaged
-            (excused if foreign else findings).append(_example(node, finding))
-    counts = {node.name: _count(node.report, unit) for node in evidence.nodes}
+        floor = Grade.TAIL if node.name in evidence.record.stopped_cleanly else Grade.DAMAGE
+        told = excused if node.name in evidence.damaged else findings
+        told += [
+            _example(node, finding)
+            for finding in node.report.findings
+            if finding.rule in rules and finding.severity >= floor
+        ]
+    counts = {
+        node.name: 1 if unit == "directories" else getattr(node.report, unit.replace(" ", "_"))
+        for node in evidence.nodes
+    }
     empty = [node for node, count in counts.items() if not count]
     if empty and not findings and not sum(counts.values()):
         return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
@@ -220,24 +205,22 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
 
 def _after_power_cut(evidence: Evidence, image: NodeLog) -> bool:
     """Whether an image is a power cut's, or of a process that died before it had mended one."""
-    assert image.image is not None
     cut = False
     for event in evidence.history.events:
-        if event.time_ns > image.image.time_ns:
+        if event.time_ns > image.taken.time_ns:
             break
         if event.what == "recovered" and event.node == image.name:
             cut = False
         elif event.what == "powercut" or event.fields.get("cause") == "powercut":
             cut = cut or image.name in targets_of(event)
-    return cut or image.image.cause == "powercut"
+    return cut or image.taken.cause == "powercut"
 
 
 def _binds(image: NodeLog, finding: Finding, *, is_cut: bool) -> bool:
     """Whether a rule holds for an image of this cause, at this place."""
-    assert image.image is not None
     if not is_cut:
         return finding.rule in KILL_RULES
-    durable = image.image.durable
+    durable = image.taken.durable
     on_disk = finding.offset is not None and durable is not None and finding.offset < durable
     return finding.rule in CUT_RULES or (finding.rule in LOG_RULES and on_disk)
 
@@ -246,14 +229,3 @@ def _example(node: NodeLog, finding: Finding) -> Example:
     text = f"{node.label}: {finding.rule} {finding.file}: {finding.what}"
     time_ns = None if node.image is None else node.image.time_ns
     return Example(text, node=node.name, time_ns=time_ns, distance=finding.count)
-
-
-def _count(report: Report, unit: str) -> int:
-    """How much of a directory a check has looked at."""
-    counts = {
-        "records": report.records,
-        "queues": report.queues,
-        "index files": report.index_files,
-        "directories": 1,
-    }
-    return counts[unit]

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketbed.chaos.checkers import passes as numeric
+from rocketbed.chaos.checkers.check import Case
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, Queues
 from rocketbed.chaos.checkers.logs import Messages, NodeLog
 from rocketbed.chaos.checkers.reads import FINAL_READER
-from rocketbed.chaos.checkers.registry import Context, checks
+from rocketbed.chaos.checkers.registry import CHECKS
 from rocketbed.chaos.checkers.result import CheckResult, Verdict
 from rocketbed.chaos.history import Function, History, Outcome, Row
 from rocketbed.chaos.record import Promise, RunRecord
@@ -258,11 +259,11 @@ class Made:
 
     def check(self, *, in_plain: bool = False) -> list[CheckResult]:
         with plain.form(plain=in_plain):
-            context = Context(self.evidence())
+            case = Case(self.evidence())
             found: list[CheckResult] = []
-            for check in checks():
+            for check in CHECKS:
                 if check.ids & IN_MEMORY:
-                    found += check.run(context)
+                    found += check.run(case)
             return found
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from rocketbed.chaos.checkers import loss_checks as loss
+from rocketbed.chaos.checkers.check import Case
+from rocketbed.chaos.checkers.loss_checks import lost_writes
 from rocketbed.chaos.host import scratch
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.hunt.runner import Options, Outcome, explain, is_full, run_many, run_plan
@@ -197,10 +199,10 @@ def assert_all_ended(places: Path) -> None:
 
 def test_a_crashing_check_is_no_pass(places: Path) -> None:
     def break_a_check() -> None:
-        def crash(_evidence: object, _losses: object) -> None:
+        def crash(_case: Case) -> NoReturn:
             raise ZeroDivisionError("the check itself")
 
-        vars(loss)["lost_writes"] = crash
+        lost_writes.run = crash
 
     outcome = run_plan(PLAN, Options(before=break_a_check))
     assert (outcome.verdict, outcome.exit_code) == ("unknown", 6)

@@ -128,10 +128,10 @@ def test_a_trace_that_is_none_is_not_a_pass(run: RunMaker) -> None:
 
 
 def test_a_check_that_crashes_is_not_a_pass(run: RunMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(_evidence: object) -> None:
+    def crash(_case: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("rocketbed.chaos.checkers.messages.phantom_writes", crash)
+    monkeypatch.setattr("rocketbed.chaos.checkers.messages.phantom_writes.run", crash)
     judgement = run.judge()
     assert str(judgement.verdict) == "unknown"
     assert "RuntimeError('boom') at test_judgement.py:" in results(judgement)["A3"].note

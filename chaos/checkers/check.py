@@ -1,0 +1,119 @@
+"""What a check is: a function that notes what it finds and returns how many things it looked at.
+
+    @check("A13 vanished read", "messages read", final=True)
+    def vanished_reads(case: Case, found: Findings) -> int: ...
+
+It raises `NotRun` when it lacks what it needs, `NotApplicable` when the run by its nature has
+nothing for it. The order of all checks stands in `registry`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.loss_bound import Losses
+from rocketbed.chaos.checkers.result import (
+    CheckResult,
+    Finding,
+    Severity,
+    judged,
+    not_applicable,
+    not_run,
+)
+
+
+class NotRun(Exception):
+    """A check could not look; the message says what it lacks."""
+
+
+class NotApplicable(Exception):
+    """What a run did has nothing for a check; the message says why."""
+
+
+class Case:
+    """The evidence, and what is worked out from it for several checks."""
+
+    def __init__(self, evidence: Evidence, *, recoveries: int = 0) -> None:
+        self.evidence = evidence
+        self.recoveries = recoveries
+        """Images that are booted twice (S14)."""
+
+    @cached_property
+    def losses(self) -> Losses:
+        return Losses(self.evidence)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one check has found so far."""
+
+    found: list[Finding] = field(default_factory=list)
+    allowed: list[Finding] = field(default_factory=list)
+    """What the configuration and the faults allow."""
+    note: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, finding: Finding, *, excused: object = False) -> None:
+        (self.allowed if excused else self.found).append(finding)
+
+
+@dataclass(slots=True)
+class Check:
+    """One check, or several that are made together."""
+
+    titles: tuple[str, ...]
+    run: Callable[[Case], list[CheckResult]]
+    needs_history: bool = True
+    """Whether half a history is no evidence for it."""
+
+    @property
+    def ids(self) -> set[str]:
+        """`A1`, ..."""
+        return {title.partition(" ")[0] for title in self.titles}
+
+
+def check(
+    title: str,
+    unit: str,
+    *,
+    severity: Severity = Severity.SAFETY,
+    also: tuple[str, Severity] | None = None,
+    final: bool = False,
+    needs_history: bool = True,
+) -> Callable[[Callable[..., int]], Check]:
+    """Make a check of a function; it gets the case, and `Findings` to add to.
+
+    `also` is a second title with its severity that the function answers on the way, by `Findings`
+    of its own. With `final` it does not run where the final log of a group is missing.
+    """
+    heads = [(title, severity), *([] if also is None else [also])]
+
+    def made(look: Callable[..., int]) -> Check:
+        def run(case: Case) -> list[CheckResult]:
+            found = [Findings() for _ in heads]
+            try:
+                if final and (missing := case.evidence.no_final()):
+                    raise NotRun(missing)
+                examined = look(case, *found)
+            except (NotRun, NotApplicable) as why:
+                answer = not_run if isinstance(why, NotRun) else not_applicable
+                return [answer(name, unit, str(why), severity=grade) for name, grade in heads]
+            return [
+                judged(
+                    name,
+                    examined,
+                    unit,
+                    one.found,
+                    one.note,
+                    severity=grade,
+                    allowed=one.allowed,
+                    figures=one.figures,
+                )
+                for (name, grade), one in zip(heads, found, strict=True)
+            ]
+
+        return Check(tuple(name for name, _ in heads), run, needs_history)
+
+    return made
