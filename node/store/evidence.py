@@ -15,6 +15,8 @@ from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.queues import AnyQueue
 from rocketbed.node.store.scan import crc_scanner
+from rocketbed.wire.javahash import index_hash, key_state
+from rocketbed.wire.properties import tag_key
 
 UNKNOWN = -1
 
@@ -147,6 +149,30 @@ def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, i
             return "", ends
     found = parts.queues.totals(ends)
     return f"queues: {found[0]} with {found[1]} messages, the mark says {expected}", {}
+
+
+def indexes_tags(parts: StoreParts, mark: Mark | None, hand: str) -> bool:
+    """Whether tags are indexed too: as our mark says, else as RocketMQ 5.5.0 does and 5.3 does not.
+
+    The newest tagged record in the index tells.
+    """
+    if mark is not None and not hand:
+        return mark.index_tags
+    scanner = crc_scanner(parts.config)
+    scanner.index_tags = True
+    cursor = LogCursor(parts.log.segments, scanner)
+    for file in reversed(parts.index.files):
+        found: list[int] = []
+        for number in range(file.next_entry - 1, 0, -1):
+            key_hash, offset = file.entry(number)[:2]
+            found.append(key_hash)
+            if number > 1 and file.entry(number - 1)[1] == offset:
+                continue
+            record = next(iter(cursor.one(offset).entries), None)
+            if record is not None and record.keys and record.keys[-1].startswith(tag_key("")):
+                return index_hash(key_state(record.topic, record.keys[-1])) in found
+            found = []
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,8 @@ class Mark:
     first: int = -1
     """Beginning of the log, as retention left it or is about to; -1 in marks that do not say."""
     accepted: tuple[AcceptedCut, ...] = ()
+    index_tags: bool = False
+    """The index holds tags too, as the one of a RocketMQ 5.5.0 that had the directory before."""
     followed: str = ""
     """Address of the master that this log followed last, on a slave."""
 
@@ -94,6 +96,7 @@ def encode_mark(mark: Mark) -> bytes:
         "deleted": mark.deleted,
         "first": mark.first,
         "followed": mark.followed,
+        "index_tags": mark.index_tags,
         "accepted": [astuple(cut) for cut in mark.accepted],
     }
     text = orjson.dumps(document)
@@ -121,6 +124,7 @@ def decode_mark(data: bytes) -> Mark | None:
         clean=document["clean"],
         deleted=document["deleted"],
         first=document.get("first", -1),
+        index_tags=document.get("index_tags", False),
         followed=document.get("followed", ""),
         accepted=tuple(AcceptedCut(*cut) for cut in document.get("accepted", ())),
     )

@@ -19,7 +19,13 @@ from rocketbed.node.store.cut import cut_log
 from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.entry import NO_UNIT, Entry
 from rocketbed.node.store.errors import BadStoreDirectory
-from rocketbed.node.store.evidence import UNKNOWN, Evidence, closed_by_rocketmq, gather
+from rocketbed.node.store.evidence import (
+    UNKNOWN,
+    Evidence,
+    closed_by_rocketmq,
+    gather,
+    indexes_tags,
+)
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.log_end import LogEnd, judge_beginning, judge_suspects, keep_suspects
 from rocketbed.node.store.marks import Mark
@@ -67,6 +73,9 @@ class Recovery:
         judge_beginning(parts, evidence)
         if evidence.bad_end is not None:
             await ending.judge_below(evidence.bad_end)
+        with_tags = indexes_tags(parts, evidence.mark, evidence.hand)
+        parts.log.tail.index_tags = with_tags
+        parts.scanner.index_tags = self._scanner.index_tags = with_tags
         if not self.report.was_clean:
             self._doubt_names()
         if evidence.trusted:
@@ -212,6 +221,7 @@ class Recovery:
             offset=parts.log.min_offset,
             first=parts.log.min_offset,
             accepted=ending.accepted,
+            index_tags=self._scanner.index_tags,
             followed=evidence.mark.followed if evidence.mark else "",
         )
         if closed is not None:

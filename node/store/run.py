@@ -39,6 +39,7 @@ from rocketbed.wire.properties import (
     PROPERTIES_MAX,
     find_property,
     index_keys,
+    tag_key,
     text_of,
 )
 
@@ -69,6 +70,7 @@ class LogTail:
     __slots__ = (
         "append_property_crc",
         "body_max",
+        "index_tags",
         "next_queue_offsets",
         "record_max",
         "segment_size",
@@ -81,6 +83,8 @@ class LogTail:
         self.record_max = config.record_max
         self.body_max = config.max_message_size
         self.append_property_crc = config.append_property_crc
+        self.index_tags = False
+        """Whether a tag is one of a record's keys (store.md 4.2)."""
         self.store_host_bytes = pack_host(config.store_host, config.store_port)
         """Address and port written into every record, 8 or 20 bytes."""
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
@@ -204,6 +208,8 @@ class Run:
         self._pieces += (head, body, topic_head, properties_length.to_bytes(2, "big"), properties)
         self.queue_offsets[key] = queue_offset + 1
         code = tag_code(tag) if tag else 0
+        if tag and tail.index_tags:
+            keys = (*keys, tag_key(tag))
         self.entries.append(
             _new_tuple(
                 Entry,

@@ -35,6 +35,7 @@ from rocketbed.wire.properties import (
     CRC_SIZE,
     find_property,
     index_keys,
+    tag_key,
     text_of,
 )
 
@@ -81,6 +82,8 @@ class RecordScanner:
     def __init__(self, *, check_crc: bool, delays_ms: list[int]) -> None:
         self._check_crc = check_crc
         self._delays_ms = delays_ms
+        self.index_tags = False
+        """Whether a tag is one of a record's keys (store.md 4.2)."""
         self._topics: dict[bytes, str] = {}
 
     def scan(
@@ -221,6 +224,8 @@ class RecordScanner:
             units = -int(count)
         if not topic or queue_id < 0:
             units, keys = NO_UNIT, ()
+        elif tag and self.index_tags and transaction != TRANSACTION_ROLLBACK:
+            keys = (*keys, tag_key(tag.decode(errors="replace")))
         if topic == SCHEDULE_TOPIC:
             level = find_property(properties, b"DELAY\x01") or b""
             code = self._deliver_at(level, store_ms) or code

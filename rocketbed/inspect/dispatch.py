@@ -17,13 +17,46 @@ from rocketbed.inspect.properties import (
     java_hash,
     tag_code,
 )
-from rocketbed.inspect.record import SYS_PREPARED, SYS_ROLLBACK, SYS_TRANSACTION, Scanned
+from rocketbed.inspect.record import (
+    SYS_PREPARED,
+    SYS_ROLLBACK,
+    SYS_TRANSACTION,
+    Record,
+    Scanned,
+)
 
 PLAIN: Final = "plain"
 BATCH: Final = "batch"
 _TAGS_REMEMBERED_MAX = 4096
 _LMQ_PREFIX = "%LMQ%"
 _EVERYTHING = 1 << 63
+
+
+def tag_key(tags: bytes) -> bytes:
+    """The key by which 5.5.0 indexes a message's tag, behind its other keys (store.md 4.2)."""
+    return b"T#" + tags
+
+
+def indexes_tags(directory: StoreDirectory) -> bool:
+    """Whether the broker that wrote the index, RocketMQ 5.5.0 or one that follows it, indexes tags.
+
+    The newest tagged record that is indexed tells; False without any.
+    """
+    for index in reversed(directory.index_files):
+        found: list[int] = []
+        for number in range(index.header().next_entry - 1, 0, -1):
+            entry = index.entry(number)
+            if entry is None:
+                break
+            found.append(entry.key_hash)
+            before = index.entry(number - 1) if number > 1 else None
+            if before is not None and before.offset == entry.offset:
+                continue
+            record = directory.log.record_at(entry.offset)
+            if isinstance(record, Record) and (tags := Wanted(record.raw_properties).tags):
+                return TopicHash(record.topic).key_hash(tag_key(tags)) in found
+            found = []
+    return False
 
 
 @dataclass(slots=True)
@@ -62,6 +95,7 @@ class Dispatch(NamedTuple):
     keys: list[bytes]
     """Keys to index, in order; none for a rolled back record."""
     tags: bytes
+    """Value of TAGS; empty for a rolled back record."""
     gone: bool = False
     """Its topic was deleted: it has no queue, and its keys may or may not be indexed."""
 
@@ -92,7 +126,8 @@ class Dispatcher:
         transaction = entry.sys_flag & SYS_TRANSACTION
         keys = [] if transaction == SYS_ROLLBACK else wanted.index_keys()
         if transaction in (SYS_PREPARED, SYS_ROLLBACK):
-            return Dispatch(topic, (), keys, wanted.tags)
+            tags = wanted.tags if transaction == SYS_PREPARED else b""
+            return Dispatch(topic, (), keys, tags)
         if entry.offset < topic.deleted_below:
             return Dispatch(topic, (), keys, wanted.tags, gone=True)
         code = self._tag_code(topic, wanted.tags, entry)

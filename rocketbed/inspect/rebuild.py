@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from rocketbed.inspect.commitlog import Hole, LogEnd
 from rocketbed.inspect.directory import StoreDirectory, open_directory
-from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Target
+from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Target, indexes_tags, tag_key
 from rocketbed.inspect.record import Scanned
 from rocketbed.inspect.writers import BatchQueueWriter, IndexWriter, QueueWriter, SlotRefused
 
@@ -60,10 +60,15 @@ class RebuildReport:
 
 
 def rebuild(
-    directory: StoreDirectory, out: str, progress: Callable[[int, int], None] | None = None
+    directory: StoreDirectory,
+    out: str,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    with_tags: bool | None = None,
 ) -> RebuildReport:
     """Write `consumequeue`, `batchconsumequeue` and `index` of a store into the directory `out`.
 
+    `with_tags`: index tags too, as RocketMQ 5.5.0 does; None does as the index that is there does.
     `progress(done, total)` is called with bytes of the log. Raises `RebuildRefused` when one of
     the three is in `out` already, or the layout of the index is neither known nor given.
     """
@@ -80,6 +85,8 @@ def rebuild(
     index = IndexWriter(os.path.join(out, "index"), layout)
     queues = _Queues(directory, out, report)
     dispatcher = Dispatcher(directory)
+    if with_tags is None:
+        with_tags = indexes_tags(directory)
     total = sum(segment.size for segment in directory.log.segments)
     told = first = directory.log.min_offset
     os.makedirs(out, exist_ok=True)
@@ -96,6 +103,8 @@ def rebuild(
                 continue
             for key in dispatch.keys:
                 index.put(key_hash(key), item.offset, item.store_ms)
+            if with_tags and dispatch.tags:
+                index.put(key_hash(tag_key(dispatch.tags)), item.offset, item.store_ms)
             if progress is not None and item.offset - told > _PROGRESS_BYTES:
                 told = item.offset
                 progress(told - first, total)

@@ -73,6 +73,11 @@ def text_of(value: bytes | None) -> str | None:
     return None if value is None else value.decode(errors="replace")
 
 
+def tag_key(tag: str) -> str:
+    """The key by which RocketMQ 5.5.0 indexes a message's tag too, behind its keys."""
+    return f"T#{tag}"
+
+
 def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:
     """Keys that the index holds for a message: UNIQ_KEY, then each part of KEYS (store.md 4.2)."""
     if not keys:

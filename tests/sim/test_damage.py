@@ -502,3 +502,39 @@ def test_a_check_says_what_the_start_would_do_and_changes_nothing(
         assert {path: image.contents(path) for path in image.paths()} == {
             path: run.image.contents(path) for path in run.image.paths()
         }
+
+
+def test_an_index_with_tags_is_continued_with_tags() -> None:
+    """RocketMQ 5.5.0 indexes tags, 5.3 does not: who comes after it follows the index."""
+
+    async def write(store: MessageStore) -> None:
+        store.log.tail.index_tags = True
+        for number in range(5):
+            put(store, body=b"%d" % number, tag="red", keys=(f"k{number}",))
+        await settle(store)
+        await store.close()
+
+    def forget_us(disk: SimDisk) -> None:
+        disk.remove_name(f"{ROOT}/rocketbed.ckpt")
+        disk.remove_name(f"{ROOT}/rocketbed.flushed")
+
+    async def go_on(store: MessageStore) -> int:
+        for number in range(5, 8):
+            put(store, body=b"%d" % number, tag="red", keys=(f"k{number}",))
+        await settle(store)
+        return len((await store.query("T", "T#red", 32, 0, 1 << 60)).records)
+
+    theirs = edited(session(write).image, forget_us)
+    run = session(go_on, image=theirs)
+    assert run.value == 8
+
+    def no_index(disk: SimDisk) -> None:
+        for path in list(disk.paths()):
+            if path.startswith(f"{ROOT}/index/"):
+                disk.remove_name(path)
+
+    async def count(store: MessageStore) -> int:
+        return len((await store.query("T", "T#red", 32, 0, 1 << 60)).records)
+
+    assert session(count, image=run.image).value == 8
+    assert session(count, image=edited(run.image, no_index)).value == 8

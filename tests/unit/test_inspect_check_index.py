@@ -1,14 +1,27 @@
 """The check of the index: each lie is found, its innocent neighbour left alone."""
 
+import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rocketbed.inspect import open_directory, rebuild
 from rocketbed.inspect.index import IndexLayout
 from rocketbed.inspect.properties import index_key_hash
 from rocketbed.inspect.writers import IndexWriter
-from tests.support.stores import broken, build, check, flip, index_file, only, overwrite, some
+from tests.support.stores import (
+    SETTINGS,
+    broken,
+    build,
+    check,
+    flip,
+    index_file,
+    only,
+    overwrite,
+    some,
+)
 
 
 @pytest.fixture
@@ -80,7 +93,8 @@ def test_s10_no_index_at_all_is_a_setting(root: Path) -> None:
     assert check(root).verdict == "good"
 
 
-def test_s10_the_last_record_may_be_indexed_twice(root: Path) -> None:
+@pytest.mark.parametrize("tagged", [False, True])
+def test_s10_the_last_record_may_be_indexed_twice(root: Path, tagged: bool) -> None:
     """Recovery lets the record at the index's end through once more (store.md 4.2)."""
     offsets = build(root, some(3))
     index_file(root).unlink()
@@ -89,7 +103,8 @@ def test_s10_the_last_record_may_be_indexed_twice(root: Path) -> None:
     order = [*zip(offsets, specs, range(3), strict=True)]
     for offset, spec, number in [*order, order[-1]]:
         properties = dict(spec.properties)
-        for key in (properties["UNIQ_KEY"], *properties["KEYS"].split(" ")):
+        keys = [properties["UNIQ_KEY"], *properties["KEYS"].split(" ")]
+        for key in [*keys, f"T#{properties['TAGS']}"] if tagged else keys:
             writer.put(index_key_hash("T", key), offset, 1_700_000_000_000 + 1000 * number)
     writer.close()
     report = check(root)
@@ -136,3 +151,39 @@ def test_s8_a_step_back_in_the_middle_of_a_file_is_no_recovery(root: Path) -> No
     path = index_file(root, -1)
     overwrite(path, entry_at(2) + 4, struct.pack(">q", offsets[3]))
     assert "S8" in broken(check(root))
+
+
+def with_tags(root: Path, count: int = 40) -> None:
+    """A store whose index holds tags too, as RocketMQ 5.5.0 makes it."""
+    build(root, some(count))
+    opened = open_directory(root, SETTINGS)
+    shutil.rmtree(root / "index")
+    shutil.rmtree(root / "consumequeue")
+    rebuild(opened, str(root), with_tags=True)
+    opened.close()
+
+
+def contents(root: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((root / "index").iterdir())]
+
+
+def test_an_index_with_tags_is_sound_and_is_built_again_with_tags(
+    root: Path, tmp_path: Path
+) -> None:
+    with_tags(root)
+    assert broken(check(root)) == set()
+    opened = open_directory(root, SETTINGS)
+    rebuild(opened, str(tmp_path / "again"))
+    opened.close()
+    assert contents(tmp_path / "again") == contents(root)
+    assert len(contents(root)) > 6
+
+
+def test_a_tagged_record_without_keys_is_no_stranger(root: Path) -> None:
+    specs = [replace(spec, properties=(("TAGS", "a"),)) for spec in some(5)]
+    build(root, specs)
+    opened = open_directory(root, SETTINGS)
+    shutil.rmtree(root / "consumequeue")
+    rebuild(opened, str(root), with_tags=True)
+    opened.close()
+    assert broken(check(root)) == set()

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rocketbed.inspect.check.queues import REBUILD, LogFacts
+from rocketbed.inspect.dispatch import tag_key
 from rocketbed.inspect.findings import Findings, Severity
 from rocketbed.inspect.index import IndexFile, IndexHeader
 from rocketbed.inspect.properties import TopicHash
@@ -61,7 +62,7 @@ class IndexChecker:
     ) -> None:
         """A record that is indexed, and the hashes of its keys in their order.
 
-        A 5.5 broker indexes the tag too, behind the keys; that is asked only if they differ. The
+        A 5.5.0 broker indexes the tag too, behind the keys; that is asked only if they differ. The
         first keys of the first indexed record may have been in an older file. The keys of a `gone`
         record need not be there.
         """
@@ -71,7 +72,7 @@ class IndexChecker:
             self._judge_stranger(entry)
             entry = self._next = next(self._stream, None)
         if entry is None or entry[1] != offset:
-            if not gone:
+            if hashes and not gone:
                 self._missing_from = self._missing_from if self._missing else offset
                 self._missing += len(hashes)
             return
@@ -84,11 +85,12 @@ class IndexChecker:
             if entry[4] > 1:
                 self._judge_time(entry, store_ms)
             entry = self._next = next(self._stream, None)
-        if found != hashes and not (
-            (tags and found == [*hashes, topic_hash.key_hash(b"T#" + tags)])
-            or (leading and found == hashes[-len(found) :])
-        ):
-            self._judge_keys(offset, found, hashes)
+        if found == hashes:
+            return
+        full = [*hashes, topic_hash.key_hash(tag_key(tags))] if tags else hashes
+        if found == full or (leading and found in (hashes[-len(found) :], full[-len(found) :])):
+            return
+        self._judge_keys(offset, found, full if full[-1] in found else hashes)
 
     def finish(self, facts: LogFacts) -> bool:
         """The log has been read: judge what is missing, and what the index holds beyond it.

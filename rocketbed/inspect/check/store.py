@@ -179,7 +179,7 @@ class _LogChecker:
         for target in dispatch.targets:
             self._expect(target, entry)
         self._keys += len(dispatch.keys)
-        if self.index is not None and dispatch.keys:
+        if self.index is not None and (dispatch.keys or dispatch.tags):
             topic_hash = dispatch.topic.hash
             hashes = [topic_hash.key_hash(key) for key in dispatch.keys]
             self.index.expect(
