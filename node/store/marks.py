@@ -74,6 +74,10 @@ class Mark:
     first: int = -1
     """Beginning of the log, as retention left it or is about to; -1 in marks that do not say."""
     accepted: tuple[AcceptedCut, ...] = ()
+    scrubbed: int = 0
+    """How far the scrub has come; 0 once it was round."""
+    damage: tuple[tuple[int, int, str], ...] = ()
+    """What it found: beginning, end, reason."""
     index_tags: bool = False
     """The index holds tags too, as the one of a RocketMQ 5.5.0 that had the directory before."""
     followed: str = ""
@@ -97,6 +101,8 @@ def encode_mark(mark: Mark) -> bytes:
         "first": mark.first,
         "followed": mark.followed,
         "index_tags": mark.index_tags,
+        "scrubbed": mark.scrubbed,
+        "damage": mark.damage,
         "accepted": [astuple(cut) for cut in mark.accepted],
     }
     text = orjson.dumps(document)
@@ -124,6 +130,8 @@ def decode_mark(data: bytes) -> Mark | None:
         clean=document["clean"],
         deleted=document["deleted"],
         first=document.get("first", -1),
+        scrubbed=document.get("scrubbed", 0),
+        damage=tuple(tuple(found) for found in document.get("damage", ())),
         index_tags=document.get("index_tags", False),
         followed=document.get("followed", ""),
         accepted=tuple(AcceptedCut(*cut) for cut in document.get("accepted", ())),

@@ -5,14 +5,19 @@ until somebody pulls that message. So the rest is read once after each start, at
 beside the loop. What is bad is reported, never changed.
 """
 
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
-from rocketbed.node.store.cursor import LogCursor, Verdict
+from rocketbed.node.store.cursor import LogCursor, Step, Verdict
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.tail import next_good
+
+NOTE_EVERY = 256 << 20
+"""Bytes between two notes of the position, so that the next start goes on there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,10 @@ class Damage:
 class Scrubber:
     """Checks the log from its beginning to where the durable mark was at the start."""
 
-    def __init__(self, parts: StoreParts) -> None:
+    def __init__(self, parts: StoreParts, note: Callable[..., Awaitable[None]]) -> None:
+        """`note` puts fields of the mark on record."""
         self._parts = parts
+        self._note = note
         self._cursor = LogCursor(parts.log.segments, crc_scanner(parts.config))
         self.damage: list[Damage] = []
         """What was found so far."""
@@ -41,15 +48,42 @@ class Scrubber:
         self.finished = trio.Event()
 
     async def run(self, end: int) -> None:
-        """Check up to `end`, then return."""
+        """Check up to `end`, from where an earlier start came to, then return."""
         self.end = end
         rate = self._parts.config.scrub_rate
-        self.position = self._parts.log.min_offset
+        mark = self._parts.marks.mark
+        self.position = noted = max(self._parts.log.min_offset, min(mark.scrubbed, end))
+        if rate:
+            await self._look_again(mark.damage)
         while rate and self.position < self.end:
-            before = self.position
+            before, found = self.position, len(self.damage)
             await self._step()
+            if len(self.damage) > found or self.position - noted >= NOTE_EVERY:
+                noted = self.position
+                await self._save(self.position)
             await trio.sleep(max(self.position - before, 0) / rate)
+        now = self._parts.marks.mark
+        if rate and (now.scrubbed or len(now.damage) != len(self.damage)):
+            await self._save(0)
         self.finished.set()
+
+    async def _look_again(self, damage: Iterable[tuple[int, int, str]]) -> None:
+        """What an earlier start found is damage still, unless it was healed or is gone."""
+        for start, end, reason in damage:
+            if not self._parts.log.min_offset <= start < self.end:
+                continue
+            try:
+                step = await self._cursor.step_beside(self._parts.world, start, self.end)
+            except OSError:
+                step = Step(Verdict.BAD, start)
+            if step.verdict is Verdict.BAD:
+                self.damage.append(Damage(start, end, reason))
+
+    async def _save(self, position: int) -> None:
+        """Only a hint for the next start: a disk that does not take it is no trouble here."""
+        damage = tuple((found.start, found.end, found.reason) for found in self.damage)
+        with suppress(OSError):
+            await self._note(scrubbed=position, damage=damage)
 
     async def _step(self) -> None:
         parts = self._parts
@@ -75,7 +109,8 @@ class Scrubber:
             self._add(position, end, f"the disk does not give it: {exc.strerror}")
 
     def _add(self, start: int, end: int, reason: str) -> None:
-        self.damage.append(Damage(start, end, reason))
+        if all(found.start != start for found in self.damage):
+            self.damage.append(Damage(start, end, reason))
         self._parts.world.log.error(
             "store.damage", offset=start, bytes=end - start, reason=reason, mend="from a replica"
         )

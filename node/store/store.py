@@ -53,7 +53,7 @@ class MessageStore:
         self._checkpointer = Checkpointer(self._parts, self._flusher, self._dispatcher)
         self._retention = Retention(self._parts, self._checkpointer)
         self._reader = Reader(self._parts)
-        self.scrubber = Scrubber(self._parts)
+        self.scrubber = Scrubber(self._parts, self._checkpointer.note)
         """Looks for damage in what this start did not scan."""
         self.removal = Removal(
             self._parts,
@@ -225,18 +225,25 @@ class MessageStore:
 
     # Puts
 
+    def trouble(self) -> str:
+        """Why a master takes no messages until somebody does something; empty if it takes them."""
+        if self._failure is not None:
+            return str(self._failure)
+        if self._retention.disk_full and not self.config.is_slave:
+            return (
+                f"the disk is fuller than diskSpaceWarningLevelRatio"
+                f" ({self.config.disk_warning_percent} %)"
+            )
+        return self._dispatcher.stuck
+
     def refusal(self) -> tuple[PutStatus, str] | None:
         """Why no message is taken now, or None. Asked once before each run."""
         if self._closing.is_set() or self._failure is not None:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is shut down"
         if self.config.is_slave:
             return PutStatus.SERVICE_NOT_AVAILABLE, "this broker is a slave"
-        if self._retention.disk_full:
-            return (
-                PutStatus.SERVICE_NOT_AVAILABLE,
-                f"the disk is fuller than diskSpaceWarningLevelRatio"
-                f" ({self.config.disk_warning_percent} %)",
-            )
+        if trouble := self.trouble():
+            return PutStatus.SERVICE_NOT_AVAILABLE, trouble
         log = self._parts.log
         if log.written.value - log.flushed.value > self.config.dirty_max:
             return PutStatus.OS_PAGE_CACHE_BUSY, "the disk is behind (rbDirtyMax)"
@@ -246,8 +253,6 @@ class MessageStore:
                 PutStatus.OS_PAGE_CACHE_BUSY,
                 "a write took longer than osPageCacheBusyTimeOutMills",
             )
-        if self._dispatcher.stuck:
-            return PutStatus.SERVICE_NOT_AVAILABLE, self._dispatcher.stuck
         if self._dispatcher.overloaded:
             return PutStatus.OS_PAGE_CACHE_BUSY, "dispatch is behind (rbDispatchRing)"
         return None
@@ -379,6 +384,8 @@ class MessageStore:
             "commitLogDirCapacity": f"Total : {usage.total} B, Free : {usage.free} B.",
             "pageCacheLockTimeMills": str(int(parts.log.last_write_s * 1000)),
             "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
+            "trouble": self.trouble(),
+            "scrubbedTo": str(self.scrubber.position),
             "acceptedCuts": ";".join(
                 f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"
                 for cut in parts.marks.mark.accepted

@@ -26,8 +26,8 @@ TIMEOUT_S: Final = 3.0
 def health(address: str, nameservers: str | None) -> int:
     """Check that the server at HOST:PORT is serving: exits with 0 if so, else 1 with the reason.
 
-    A nameserver serves when it answers. A broker serves when it answers and, with -n, is registered
-    at the nameservers.
+    A nameserver serves when it answers. A broker serves when it answers, takes messages, and, with
+    -n, is registered at the nameservers. Damage that its scrub has found is told on standard error.
     """
     try:
         parse_address(address)
@@ -54,7 +54,13 @@ async def _missing(address: str, nameservers: str | None) -> str | None:
                     with suppress(RequestRefused):  # as nodes do
                         await admin.cluster()
                         return None
-                await admin.runtime_info(address)
+                info = await admin.runtime_info(address)
+                if info.get("trouble"):
+                    return f"it takes no messages: {info['trouble']}"
+                if info.get("damagedRanges"):
+                    click.echo(
+                        f"damage in the log, bytes {info['damagedRanges']}: heal it", err=True
+                    )
     except BadMessage:
         raise
     except (ClientError, RemotingError) as exc:

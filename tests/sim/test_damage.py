@@ -12,6 +12,7 @@ import trio
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.node.store import scrub
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog
 from rocketbed.node.store.heal import Fetch, Hole, NotHealed, heal
@@ -538,3 +539,29 @@ def test_an_index_with_tags_is_continued_with_tags() -> None:
 
     assert session(count, image=run.image).value == 8
     assert session(count, image=edited(run.image, no_index)).value == 8
+
+
+def test_what_the_scrub_found_is_known_to_the_next_start_until_it_is_healed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = session(fill_and_close).image
+    image = edited(whole, body_in_the_middle)
+    slow = settings(scrub_rate=2000)
+    monkeypatch.setattr(scrub, "NOTE_EVERY", 1)
+
+    async def some(store: MessageStore) -> int:
+        await trio.sleep(4)
+        assert store.scrubber.damage
+        return store.scrubber.position
+
+    first = session(some, config=slow, image=image)
+
+    async def look(store: MessageStore) -> tuple[int, str]:
+        await trio.sleep(0.01)
+        return store.scrubber.position, store.runtime_info()["damagedRanges"]
+
+    position, damage = session(look, config=slow, image=first.image).value
+    assert position >= first.value - 1200
+    assert damage.count("-") == 1
+    healed = run_solo(heal_it, settings(), a_replica(whole), image=first.image)
+    assert session(look, config=slow, image=healed.image).value[1] == ""
