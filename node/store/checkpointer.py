@@ -121,6 +121,9 @@ class Checkpointer:
             record_start=start,
             queue_count=sum(1 for value in nexts if value),
             queue_total=sum(nexts),
+            queue_first=sum(
+                queue.first_unit for queue in counted if queue.end_unit > queue.first_unit
+            ),
             clean=None,
             deleted=deleted,
             # Retention puts a higher one on record before it deletes anything.

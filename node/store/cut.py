@@ -73,6 +73,7 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
         record_start=record_start,
         queue_count=count,
         queue_total=total,
+        queue_first=-1,
         index=index,
         index_filled_ms=0,
         clean=None,

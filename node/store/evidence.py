@@ -146,6 +146,9 @@ def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, i
     for thorough in (False, True):
         ends = parts.queues.find_ends(mark.offset, thorough=thorough, deleted=mark.deleted)
         if parts.queues.totals(ends) == expected:
+            first = sum(queue.first_unit for queue, end in ends.items() if end > queue.first_unit)
+            if mark.queue_first not in (UNKNOWN, first):
+                return f"queues begin at {first} in all, the mark says {mark.queue_first}", {}
             return "", ends
     found = parts.queues.totals(ends)
     return f"queues: {found[0]} with {found[1]} messages, the mark says {expected}", {}

@@ -59,6 +59,8 @@ class Mark:
     queue_count: int = 0
     queue_total: int = 0
     """Number of queues, and sum of their next offsets, at W."""
+    queue_first: int = -1
+    """Sum of the first units of queues that hold any, at W; -1 while retention is at work."""
     index: tuple[str, Header] | None = None
     """Newest index file and its header at W."""
     index_filled_ms: int = 0
@@ -99,6 +101,7 @@ def encode_mark(mark: Mark) -> bytes:
         "clean": mark.clean,
         "deleted": mark.deleted,
         "first": mark.first,
+        "queue_first": mark.queue_first,
         "followed": mark.followed,
         "index_tags": mark.index_tags,
         "scrubbed": mark.scrubbed,
@@ -129,6 +132,7 @@ def decode_mark(data: bytes) -> Mark | None:
         cut_to=document["cut"],
         clean=document["clean"],
         deleted=document["deleted"],
+        queue_first=document.get("queue_first", -1),
         first=document.get("first", -1),
         scrubbed=document.get("scrubbed", 0),
         damage=tuple(tuple(found) for found in document.get("damage", ())),

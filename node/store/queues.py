@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from rocketbed.node.store.config import StoreConfig
-from rocketbed.node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
+from rocketbed.node.store.consumequeue import UNIT, BatchConsumeQueue, ConsumeQueue
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.segments import SegmentRow
@@ -166,6 +166,11 @@ class Queues:
             self._dirty[queue] = None
             queue.write_pending()
             del self._touched[queue]
+
+    def mend(self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int]) -> None:
+        """Write a stored unit again. Raises `OSError`."""
+        queue.row.write(number * UNIT.size, UNIT.pack(*unit))
+        self._dirty[queue] = None
 
     async def sync(self) -> None:
         """fsync every queue segment that was written since its last sync."""

@@ -55,7 +55,8 @@ class Retention:
             doomed = self._doomed(usage)
             if doomed:
                 # On record before it is done: a start then knows who took these segments.
-                await self._checkpointer.note(first=doomed[-1] + parts.log.segment_size)
+                beginning = doomed[-1] + parts.log.segment_size
+                await self._checkpointer.note(first=beginning, queue_first=-1)
                 self._delete(doomed)
                 # A name that a power loss brings back must still find its units and keys.
                 await parts.pool.sync_names()

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import trio
 
+from rocketbed.node.store.consumequeue import BatchConsumeQueue
 from rocketbed.node.store.cursor import LogCursor, Step, Verdict
+from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.tail import next_good
@@ -41,6 +43,10 @@ class Scrubber:
         self._cursor = LogCursor(parts.log.segments, crc_scanner(parts.config))
         self.damage: list[Damage] = []
         """What was found so far."""
+        self.mended = 0
+        """Queue units that were not what the log says; they are now."""
+        self.unqueued = 0
+        """Good records that stand in no queue, though nothing says that their topic was deleted."""
         self.position = 0
         """How far it has come."""
         self.end = 0
@@ -96,6 +102,7 @@ class Scrubber:
             step = await self._cursor.step_beside(parts.world, position, self.end)
             if step.verdict is not Verdict.BAD or step.end >= self.end:
                 # A cut on the way leaves a limit within a record: nothing of it is left to check.
+                self._compare(step.entries)
                 beyond = step.verdict in (Verdict.PARTIAL, Verdict.END)
                 self.position = self.end if beyond else step.end
                 return
@@ -107,6 +114,47 @@ class Scrubber:
             # Not searched for the next record: a disk may take seconds for each such sector.
             end = min(segments.start_of(position) + segments.size, self.end)
             self._add(position, end, f"the disk does not give it: {exc.strerror}")
+
+    def _compare(self, entries: list[Entry]) -> None:
+        """Compare queue units with the records they are made of; a unit that differs is mended.
+
+        The log is the truth: units have no checksum, and a wrong one hides a good message.
+        """
+        parts, deleted = self._parts, self._parts.marks.mark.deleted
+        for entry in entries:
+            if entry.units != ONE_UNIT or entry.physical_offset < deleted.get(entry.topic, -1):
+                continue
+            queue = parts.queues.find(entry.topic, entry.queue_id)
+            if isinstance(queue, BatchConsumeQueue):
+                continue
+            number = entry.queue_offset
+            if queue is None or not 0 <= number < queue.stored_units:
+                self._say_unqueued(entry)
+                continue
+            unit = (entry.physical_offset, entry.size, entry.tag_code)
+            if number < queue.first_unit or (found := queue.unit_at(number)) == unit:
+                continue
+            if found is not None and self._is_anothers(found[0], entry):
+                self._say_unqueued(entry)
+                continue
+            parts.queues.mend(queue, number, unit)
+            self.mended += 1
+            parts.world.log.warning(
+                "store.unit_mended", topic=entry.topic, queue=entry.queue_id, number=number
+            )
+
+    def _is_anothers(self, offset: int, entry: Entry) -> bool:
+        """Whether the slot of a record was taken by an earlier one (T1, T2)."""
+        if offset == entry.physical_offset:
+            return False
+        other = next(iter(self._cursor.one(offset).entries), None)
+        return other is not None and other[:3] == entry[:3]
+
+    def _say_unqueued(self, entry: Entry) -> None:
+        self.unqueued += 1
+        self._parts.world.log.warning(
+            "store.unqueued_record", offset=entry.physical_offset, topic=entry.topic
+        )
 
     def _add(self, start: int, end: int, reason: str) -> None:
         if all(found.start != start for found in self.damage):

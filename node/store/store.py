@@ -385,6 +385,8 @@ class MessageStore:
             "pageCacheLockTimeMills": str(int(parts.log.last_write_s * 1000)),
             "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
             "trouble": self.trouble(),
+            "mendedUnits": str(self.scrubber.mended),
+            "unqueuedRecords": str(self.scrubber.unqueued),
             "scrubbedTo": str(self.scrubber.position),
             "acceptedCuts": ";".join(
                 f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"

@@ -1,0 +1,40 @@
+"""Every damage to every class of bytes of a small store, after every kind of stop."""
+
+import pytest
+
+from tests.support.sim.damage import Case, cases, explained, outcome, stores, table
+
+SAMPLE = 9
+"""One case in so many in the quick run; the slow one has them all."""
+
+
+def run(step: int) -> dict[Case, str]:
+    images = stores()
+    return {case: outcome(case, images) for case in list(cases(images))[::step]}
+
+
+def assert_sound(outcomes: dict[Case, str]) -> None:
+    silent = [
+        f"{case.stop}: {case.what}: {text}"
+        for case, text in outcomes.items()
+        if text.startswith("SILENT") and not explained(case)
+    ]
+    assert silent == []
+    dumb = [
+        f"{case.stop}: {case.what}: {text}"
+        for case, text in outcomes.items()
+        if text.startswith("refused") and "/store" not in text
+    ]
+    assert dumb == [], "a refusal names what it is about"
+
+
+def test_a_sample_of_all_damages() -> None:
+    assert_sound(run(SAMPLE))
+
+
+@pytest.mark.slow
+def test_all_damages() -> None:
+    outcomes = run(1)
+    for stop, counts in table(outcomes).items():
+        print(stop, dict(counts))
+    assert_sound(outcomes)
