@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, targets_of
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, as_master, targets_of
 from rocketbed.chaos.checkers.keys import QueueName
 from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.history import Event, Function
@@ -134,15 +134,12 @@ def _end(
 
 
 def _role_changes(evidence: Evidence) -> dict[str, list[tuple[int, str]]]:
-    changes: dict[str, list[tuple[int, str]]] = {
-        node: [] for nodes in evidence.record.groups.values() for node in nodes
-    }
+    changes: dict[str, list[tuple[int, str]]] = {node: [] for node in evidence.record.nodes}
     for event in evidence.history.events:
         if event.node not in changes:
             continue
         if event.function == Function.NODE and event.what == "start":
-            is_master = event.fields.get("id") == 0 or event.fields.get("role") == "master"
-            changes[event.node].append((event.time_ns, "master" if is_master else "slave"))
+            changes[event.node].append((event.time_ns, "master" if as_master(event) else "slave"))
         elif event.what in ("exit", "kill", "powercut"):
             changes[event.node].append((event.time_ns, "down"))
         elif event.what == "pause":

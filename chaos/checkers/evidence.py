@@ -310,3 +310,8 @@ def targets_of(event: Event) -> list[str]:
     """Whom an event concerns."""
     targets = event.fields.get("targets", ())
     return [event.node] if event.node else [str(target) for target in targets]
+
+
+def as_master(event: Event) -> bool:
+    """Whether a start is one as master."""
+    return event.fields.get("id") == 0 or event.fields.get("role") == "master"

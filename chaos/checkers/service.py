@@ -127,7 +127,7 @@ def _attempts(evidence: Evidence) -> dict[int, list[tuple[int, int, bool]]]:
 
 def _held_clients(evidence: Evidence) -> list[FaultSpan]:
     """Steps that held a client rather than the cluster."""
-    nodes = {node for nodes in evidence.record.groups.values() for node in nodes}
+    nodes = evidence.record.nodes
     return [
         fault
         for fault in faults(evidence)

@@ -86,6 +86,6 @@ def _back(events: Sequence[Event], record: RunRecord) -> CheckResult:
         if event.function == Function.NODE and event.what in ("start", "recovered"):
             restarts += event.what == "start"
             last[event.node] = event.what
-    nodes = [node for group in record.groups.values() for node in group]
+    nodes = record.nodes
     findings = [f"{node} did not come back" for node in nodes if last.get(node) != "recovered"]
     return judged("D4 back after every kill", restarts, "starts", findings)

@@ -8,9 +8,9 @@ interpreter with other hashes, and has to give the same digest.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -140,9 +140,10 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
             if corpus is not None:
                 result.new_points += len(corpus.note(outcome))
             _take(result, campaign, outcome, say, single=single)
-    if options.backend == "sim":
-        for plan in _sample([outcome.plan for outcome in result.outcomes], campaign.check_share):
-            _check_digest(result, plan, say)
+    if options.backend == "sim" and campaign.check_share > 0:
+        every = max(1, round(1 / campaign.check_share))
+        for outcome in result.outcomes[every - 1 :: every]:
+            _check_digest(result, outcome.plan, say)
     return result
 
 
@@ -157,10 +158,7 @@ def _plans(family: Family, campaign: CampaignOptions, corpus: Corpus | None) -> 
     backend, points = campaign.options.backend, campaign.crash_points
     plans = [family.plan(seed, backend, quick=campaign.quick) for seed in campaign.seeds]
     if points is not None:
-        return chain.from_iterable(
-            crash_points(plan, node=points.node, power=points.power, sample=points.sample)
-            for plan in plans
-        )
+        return chain.from_iterable(crash_points(plan, **asdict(points)) for plan in plans)
     return plans if corpus is None else map(corpus.plan, plans)
 
 
@@ -276,14 +274,6 @@ def _line(outcome: Outcome) -> str:
 def _title(plan: Plan) -> str:
     event = crash_event(plan)
     return f"seed {plan.seed}" + ("" if event is None else f", death at disk event {event}")
-
-
-def _sample(plans: Sequence[Plan], share: float) -> Iterator[Plan]:
-    """Every hundredth plan, and none where there are too few."""
-    if share <= 0:
-        return
-    step = max(1, round(1 / share))
-    yield from plans[step - 1 :: step]
 
 
 def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
