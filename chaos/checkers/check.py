@@ -16,6 +16,7 @@ from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
     CheckResult,
+    Example,
     Finding,
     Severity,
     judged,
@@ -55,8 +56,10 @@ class Findings:
     note: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, finding: Finding, *, excused: object = False) -> None:
-        (self.allowed if excused else self.found).append(finding)
+    def add(self, finding: Finding, *, excused: object = False, **fields: Any) -> None:
+        """Note a finding, or a sentence and the other fields of an `Example`."""
+        example = Example(finding, **fields) if isinstance(finding, str) else finding
+        (self.allowed if excused else self.found).append(example)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.reads import example_of
-from rocketbed.chaos.checkers.result import Example, Severity
+from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Function, Outcome
 
 PERSIST_NS = 6_000_000_000
@@ -53,16 +53,16 @@ def group_skips(case: Case, found: Findings) -> int:
             if offset < starts.get((group, queue), 0):
                 continue
             value, name = int(stored.values[number]), evidence.queues.names[queue]
-            example = Example(
+            found.add(
                 f"group {group} committed {limits[queue]} of {name.topic}/{name.queue}, and none"
                 f" of its members got value {value} at offset {offset}",
+                excused=_given_again(case, group, queue, offset, value),
                 value=value,
                 topic=name.topic,
                 queue=name.queue,
                 offset=offset,
                 distance=limits[queue] - offset,
             )
-            found.add(example, excused=_given_again(case, group, queue, offset, value))
     return examined
 
 
@@ -109,7 +109,8 @@ def offset_regress(case: Case, found: Findings) -> int:
         old = [
             (offset_, at)
             for at, offset_ in commits[group, queue]
-            if at <= _next_end(ends[brokers], at, time_ns) - PERSIST_NS
+            # The first end behind it, or the beginning if that came first.
+            if at + PERSIST_NS <= min([e for e in ends[brokers] if at < e < time_ns] or [time_ns])
         ]
         if not old or (group, queue) in resets or offset >= max(old)[0]:
             continue
@@ -137,11 +138,6 @@ def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
     return found
 
 
-def _next_end(ends: list[int], after_ns: int, limit_ns: int) -> int:
-    """The first of the ends behind a moment, or the limit if that comes first."""
-    return min([end for end in ends if after_ns < end < limit_ns] or [limit_ns])
-
-
 @check("A25 offset overrun", "committed positions", final=True)
 def offset_overrun(case: Case, found: Findings) -> int:
     """A25: no committed position lies beyond the end of its queue, in the history or on disk."""
@@ -166,16 +162,11 @@ def offset_overrun(case: Case, found: Findings) -> int:
         examined += 1
         end = ends[evidence.queues.number(node.group, topic, queue_id)]
         if committed > end:
-            example = Example(
-                f"{node.name} keeps {committed} for group {who} of {topic}/{queue_id}, which"
-                f" ends at {end}",
-                node=node.name,
-                topic=topic,
-                queue=queue_id,
-                offset=committed,
-                distance=committed - end,
-            )
-            found.add(example, excused=losses.loss_between(node.group, -1, 1 << 62))
+            text = f"{node.name} keeps {committed} for group {who} of {topic}/{queue_id}, which"
+            text += f" ends at {end}"
+            lost, far = losses.loss_between(node.group, -1, 1 << 62), committed - end
+            place = {"node": node.name, "topic": topic, "queue": queue_id, "offset": committed}
+            found.add(text, excused=lost, distance=far, **place)
     if not examined:
         raise NotApplicable(_NO_GROUPS)
     return examined

@@ -135,7 +135,10 @@ class Losses:
         for number in absent:
             message = self.sent[number]
             loss = self._explain(message)
-            split = loss is None and self._by_split(message)
+            split = loss is None and any(
+                message.invoked_ns <= end and message.returned_ns >= begin
+                for begin, end, _ in evidence.splits
+            )
             if message.acknowledged:
                 self.missing.append(message)
                 self.split += split
@@ -150,12 +153,6 @@ class Losses:
         for loss in self.turns:
             self._count(loss)
             self._close_upwards(loss, set(absent))
-
-    def _by_split(self, message: Sent) -> bool:
-        return any(
-            message.invoked_ns <= end and message.returned_ns >= begin
-            for begin, end, _ in self._evidence.splits
-        )
 
     def _explain(self, message: Sent) -> Loss | None:
         """The first turn that may have taken a message."""

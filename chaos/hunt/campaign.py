@@ -20,6 +20,7 @@ from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
+from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
 from rocketbed.chaos.hunt.replay import Replay, save_replay
 from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
 from rocketbed.chaos.hunt.shrink import shrink
@@ -129,12 +130,16 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
     corpus = None if campaign.corpus is None else Corpus(campaign.corpus)
     plans = _plans(family, campaign, corpus)
     single = len(campaign.seeds) == 1 and campaign.crash_points is None
-    outcomes = run_many(
-        plans,
-        options if single else replace(options, say=None),
-        jobs=campaign.jobs,
-        keep=lambda plan: _place(campaign, plan),
-    )
+
+    def place_of(plan: Plan) -> Path | None:
+        if campaign.report is None:
+            return None
+        place = campaign.report / f"{run_key(plan)}-{options.backend}"
+        clear_place(place)
+        return place
+
+    told = options if single else replace(options, say=None)
+    outcomes = run_many(plans, told, jobs=campaign.jobs, keep=place_of)
     with closing(outcomes):
         for outcome in outcomes:
             if corpus is not None:
@@ -219,13 +224,8 @@ def _make_repeatable(
     ours = [id_ for id_ in outcome.finding_ids if id_ != SECOND_OPINION]
     if campaign.shrink and ours and campaign.options.backend == "sim":
         say("shrinking the plan ...")
-        shrunk = shrink(
-            outcome,
-            replace(campaign.options, say=None),
-            jobs=campaign.jobs,
-            runs=SHRINK_RUNS,
-            seconds=SHRINK_S,
-        )
+        options = replace(campaign.options, say=None)
+        shrunk = shrink(outcome, options, jobs=campaign.jobs, runs=SHRINK_RUNS, seconds=SHRINK_S)
         if shrunk.reproduced and shrunk.replay is not None:
             replay = shrunk.replay
             say(
@@ -241,14 +241,6 @@ def _make_repeatable(
     path = campaign.report / f"FAIL-{run_key(outcome.plan)}.rbx"
     save_replay(replay, path)
     result.replays[run_key(outcome.plan)] = path
-
-
-def _place(campaign: CampaignOptions, plan: Plan) -> Path | None:
-    if campaign.report is None:
-        return None
-    place = campaign.report / f"{run_key(plan)}-{campaign.options.backend}"
-    clear_place(place)
-    return place
 
 
 def clear_place(place: Path) -> None:
@@ -277,8 +269,6 @@ def _title(plan: Plan) -> str:
 
 
 def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
-    from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
-
     try:
         answer = same_digest(plan)
     except DeterminismError as error:

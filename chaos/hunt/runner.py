@@ -26,7 +26,6 @@ from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.plan import Plan
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.docker.host import DockerHost
     from rocketbed.chaos.process.run import ProcessHost
 
 VERDICT_FILE: Final = "verdict.json"
@@ -98,7 +97,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     """Run and judge a plan in this very process. The directory exists and is empty."""
     outcome = Outcome(plan=plan, backend=options.backend, directory=directory)
     began, began_cpu = time.monotonic(), time.process_time()
-    say = options.say or _say_nothing
+    say = options.say or (lambda line: None)
     if options.backend == "sim":
         from rocketbed.chaos.sim.run import run_in_simulation
 
@@ -125,8 +124,15 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 @contextmanager
 def host_of(options: Options) -> "Iterator[ProcessHost | None]":
     """Where the cluster's programs run; None: as processes of this system."""
-    if options.backend == "docker":
-        with _docker_host(options) as host:
+    if options.backend == "docker" and options.target:
+        from rocketbed.chaos.foreign.contained import foreign_docker_host
+
+        with foreign_docker_host(options.target, options.mode) as foreign:
+            yield foreign
+    elif options.backend == "docker":
+        from rocketbed.chaos.docker.host import DockerHost
+
+        with DockerHost.open() as host:
             yield host
     elif options.target:
         from rocketbed.chaos.foreign.target import foreign_host
@@ -159,8 +165,11 @@ def run_many(
     options = options or Options()
     if options.backend == "docker":
         _prepare_image(options)
+    import rocketbed.chaos.sim.run  # noqa: F401 (what the children need; they share its memory)
+
     with held():  # finalizers of what is collected here would swallow an interrupt
-        _prepare_to_fork()
+        gc.collect()
+        gc.freeze()
     waiting = iter(plans)
     runs: dict[int, _Run] = {}
     try:
@@ -272,37 +281,15 @@ def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
     return outcome
 
 
-def _docker_host(options: Options) -> "DockerHost":
-    if options.target:
-        from rocketbed.chaos.foreign.contained import foreign_docker_host
-
-        return foreign_docker_host(options.target, options.mode)
-    from rocketbed.chaos.docker.host import DockerHost
-
-    return DockerHost.open()
-
-
 def _prepare_image(options: Options) -> None:
     """Have the image of containers, which may take longer than a run. Raises `BackendError`."""
     from rocketbed.chaos.docker.client import Daemon
     from rocketbed.chaos.docker.image import ready_image
     from rocketbed.chaos.foreign.contained import ready_target
 
-    say = options.say or _say_nothing
+    say = options.say or (lambda line: None)
     with Daemon.connect() as daemon:
         if options.target:
             ready_target(daemon, options.target, say)
         else:
             ready_image(daemon, say)
-
-
-def _prepare_to_fork() -> None:
-    """Import what the children need, and let them share its memory."""
-    import rocketbed.chaos.sim.run  # noqa: F401
-
-    gc.collect()
-    gc.freeze()
-
-
-def _say_nothing(_line: str) -> None:
-    return None

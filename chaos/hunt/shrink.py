@@ -180,7 +180,11 @@ class _Work:
         parts = 2
         while plan.steps and self.budget.left():
             size = math.ceil(len(plan.steps) / parts)
-            smaller = self.first(_without_chunks(plan, size))
+            chunks = ((start, start + size) for start in range(0, len(plan.steps), size))
+            smaller = self.first(
+                replace(plan, steps=_closed(plan.steps[:start] + plan.steps[end:]))
+                for start, end in chunks
+            )
             if smaller is not None:
                 plan = smaller
                 parts = max(parts - 1, 2)
@@ -200,12 +204,6 @@ class _Work:
                     break
                 plan = smaller
         return plan
-
-
-def _without_chunks(plan: Plan, size: int) -> Iterator[Plan]:
-    for start in range(0, len(plan.steps), size):
-        kept = _closed(plan.steps[:start] + plan.steps[start + size :])
-        yield replace(plan, steps=kept)
 
 
 def _closed(steps: tuple[Step, ...]) -> tuple[Step, ...]:
