@@ -7,12 +7,12 @@ It raises `NotRun` when it lacks what it needs, `NotApplicable` when the run by 
 nothing for it. The order of all checks stands in `registry`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
     CheckResult,
@@ -23,6 +23,7 @@ from rocketbed.chaos.checkers.result import (
     not_applicable,
     not_run,
 )
+from rocketbed.chaos.history import Function, Outcome
 
 
 class NotRun(Exception):
@@ -44,6 +45,13 @@ class Case:
     @cached_property
     def losses(self) -> Losses:
         return Losses(self.evidence)
+
+    def some(self, functions: Iterable[Function], *outcomes: Outcome, without: str) -> Rows:
+        """Rows as of `Evidence.rows`. Raises `NotApplicable` with the reason where there are none."""
+        rows = self.evidence.rows(functions, *outcomes)
+        if not len(rows):
+            raise NotApplicable(without)
+        return rows
 
 
 @dataclass(slots=True)

@@ -17,8 +17,6 @@ ENDLESS = 1 << 62
 
 
 class NodeEnds:
-    """The ends of one node."""
-
     def __init__(self, trace: NodeTrace | None) -> None:
         self.trace = trace or NodeTrace(complete=False)
         self.complete = trace is not None and trace.complete
@@ -35,7 +33,6 @@ class NodeEnds:
         return self.trace.at(time_ns)
 
     def before(self, time_ns: int) -> Ends:
-        """The ends just before that moment."""
         return self.trace.at(time_ns - 1)
 
     def highest(self, begin_ns: int, end_ns: int) -> Ends:

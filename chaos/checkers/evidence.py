@@ -50,6 +50,10 @@ class Rows:
         """One of them, counted from 0."""
         return self.history.columns.row(int(self.positions[number]))
 
+    def at(self, numbers: Any) -> "Rows":
+        """Some of them, counted from 0."""
+        return Rows(self.history, passes.take(self.positions, numbers))
+
 
 @dataclass
 class Evidence:
@@ -100,7 +104,6 @@ class Evidence:
 
     @cached_property
     def stored(self) -> "Stored":
-        """Messages of all final logs."""
         return Stored(self.finals())
 
     def rows(self, functions: Iterable[Function], *outcomes: Outcome) -> Rows:
@@ -300,5 +303,4 @@ def targets_of(event: Event) -> list[str]:
 
 
 def as_master(event: Event) -> bool:
-    """Whether a start is one as master."""
     return event.fields.get("id") == 0 or event.fields.get("role") == "master"

@@ -29,9 +29,7 @@ Place = tuple[int, int]
 def group_skips(case: Case, found: Findings) -> int:
     """A22: a committed position has not passed a stored message that no member ever got."""
     evidence, stored = case.evidence, case.evidence.stored
-    commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
-    if not len(commits):
-        raise NotApplicable(_NO_GROUPS)
+    commits = case.some((Function.COMMIT_OFFSET,), Outcome.OK, without=_NO_GROUPS)
     deliveries = evidence.rows((Function.DELIVER,))
     groups, values = deliveries.column("operation"), deliveries.column("value")
     starts = _starts(evidence)
@@ -69,9 +67,7 @@ def group_skips(case: Case, found: Findings) -> int:
 @check("A23 redelivery", "deliveries", severity=Severity.METRIC)
 def redeliveries(case: Case, found: Findings) -> int:
     """A23: how often a group got a message again; a figure."""
-    deliveries = case.evidence.rows((Function.DELIVER,))
-    if not len(deliveries):
-        raise NotApplicable(_NO_GROUPS)
+    deliveries = case.some((Function.DELIVER,), without=_NO_GROUPS)
     names = ("operation", "value")
     counts = Counter(zip(*(map(int, deliveries.column(name)) for name in names), strict=True))
     again, most = counts.total() - len(counts), max(counts.values())
@@ -88,9 +84,7 @@ def offset_regress(case: Case, found: Findings) -> int:
     commits of the last 6 s may be under way, so nothing is asked of them.
     """
     evidence, losses = case.evidence, case.losses
-    deliveries = evidence.rows((Function.DELIVER,))
-    if not len(deliveries):
-        raise NotApplicable(_NO_GROUPS)
+    deliveries = case.some((Function.DELIVER,), without=_NO_GROUPS)
     commits: dict[Place, list[tuple[int, int]]] = defaultdict(list)
     rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     for group, queue, offset, time_ns in _positions(evidence, rows):
@@ -210,7 +204,6 @@ _Operation = tuple[int, int, int, set[int]]
 
 
 def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Operation]:
-    """Acknowledged operations of ordered topics."""
     begun: dict[int, int] = {}
     values: dict[int, set[int]] = defaultdict(set)
     done: dict[int, tuple[int, int]] = {}

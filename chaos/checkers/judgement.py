@@ -82,7 +82,6 @@ class Judgement:
 
     @property
     def findings(self) -> list[CheckResult]:
-        """Checks that were violated, warnings among them."""
         return [result for result in self.results if result.verdict is Verdict.VIOLATED]
 
     @property

@@ -41,7 +41,6 @@ class Layout:
         self.pieces = [piece for piece in other.pieces if piece[0] < self.end] or [other.pieces[0]]
 
     def common(self, other: "Layout") -> int:
-        """Up to where both are the same."""
         mine, theirs = self.pieces, other.pieces
         end = min(self.end, other.end)
         for number in range(max(len(mine), len(theirs))):
@@ -132,7 +131,6 @@ class Lineage:
 
 
 def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:
-    """The masterships of every group."""
     found: list[Lineage] = []
     for group, nodes in enumerate(evidence.record.groups.values()):
         lineage = Lineage(group, nodes, {node: ends[node] for node in nodes})

@@ -37,9 +37,8 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
     sends = evidence.sends
     sync = evidence.record.promise.flush == "sync"
     own = passes.where(sends.column("outcome"), (Outcome.OK,))
+    own = passes.take(own, passes.known(passes.take(losses.sent.ends, own)))
     ends = passes.take(losses.sent.ends, own)
-    known = passes.known(ends)
-    own, ends = passes.take(own, known), passes.take(ends, known)
     moments = passes.take(sends.column("returned_ns"), own)
     levels = []
     for node in lineage.nodes:

@@ -25,9 +25,8 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     warning then; in the calm phase and at the end it is none.
     """
     evidence, stored = case.evidence, case.evidence.stored
-    queries = evidence.rows((Function.QUERY_KEY,), Outcome.OK)
-    if not len(queries):
-        raise NotApplicable("no message was queried by key")
+    why = "no message was queried by key"
+    queries = case.some((Function.QUERY_KEY,), Outcome.OK, without=why)
     sends = evidence.acknowledged
     values = queries.column("value")
     sent = passes.lookup(values, sends.column("value"), sends.column("returned_ns"), -1)
@@ -117,9 +116,8 @@ def _add_bound(
 def time_searches(case: Case, found: Findings) -> int:
     """A19: the offset for a time is the first message stored at or after it."""
     evidence, stored = case.evidence, case.evidence.stored
-    searches = evidence.rows((Function.SEARCH_TIME,), Outcome.OK)
-    if not len(searches):
-        raise NotApplicable("no search by time was made")
+    why = "no search by time was made"
+    searches = case.some((Function.SEARCH_TIME,), Outcome.OK, without=why)
     if evidence.events(Function.NEMESIS, "clock"):
         raise NotApplicable("a wall clock was changed")
     times = dict(zip(map(int, stored.keys), map(int, stored.column("store_ms")), strict=True))

@@ -39,7 +39,6 @@ def _says_full(error: OSError) -> bool:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors within groups of errors."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)

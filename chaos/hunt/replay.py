@@ -139,7 +139,6 @@ class Replayed:
         return self.wanted.issubset(self.outcome.finding_ids)
 
     def comparison(self) -> str:
-        """Which findings came again, in words."""
         now = set(self.outcome.finding_ids)
         if not self.wanted:
             return f"no findings the first time, {_list(now) or 'nothing'} this time"

@@ -64,7 +64,6 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """The command's exit code (chaos.md 4.9)."""
         return 4 if self.judgement is None else self.judgement.exit_code
 
     @property
@@ -73,7 +72,6 @@ class Outcome:
 
     @property
     def finding_ids(self) -> list[str]:
-        """Ids of the checks that found something, sorted."""
         return [] if self.judgement is None else self.judgement.finding_ids
 
 
@@ -263,7 +261,6 @@ def _end_all(runs: Iterable[_Run]) -> None:
 
 
 def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
-    """All that a run's process does."""
     outcome = Outcome(plan=plan, backend=options.backend)
     try:
         if options.backend == "sim":

@@ -41,7 +41,6 @@ class Examination:
     shrink: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """What the history of scores keeps of it."""
         return {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "git": versions().get("git", "unknown"),

@@ -84,14 +84,12 @@ class Score:
 
     @property
     def noise(self) -> list[str]:
-        """What was found where nothing should be."""
         return [
             f"{row.identity} {text}" for row in self.quiet for h in row.hunts for text in h.noisy
         ]
 
     @property
     def unhit(self) -> list[str]:
-        """Marks that no run reached."""
         hunts = [one for row in (*self.rows, *self.quiet) for one in row.hunts]
         reached = {point.partition(" ")[0] for one in hunts for point in one.points}
         return [name for name in MARKS if name not in reached]
@@ -174,7 +172,6 @@ def save_history(rows: Sequence[dict[str, Any]], path: Path = HISTORY) -> None:
 
 
 def entry(score: Score, **facts: Any) -> dict[str, Any]:
-    """What the history keeps of a score."""
     result = score.as_row()
     kept = ("score", "of", "effort_simulated_s", "effort_cpu_s", "shrunk_steps", "marks")
     return {

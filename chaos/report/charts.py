@@ -170,7 +170,6 @@ def _label(text: str, y: float, *, small: bool = False) -> str:
 def _scaled(
     story: Story, values: Sequence[Point], highest: float, top: float, bottom: float
 ) -> list[Point]:
-    """Times and values as points of the drawing."""
     return [
         (x_of(time_s, story.end_s), bottom - (bottom - top) * value / highest)
         for time_s, value in values

@@ -19,7 +19,6 @@ def promise_text(promise: Promise) -> str:
 
 
 def loss_text(judgement: Judgement) -> str:
-    """Acknowledged, lost and allowed."""
     try:
         result = judgement.result("2.3")
     except KeyError:
@@ -51,7 +50,6 @@ def run_command(record: RunRecord) -> str:
 
 
 def summary_text(judgement: Judgement, record: RunRecord) -> str:
-    """Some lines for the end of a run."""
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
     held = sum(result.passed for result in ran)
     lines = [
