@@ -124,6 +124,10 @@ class RunRecord:
     facts: dict[str, Any] = field(default_factory=dict)
     """For the report only: versions, machine, weather."""
 
+    @property
+    def nodes(self) -> list[str]:
+        return [node for nodes in self.groups.values() for node in nodes]
+
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write `run.json`. Raises `OSError`."""
         row = {"format": FORMAT, **asdict(self)}
@@ -141,7 +145,7 @@ def read_record(directory: str | os.PathLike[str]) -> RunRecord:
         if row.pop("format") != FORMAT:
             raise RecordError(f"{path} was written by another version of rocketbed")
         row["promise"] = Promise(**row["promise"])
-        row["expect"] = _expectation(row.get("expect", {}))
+        row["expect"] = Expectation(**with_tuples(row.get("expect", {})))
         row["images"] = [Image(**image) for image in row["images"]]
         row["crashes"] = [Crash(**crash) for crash in row["crashes"]]
         row["stalls"] = [Stall(**stall) for stall in row["stalls"]]
@@ -150,6 +154,6 @@ def read_record(directory: str | os.PathLike[str]) -> RunRecord:
         raise RecordError(f"{path} cannot be used: {error}") from error
 
 
-def _expectation(row: dict[str, Any]) -> Expectation:
-    progress = row.get("progress")
-    return Expectation(**{**row, "progress": None if progress is None else tuple(progress)})
+def with_tuples(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of JSON with its lists as tuples, as frozen dataclasses have them."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}

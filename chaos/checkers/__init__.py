@@ -6,11 +6,4 @@
 from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
 from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict
 
-__all__ = [
-    "CheckResult",
-    "Judgement",
-    "RunVerdict",
-    "Severity",
-    "Verdict",
-    "judge_run",
-]
+__all__ = ["CheckResult", "Judgement", "RunVerdict", "Severity", "Verdict", "judge_run"]

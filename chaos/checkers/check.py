@@ -7,21 +7,23 @@ It raises `NotRun` when it lacks what it needs, `NotApplicable` when the run by 
 nothing for it. The order of all checks stands in `registry`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.evidence import Evidence, Rows
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
     CheckResult,
+    Example,
     Finding,
     Severity,
     judged,
     not_applicable,
     not_run,
 )
+from rocketbed.chaos.history import Function, Outcome
 
 
 class NotRun(Exception):
@@ -44,6 +46,13 @@ class Case:
     def losses(self) -> Losses:
         return Losses(self.evidence)
 
+    def some(self, functions: Iterable[Function], *outcomes: Outcome, without: str) -> Rows:
+        """Rows as of `Evidence.rows`. Raises `NotApplicable`, with the reason, without any."""
+        rows = self.evidence.rows(functions, *outcomes)
+        if not len(rows):
+            raise NotApplicable(without)
+        return rows
+
 
 @dataclass(slots=True)
 class Findings:
@@ -55,8 +64,10 @@ class Findings:
     note: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, finding: Finding, *, excused: object = False) -> None:
-        (self.allowed if excused else self.found).append(finding)
+    def add(self, finding: Finding, *, excused: object = False, **fields: Any) -> None:
+        """Note a finding, or a sentence and the other fields of an `Example`."""
+        example = Example(finding, **fields) if isinstance(finding, str) else finding
+        (self.allowed if excused else self.found).append(example)
 
 
 @dataclass(slots=True)

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, targets_of
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, as_master, targets_of
 from rocketbed.chaos.checkers.keys import QueueName
 from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.history import Event, Function
@@ -79,17 +80,12 @@ class Surroundings:
                     example.faults = [
                         one.step for one in self.faults if one.begin_ns <= time_ns <= one.end_ns
                     ]
-                    example.roles = self._roles_at(time_ns)
+                    for node, changes in self._roles.items():
+                        at = bisect_right(changes, time_ns, key=itemgetter(0))
+                        example.roles[node] = changes[at - 1][1] if at else "not started"
                 if example.topic and example.queue is not None and example.offset is not None:
                     place = example.topic, example.queue
                     example.around = self._around(*place, example.offset)
-
-    def _roles_at(self, time_ns: int) -> dict[str, str]:
-        roles: dict[str, str] = {}
-        for node, changes in self._roles.items():
-            at = bisect_right(changes, time_ns, key=lambda change: change[0])
-            roles[node] = changes[at - 1][1] if at else "not started"
-        return roles
 
     def _around(self, topic: str, queue: int, offset: int) -> list[str]:
         found: list[str] = []
@@ -134,15 +130,12 @@ def _end(
 
 
 def _role_changes(evidence: Evidence) -> dict[str, list[tuple[int, str]]]:
-    changes: dict[str, list[tuple[int, str]]] = {
-        node: [] for nodes in evidence.record.groups.values() for node in nodes
-    }
+    changes: dict[str, list[tuple[int, str]]] = {node: [] for node in evidence.record.nodes}
     for event in evidence.history.events:
         if event.node not in changes:
             continue
         if event.function == Function.NODE and event.what == "start":
-            is_master = event.fields.get("id") == 0 or event.fields.get("role") == "master"
-            changes[event.node].append((event.time_ns, "master" if is_master else "slave"))
+            changes[event.node].append((event.time_ns, "master" if as_master(event) else "slave"))
         elif event.what in ("exit", "kill", "powercut"):
             changes[event.node].append((event.time_ns, "down"))
         elif event.what == "pause":

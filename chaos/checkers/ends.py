@@ -5,7 +5,8 @@ entries is not known, and a node may hold more than the last entry says, never l
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from itertools import pairwise
+from operator import itemgetter
 
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.history import Event, Function
@@ -16,13 +17,12 @@ ENDLESS = 1 << 62
 
 
 class NodeEnds:
-    def __init__(self, name: str, trace: NodeTrace | None) -> None:
-        self.name = name
+    def __init__(self, trace: NodeTrace | None) -> None:
         self.trace = trace or NodeTrace(complete=False)
         self.complete = trace is not None and trace.complete
-        self.falls = list(self._find_falls())
+        steps = zip(self.trace.times, pairwise([0, *self.trace.written]), strict=True)
+        self._falls = [(time_ns, now) for time_ns, (before, now) in steps if now < before]
         """Moments at which the written end fell, and to what."""
-        self._fall_times = [time_ns for time_ns, _ in self.falls]
 
     def observed(self, time_ns: int) -> bool:
         """Whether anything was known at that moment."""
@@ -33,47 +33,31 @@ class NodeEnds:
         return self.trace.at(time_ns)
 
     def before(self, time_ns: int) -> Ends:
-        """The ends just before that moment."""
         return self.trace.at(time_ns - 1)
-
-    def possible(self, time_ns: int) -> int:
-        """The written end at most at that moment."""
-        return self.at(time_ns).written if self.complete else ENDLESS
 
     def highest(self, begin_ns: int, end_ns: int) -> Ends:
         """The highest of each end between two moments, both included."""
         trace = self.trace
-        first = bisect_right(trace.times, begin_ns) - 1
-        last = bisect_right(trace.times, end_ns)
-        span = slice(max(first, 0), last)
-        if last <= max(first, 0):
-            return Ends(0, 0)
-        return Ends(max(trace.written[span]), max(trace.durable[span]))
+        first = max(bisect_right(trace.times, begin_ns) - 1, 0)
+        span = slice(first, bisect_right(trace.times, end_ns))
+        return Ends(max(trace.written[span], default=0), max(trace.durable[span], default=0))
 
     def lowest_fall(self, begin_ns: int, end_ns: int) -> int | None:
         """The lowest written end that it fell to after `begin_ns` until `end_ns`; None: none."""
-        first = bisect_right(self._fall_times, begin_ns)
-        last = bisect_right(self._fall_times, end_ns)
-        return min((low for _, low in self.falls[first:last]), default=None)
-
-    def _find_falls(self) -> Iterator[tuple[int, int]]:
-        before = 0
-        for time_ns, written in zip(self.trace.times, self.trace.written, strict=True):
-            if written < before:
-                yield time_ns, written
-            before = written
+        first = bisect_right(self._falls, begin_ns, key=itemgetter(0))
+        last = bisect_right(self._falls, end_ns, key=itemgetter(0))
+        return min((low for _, low in self._falls[first:last]), default=None)
 
 
 def node_ends(evidence: Evidence) -> dict[str, NodeEnds]:
     """Every node of every group: its trace, or one made of the ends that events tell."""
     found: dict[str, NodeEnds] = {}
     traced = evidence.trace.nodes if evidence.trace is not None else {}
-    for nodes in evidence.record.groups.values():
-        for name in nodes:
-            trace = traced.get(name)
-            if trace is None or not trace.times:
-                trace = _from_events(evidence.history.events, name)
-            found[name] = NodeEnds(name, trace)
+    for name in evidence.record.nodes:
+        trace = traced.get(name)
+        if trace is None or not trace.times:
+            trace = _from_events(evidence.history.events, name)
+        found[name] = NodeEnds(trace)
     return found
 
 

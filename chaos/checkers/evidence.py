@@ -50,6 +50,10 @@ class Rows:
         """One of them, counted from 0."""
         return self.history.columns.row(int(self.positions[number]))
 
+    def at(self, numbers: Any) -> "Rows":
+        """Some of them, counted from 0."""
+        return Rows(self.history, passes.take(self.positions, numbers))
+
 
 @dataclass
 class Evidence:
@@ -100,7 +104,6 @@ class Evidence:
 
     @cached_property
     def stored(self) -> "Stored":
-        """Messages of all final logs."""
         return Stored(self.finals())
 
     def rows(self, functions: Iterable[Function], *outcomes: Outcome) -> Rows:
@@ -129,12 +132,14 @@ class Evidence:
         """The number of each row's queue; -1 for a row that names none."""
         nodes, topics = rows.column("node"), rows.column("topic")
         packed = passes.combine(nodes, topics, rows.column("queue"))
-        known: dict[int, int] = {}
+        known = {-1: -1}
         numbers = []
         for value in packed.tolist() if hasattr(packed, "tolist") else packed:
             number = known.get(value)
             if number is None:
-                number = known[value] = self._queue_number(value)
+                node, topic, queue = value >> 40, value >> 20 & 0xFFFFF, value & 0xFFFFF
+                name = self.history.topics.get(topic, "")
+                number = known[value] = self.queues.number(self.group_of(node), name, queue)
             numbers.append(number)
         return passes.column(numbers)
 
@@ -204,23 +209,14 @@ class Evidence:
         return bool(self.record.facts.get("elects"))
 
     @cached_property
-    def clock_stepped(self) -> bool:
-        """Whether the scenario changed a wall clock, which excuses A19 and A26."""
-        return bool(self.events(Function.NEMESIS, "clock"))
-
-    def disk_faults(self, *kinds: str) -> set[str]:
-        """Nodes whose disk was given one of these faults."""
+    def damaged(self) -> set[str]:
+        """Nodes whose disk the scenario let lie or corrupted: their own copy proves nothing."""
         found: set[str] = set()
         for event in self.events(Function.NEMESIS):
             words = {event.what, *str(event.fields.get("step", "")).split()}
-            if words.intersection(kinds):
+            if words.intersection(LYING):
                 found.update(targets_of(event))
         return found
-
-    @cached_property
-    def damaged(self) -> set[str]:
-        """Nodes whose disk the scenario let lie or corrupted: their own copy proves nothing."""
-        return self.disk_faults(*LYING)
 
     def _end_of(self, number: int, event: Event) -> int:
         """When a step that is told at a position of the events was over, with what followed."""
@@ -238,12 +234,6 @@ class Evidence:
     def _group_by_node(self) -> dict[int, int]:
         found = {id_: self.group_of_name(name) for id_, name in self.history.nodes.items()}
         return {id_: group for id_, group in found.items() if group >= 0}
-
-    def _queue_number(self, packed: int) -> int:
-        if packed < 0:
-            return -1
-        node, topic, queue = packed >> 40, packed >> 20 & 0xFFFFF, packed & 0xFFFFF
-        return self.queues.number(self.group_of(node), self.history.topics.get(topic, ""), queue)
 
 
 class Stored:
@@ -310,3 +300,7 @@ def targets_of(event: Event) -> list[str]:
     """Whom an event concerns."""
     targets = event.fields.get("targets", ())
     return [event.node] if event.node else [str(target) for target in targets]
+
+
+def as_master(event: Event) -> bool:
+    return event.fields.get("id") == 0 or event.fields.get("role") == "master"

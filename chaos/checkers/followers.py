@@ -8,7 +8,7 @@ between, by the bound of 2.3, excuses both: offsets are then given out again.
 from dataclasses import dataclass
 
 from rocketbed.chaos.checkers import passes
-from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.check import Case, Findings, check
 from rocketbed.chaos.checkers.evidence import Rows
 from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.result import Severity
@@ -36,9 +36,7 @@ class _Reader:
 def polls_over_time(case: Case, back: Findings, skips: Findings) -> int:
     """A10e: no pull is answered with what comes before the last message got. A11e: none is led
     beyond a stored message."""
-    pulls = case.evidence.rows((Function.PULL,))
-    if not len(pulls):
-        raise NotApplicable("the history holds no pulls")
+    pulls = case.some((Function.PULL,), without="the history holds no pulls")
     walk = _Walk(case, pulls, back)
     walk.through()
     walk.add_skips(skips)

@@ -13,7 +13,7 @@ from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.reads import example_of
-from rocketbed.chaos.checkers.result import Example, Severity
+from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Function, Outcome
 
 PERSIST_NS = 6_000_000_000
@@ -29,9 +29,7 @@ Place = tuple[int, int]
 def group_skips(case: Case, found: Findings) -> int:
     """A22: a committed position has not passed a stored message that no member ever got."""
     evidence, stored = case.evidence, case.evidence.stored
-    commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
-    if not len(commits):
-        raise NotApplicable(_NO_GROUPS)
+    commits = case.some((Function.COMMIT_OFFSET,), Outcome.OK, without=_NO_GROUPS)
     deliveries = evidence.rows((Function.DELIVER,))
     groups, values = deliveries.column("operation"), deliveries.column("value")
     starts = _starts(evidence)
@@ -53,25 +51,23 @@ def group_skips(case: Case, found: Findings) -> int:
             if offset < starts.get((group, queue), 0):
                 continue
             value, name = int(stored.values[number]), evidence.queues.names[queue]
-            example = Example(
+            found.add(
                 f"group {group} committed {limits[queue]} of {name.topic}/{name.queue}, and none"
                 f" of its members got value {value} at offset {offset}",
+                excused=_given_again(case, group, queue, offset, value),
                 value=value,
                 topic=name.topic,
                 queue=name.queue,
                 offset=offset,
                 distance=limits[queue] - offset,
             )
-            found.add(example, excused=_given_again(case, group, queue, offset, value))
     return examined
 
 
 @check("A23 redelivery", "deliveries", severity=Severity.METRIC)
 def redeliveries(case: Case, found: Findings) -> int:
     """A23: how often a group got a message again; a figure."""
-    deliveries = case.evidence.rows((Function.DELIVER,))
-    if not len(deliveries):
-        raise NotApplicable(_NO_GROUPS)
+    deliveries = case.some((Function.DELIVER,), without=_NO_GROUPS)
     names = ("operation", "value")
     counts = Counter(zip(*(map(int, deliveries.column(name)) for name in names), strict=True))
     again, most = counts.total() - len(counts), max(counts.values())
@@ -88,9 +84,7 @@ def offset_regress(case: Case, found: Findings) -> int:
     commits of the last 6 s may be under way, so nothing is asked of them.
     """
     evidence, losses = case.evidence, case.losses
-    deliveries = evidence.rows((Function.DELIVER,))
-    if not len(deliveries):
-        raise NotApplicable(_NO_GROUPS)
+    deliveries = case.some((Function.DELIVER,), without=_NO_GROUPS)
     commits: dict[Place, list[tuple[int, int]]] = defaultdict(list)
     rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     for group, queue, offset, time_ns in _positions(evidence, rows):
@@ -109,7 +103,8 @@ def offset_regress(case: Case, found: Findings) -> int:
         old = [
             (offset_, at)
             for at, offset_ in commits[group, queue]
-            if at <= _next_end(ends[brokers], at, time_ns) - PERSIST_NS
+            # The first end behind it, or the beginning if that came first.
+            if at + PERSIST_NS <= min([e for e in ends[brokers] if at < e < time_ns] or [time_ns])
         ]
         if not old or (group, queue) in resets or offset >= max(old)[0]:
             continue
@@ -137,11 +132,6 @@ def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
     return found
 
 
-def _next_end(ends: list[int], after_ns: int, limit_ns: int) -> int:
-    """The first of the ends behind a moment, or the limit if that comes first."""
-    return min([end for end in ends if after_ns < end < limit_ns] or [limit_ns])
-
-
 @check("A25 offset overrun", "committed positions", final=True)
 def offset_overrun(case: Case, found: Findings) -> int:
     """A25: no committed position lies beyond the end of its queue, in the history or on disk."""
@@ -166,16 +156,11 @@ def offset_overrun(case: Case, found: Findings) -> int:
         examined += 1
         end = ends[evidence.queues.number(node.group, topic, queue_id)]
         if committed > end:
-            example = Example(
-                f"{node.name} keeps {committed} for group {who} of {topic}/{queue_id}, which"
-                f" ends at {end}",
-                node=node.name,
-                topic=topic,
-                queue=queue_id,
-                offset=committed,
-                distance=committed - end,
-            )
-            found.add(example, excused=losses.loss_between(node.group, -1, 1 << 62))
+            text = f"{node.name} keeps {committed} for group {who} of {topic}/{queue_id}, which"
+            text += f" ends at {end}"
+            lost, far = losses.loss_between(node.group, -1, 1 << 62), committed - end
+            place = {"node": node.name, "topic": topic, "queue": queue_id, "offset": committed}
+            found.add(text, excused=lost, distance=far, **place)
     if not examined:
         raise NotApplicable(_NO_GROUPS)
     return examined
@@ -219,7 +204,6 @@ _Operation = tuple[int, int, int, set[int]]
 
 
 def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Operation]:
-    """Acknowledged operations of ordered topics."""
     begun: dict[int, int] = {}
     values: dict[int, set[int]] = defaultdict(set)
     done: dict[int, tuple[int, int]] = {}

@@ -10,7 +10,6 @@ from typing import Any
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.inode import Inode
 from rocketbed.chaos.sim.namespace import Namespace
@@ -42,7 +41,7 @@ def recovery_idempotent(case: Case, found: Findings) -> int:
         wrong = boot_twice(image)
         if wrong and image.name not in evidence.damaged:
             text = f"{image.label}: {wrong}"
-            found.add(Example(text, node=image.name, time_ns=image.taken.time_ns))
+            found.add(text, node=image.name, time_ns=image.taken.time_ns)
     return len(chosen)
 
 

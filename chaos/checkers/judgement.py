@@ -21,7 +21,7 @@ from rocketbed.chaos.checkers.registry import CHECKS, WAITING
 from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
 from rocketbed.chaos.history import History, Outcome, read_history
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RecordError, RunRecord, read_record
-from rocketbed.chaos.trace import Trace, read_trace
+from rocketbed.chaos.trace import read_trace
 
 ACKS_FILE = "acks.rbt"
 """What slaves reported over their links, where it was tapped: a trace whose `written` is that."""
@@ -82,7 +82,6 @@ class Judgement:
 
     @property
     def findings(self) -> list[CheckResult]:
-        """Checks that were violated, warnings among them."""
         return [result for result in self.results if result.verdict is Verdict.VIOLATED]
 
     @property
@@ -100,10 +99,7 @@ class Judgement:
 
     def result(self, check: str) -> CheckResult:
         """The result of a check by id. Raises `KeyError`."""
-        for result in self.results:
-            if result.id == check:
-                return result
-        raise KeyError(check)
+        return {result.id: result for result in reversed(self.results)}[check]
 
     def as_row(self) -> dict[str, Any]:
         record = self.record
@@ -163,8 +159,8 @@ def judge_run(
     history = load_history(place / HISTORY_FILE)
     results = [check_history(history)]
     try:
-        trace = _load_trace(place / TRACE_FILE)
-        acks = _load_trace(place / ACKS_FILE)
+        paths = place / TRACE_FILE, place / ACKS_FILE
+        trace, acks = (read_trace(path) if path.exists() else None for path in paths)
         evidence = gather(record, history, str(place), trace=trace, acks=acks)
     except Exception as error:
         results.append(not_run("E1 evidence", "files", f"it cannot be read: {error!r}"))
@@ -234,10 +230,6 @@ def load_history(path: str | os.PathLike[str]) -> History:
         return History(cut=f"it cannot be read: {error}")
     except (ValueError, TypeError, KeyError, OverflowError, IndexError) as error:
         return History(cut=f"a block of it cannot be decoded: {error}")
-
-
-def _load_trace(path: Path) -> Trace | None:
-    return read_trace(path) if path.exists() else None
 
 
 def _where(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from rocketbed.chaos.checkers.ends import ENDLESS, NodeEnds
-from rocketbed.chaos.checkers.evidence import Evidence, targets_of
+from rocketbed.chaos.checkers.evidence import Evidence, as_master, targets_of
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.record import Image
 
@@ -41,7 +41,6 @@ class Layout:
         self.pieces = [piece for piece in other.pieces if piece[0] < self.end] or [other.pieces[0]]
 
     def common(self, other: "Layout") -> int:
-        """Up to where both are the same."""
         mine, theirs = self.pieces, other.pieces
         end = min(self.end, other.end)
         for number in range(max(len(mine), len(theirs))):
@@ -132,7 +131,6 @@ class Lineage:
 
 
 def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:
-    """The masterships of every group."""
     found: list[Lineage] = []
     for group, nodes in enumerate(evidence.record.groups.values()):
         lineage = Lineage(group, nodes, {node: ends[node] for node in nodes})
@@ -146,55 +144,32 @@ def power_cuts(evidence: Evidence) -> list[Change]:
     """Power cuts and replaced disks of all nodes, by time, each once however often it is told."""
     found: list[Change] = []
     open_cuts: dict[tuple[str, str], Change] = {}
-    for time_ns, event, image in _moments(evidence):
-        if image is not None:
-            _note_cut(found, open_cuts, time_ns, POWER_CUT, image.node, image)
-            continue
-        assert event is not None
-        if event.function == Function.NODE and event.what in ("ready", "recovered"):
-            _note_recovery(event, open_cuts.pop((event.node, POWER_CUT), None))
-            open_cuts.pop((event.node, WIPE), None)
-        what = _destruction(event)
-        for node in targets_of(event) if what else ():
-            _note_cut(found, open_cuts, time_ns, what, node, event)
+    images = [image for image in evidence.record.images if image.cause == POWER_CUT]
+    sources: list[Event | Image] = [*images, *evidence.history.events]
+    for source in sorted(sources, key=lambda one: one.time_ns):  # stable: images first
+        if isinstance(source, Image):
+            what, nodes = POWER_CUT, [source.node]
+            written, durable = source.written, source.durable
+        else:
+            if source.function == Function.NODE and source.what in ("ready", "recovered"):
+                change = open_cuts.pop((source.node, POWER_CUT), None)
+                open_cuts.pop((source.node, WIPE), None)
+                end = str(source.fields.get("end", ""))
+                if change is not None and end.isdigit():
+                    change.kept = int(end)
+            what = _destruction(source)
+            nodes = targets_of(source) if what else []
+            written, durable = source.fields.get("written"), source.fields.get("durable")
+        for node in nodes:
+            change = open_cuts.get((node, what))
+            if change is None:
+                change = open_cuts[node, what] = Change(source.time_ns, what, node)
+                found.append(change)
+            if isinstance(written, int) and change.written is None:
+                change.written = written
+            if isinstance(durable, int) and change.durable is None:
+                change.durable = durable
     return found
-
-
-def _moments(evidence: Evidence) -> list[tuple[int, Event | None, Image | None]]:
-    """Events, and images of power cuts, by time; images first."""
-    moments: list[tuple[int, Event | None, Image | None]] = [
-        (image.time_ns, None, image) for image in evidence.record.images if image.cause == POWER_CUT
-    ]
-    moments += [(event.time_ns, event, None) for event in evidence.history.events]
-    return sorted(moments, key=lambda moment: (moment[0], moment[2] is None))
-
-
-def _note_cut(
-    found: list[Change],
-    open_cuts: dict[tuple[str, str], Change],
-    time_ns: int,
-    what: str,
-    node: str,
-    source: Event | Image,
-) -> None:
-    change = open_cuts.get((node, what))
-    if change is None:
-        change = open_cuts[node, what] = Change(time_ns, what, node)
-        found.append(change)
-    if isinstance(source, Event):
-        written, durable = source.fields.get("written"), source.fields.get("durable")
-    else:
-        written, durable = source.written, source.durable
-    if isinstance(written, int) and change.written is None:
-        change.written = written
-    if isinstance(durable, int) and change.durable is None:
-        change.durable = durable
-
-
-def _note_recovery(event: Event, change: Change | None) -> None:
-    end = str(event.fields.get("end", ""))
-    if change is not None and end.isdigit():
-        change.kept = int(end)
 
 
 def _destruction(event: Event) -> str:
@@ -210,9 +185,12 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
     for event in evidence.history.events:
         if event.function != Function.NODE or event.node not in nodes:
             continue
-        if event.what == PROMOTE or (event.what == "start" and _is_master(event)):
-            if _is_doubled(evidence, event):
-                continue
+        if event.what == PROMOTE or (event.what == "start" and as_master(event)):
+            if any(
+                begin <= event.time_ns <= end and node == event.node
+                for begin, end, node in evidence.splits
+            ):
+                continue  # a second master's, by a step `double`
             written = event.fields.get("written")
             known = written if isinstance(written, int) and written >= 0 else None
             changes.append(Change(event.time_ns, PROMOTE, event.node, written=known))
@@ -221,22 +199,10 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
     return sorted(changes, key=lambda change: change.time_ns)
 
 
-def _is_doubled(evidence: Evidence, event: Event) -> bool:
-    """Whether a start as master is a second master's, by a step `double`."""
-    return any(
-        begin <= event.time_ns <= end and node == event.node for begin, end, node in evidence.splits
-    )
-
-
-def _is_master(event: Event) -> bool:
-    return event.fields.get("id") == 0 or event.fields.get("role") == "master"
-
-
 def _first_master(evidence: Evidence, nodes: list[str]) -> str:
-    for event in evidence.events(Function.NODE, "start"):
-        if event.node in nodes and _is_master(event):
-            return event.node
-    return nodes[0]
+    starts = evidence.events(Function.NODE, "start")
+    masters = (event.node for event in starts if event.node in nodes and as_master(event))
+    return next(masters, nodes[0])
 
 
 class _Walk:
@@ -265,7 +231,9 @@ class _Walk:
             elif change.what == PROMOTE:
                 self._promote(change)
             elif change.what == RECOVERED:
-                self._recovered(change)
+                promoted = self._promotion.node if self._promotion is not None else None
+                if change.node == promoted or (change.node == self._master and self._cuts):
+                    self._turn_due(change.time_ns)
         self._turn_due(ENDLESS)
 
     def _destroy(self, change: Change) -> None:
@@ -288,11 +256,6 @@ class _Walk:
             if change.written is None and seen:
                 change.written = ends.at(change.time_ns).written
             self._promotion = change
-
-    def _recovered(self, change: Change) -> None:
-        promoted = self._promotion.node if self._promotion is not None else None
-        if change.node == promoted or (change.node == self._master and self._cuts):
-            self._turn_due(change.time_ns)
 
     def _turn_due(self, time_ns: int) -> None:
         """Whoever is to serve serves from this moment."""

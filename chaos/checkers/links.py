@@ -7,7 +7,7 @@ from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.result import Example, Severity
+from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.workload import decode_body
 from rocketbed.inspect.bodies import unpack_body
@@ -42,9 +42,7 @@ def zombie_bytes(case: Case, found: Findings) -> int:
                         f"value {value}, truncated from the log of {node.name},"
                         f" is in {log.label} again"
                     )
-                    found.add(
-                        Example(text, value=value, node=node.name, physical=place, distance=place)
-                    )
+                    found.add(text, value=value, node=node.name, physical=place, distance=place)
     if not examined:
         cuts = evidence.events(Function.NODE, "cut")
         why = "the cuts took no message of the workload" if cuts else "no log was cut"
@@ -67,14 +65,9 @@ def honest_reports(case: Case, found: Findings) -> int:
         level = highest.durable if sync and node not in evidence.damaged else highest.written
         if reported > level:
             what = "on disk" if sync else "written"
-            example = Example(
-                f"{node} reported {reported}, and no more than {level} was {what}",
-                node=node,
-                physical=reported,
-                time_ns=time_ns,
-                distance=reported - level,
-            )
-            found.add(example)
+            text = f"{node} reported {reported}, and no more than {level} was {what}"
+            far = reported - level
+            found.add(text, node=node, physical=reported, time_ns=time_ns, distance=far)
     if not examined:
         raise NotApplicable("no report of a slave was tapped, or no trace is whole")
     return examined
@@ -116,16 +109,15 @@ def catch_up(case: Case, found: Findings) -> int:
             continue
         stalled = _stalls(behind, event, written, masters.get(group, 0))
         if stalled:
-            example = Example(
+            found.add(
                 f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
                 f" at {masters[group]}",
+                excused=losses.loss_between(group, event.time_ns, event.time_ns),
                 node=event.node,
                 physical=written,
                 time_ns=event.time_ns,
                 distance=stalled,
             )
-            refuses = losses.loss_between(group, event.time_ns, event.time_ns)
-            found.add(example, excused=refuses)
     return examined
 
 
@@ -159,7 +151,7 @@ def half_open(case: Case, found: Findings) -> int:
                         f"{event.node} counts {counted} nodes in sync, although"
                         f" {', '.join(gone)} lost power more than 20 s ago"
                     )
-                    found.add(Example(text, node=event.node, time_ns=event.time_ns))
+                    found.add(text, node=event.node, time_ns=event.time_ns)
     if not examined:
         raise NotApplicable("no node was silent for longer than the time-out")
     return examined

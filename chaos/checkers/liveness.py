@@ -1,7 +1,7 @@
 """Did everything come back when the faults were over, and did no process end by itself? 2.8."""
 
 from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.result import CheckResult, Example, Severity, judged, not_applicable
+from rocketbed.chaos.checkers.result import CheckResult, Severity, judged, not_applicable
 from rocketbed.chaos.history import Outcome
 
 LIVENESS: tuple[tuple[str, str], ...] = (
@@ -24,8 +24,8 @@ def crashes(case: Case, found: Findings) -> int:
     record = case.evidence.record
     for crash in record.crashes:
         text = f"{crash.node} ended by itself: {crash.reason}"
-        found.add(Example(text, node=crash.node, time_ns=crash.time_ns))
-    return sum(len(nodes) for nodes in record.groups.values())
+        found.add(text, node=crash.node, time_ns=crash.time_ns)
+    return len(record.nodes)
 
 
 def _liveness(case: Case) -> list[CheckResult]:

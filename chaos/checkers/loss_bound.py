@@ -135,7 +135,10 @@ class Losses:
         for number in absent:
             message = self.sent[number]
             loss = self._explain(message)
-            split = loss is None and self._by_split(message)
+            split = loss is None and any(
+                message.invoked_ns <= end and message.returned_ns >= begin
+                for begin, end, _ in evidence.splits
+            )
             if message.acknowledged:
                 self.missing.append(message)
                 self.split += split
@@ -143,23 +146,13 @@ class Losses:
                     self.beyond.append(message)
             if loss is not None or split:
                 self.gone.add(message.value)
-            if loss is not None:
-                self._attribute(loss, message)
+            if loss is not None and message.acknowledged:
+                loss.lost.append(message)
+                held = loss.turn.others.values()
+                loss.unclean += any((message.end or 0) <= end for end in held)
         for loss in self.turns:
             self._count(loss)
             self._close_upwards(loss, set(absent))
-
-    def _attribute(self, loss: Loss, message: Sent) -> None:
-        if message.acknowledged:
-            loss.lost.append(message)
-            others = loss.turn.others.values()
-            loss.unclean += any((message.end or 0) <= held for held in others)
-
-    def _by_split(self, message: Sent) -> bool:
-        return any(
-            message.invoked_ns <= end and message.returned_ns >= begin
-            for begin, end, _ in self._evidence.splits
-        )
 
     def _explain(self, message: Sent) -> Loss | None:
         """The first turn that may have taken a message."""

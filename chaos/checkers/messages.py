@@ -128,15 +128,14 @@ def inconsistent_offsets(case: Case, found: Findings) -> int:
 def moved_writes(case: Case, found: Findings) -> int:
     """A8: an acknowledged message that is there is where its acknowledgement said."""
     evidence, stored = case.evidence, case.evidence.stored
-    sends, physicals = evidence.acknowledged, stored.column("physicals")
+    every_send, physicals = evidence.acknowledged, stored.column("physicals")
+    sends = every_send.at(passes.known(evidence.keys(every_send)))
     values, said = sends.column("value"), evidence.keys(sends)
-    known = passes.known(said)
-    values, said = passes.take(values, known), passes.take(said, known)
-    bytes_said = passes.take(sends.column("physical_offset"), known)
+    bytes_said = sends.column("physical_offset")
     keys = passes.lookup(values, stored.values, stored.keys, -1)
     places = passes.lookup(values, stored.values, physicals, -1)
     there = passes.known(keys)
-    if len(sends) and not len(there):
+    if len(every_send) and not len(there):
         raise NotApplicable("nothing that was acknowledged is there")
     suspects = {
         int(there[at])
@@ -148,7 +147,7 @@ def moved_writes(case: Case, found: Findings) -> int:
         for value, key, place in zip(stored.values, stored.keys, physicals, strict=True):
             every[int(value)].append((int(key), int(place)))
     for number in sorted(suspects):
-        row = sends.row(int(known[number]))
+        row = sends.row(number)
         wanted = int(said[number]), int(bytes_said[number])
         copies = every[int(values[number])]
         if any(key == wanted[0] and wanted[1] in (-1, place) for key, place in copies):
@@ -171,12 +170,11 @@ def nonmonotonic_sends(case: Case, found: Findings) -> int:
     """A9: in one queue a send that returned before another began has the lower offset."""
     evidence, losses = case.evidence, case.losses
     sends = evidence.acknowledged
-    known = passes.known(evidence.keys(sends))
-    queues = passes.take(evidence.queue_numbers(sends), known)
+    sends = sends.at(passes.known(evidence.keys(sends)))
     names = ("invoked_ns", "returned_ns", "queue_offset")
-    columns = [passes.take(sends.column(name), known) for name in names]
-    for before, after in passes.overtaken(queues, *columns):
-        one, two = sends.row(int(known[before])), sends.row(int(known[after]))
+    columns = map(sends.column, names)
+    for before, after in passes.overtaken(evidence.queue_numbers(sends), *columns):
+        one, two = sends.row(before), sends.row(after)
         example = evidence.example(
             two,
             f"value {two.value} was sent after value {one.value} had been acknowledged at"
@@ -185,7 +183,7 @@ def nonmonotonic_sends(case: Case, found: Findings) -> int:
             distance=one.queue_offset - two.queue_offset,
         )
         found.add(example, excused=losses.gone & {one.value, two.value})
-    return len(known)
+    return len(sends)
 
 
 @check("I13 queues dense", "stored messages", final=True)

@@ -11,7 +11,6 @@ from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.lineage import Lineage
 from rocketbed.chaos.checkers.loss_bound import Losses, Sent
-from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.history import Outcome
 
@@ -38,9 +37,8 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
     sends = evidence.sends
     sync = evidence.record.promise.flush == "sync"
     own = passes.where(sends.column("outcome"), (Outcome.OK,))
+    own = passes.take(own, passes.known(passes.take(losses.sent.ends, own)))
     ends = passes.take(losses.sent.ends, own)
-    known = passes.known(ends)
-    own, ends = passes.take(own, known), passes.take(ends, known)
     moments = passes.take(sends.column("returned_ns"), own)
     levels = []
     for node in lineage.nodes:
@@ -48,7 +46,10 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
         on_disk = sync and node not in evidence.damaged
         values = passes.column(trace.durable if on_disk else trace.written)
         levels.append(passes.step(passes.column(trace.times), values, moments))
-    doubtful = set(passes.below(_master_levels(lineage, levels, moments), ends))
+    numbers = passes.column([lineage.nodes.index(era.master) for era in lineage.eras])
+    starts = passes.column([era.start_ns for era in lineage.eras])
+    masters = passes.step(starts, numbers, moments)
+    doubtful = set(passes.below(passes.choose(masters, levels), ends))
     # Where a node ever carried bytes that are not the truth's, ends alone say little.
     if any(base != ENDLESS for era in lineage.eras for base in era.base.values()):
         doubtful.update(range(len(own)))
@@ -63,14 +64,6 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
         elif (example := _judge(evidence, lineage, message, sync=sync)) is not None:
             found.add(example)
     return count
-
-
-def _master_levels(lineage: Lineage, levels: list[Column], moments: Column) -> Column:
-    """The level of whoever was master at each moment."""
-    numbers = [lineage.nodes.index(era.master) for era in lineage.eras]
-    starts = passes.column([era.start_ns for era in lineage.eras])
-    masters = passes.step(starts, passes.column(numbers), moments)
-    return passes.choose(masters, levels)
 
 
 def _judge(evidence: Evidence, lineage: Lineage, message: Sent, *, sync: bool) -> Example | None:

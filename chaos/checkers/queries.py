@@ -4,7 +4,7 @@ from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.reads import FINAL_READER
-from rocketbed.chaos.checkers.result import Example, Severity
+from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Function, Outcome, Row
 
 INDEX_LAG_NS = 2_000_000_000
@@ -25,9 +25,8 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     warning then; in the calm phase and at the end it is none.
     """
     evidence, stored = case.evidence, case.evidence.stored
-    queries = evidence.rows((Function.QUERY_KEY,), Outcome.OK)
-    if not len(queries):
-        raise NotApplicable("no message was queried by key")
+    why = "no message was queried by key"
+    queries = case.some((Function.QUERY_KEY,), Outcome.OK, without=why)
     sends = evidence.acknowledged
     values = queries.column("value")
     sent = passes.lookup(values, sends.column("value"), sends.column("returned_ns"), -1)
@@ -117,10 +116,9 @@ def _add_bound(
 def time_searches(case: Case, found: Findings) -> int:
     """A19: the offset for a time is the first message stored at or after it."""
     evidence, stored = case.evidence, case.evidence.stored
-    searches = evidence.rows((Function.SEARCH_TIME,), Outcome.OK)
-    if not len(searches):
-        raise NotApplicable("no search by time was made")
-    if evidence.clock_stepped:
+    why = "no search by time was made"
+    searches = case.some((Function.SEARCH_TIME,), Outcome.OK, without=why)
+    if evidence.events(Function.NEMESIS, "clock"):
         raise NotApplicable("a wall clock was changed")
     times = dict(zip(map(int, stored.keys), map(int, stored.column("store_ms")), strict=True))
     queues = evidence.queue_numbers(searches)
@@ -146,15 +144,11 @@ def store_times(case: Case, found: Findings) -> int:
             if fall <= 0:
                 continue
             value = node.messages.values[number]
-            example = Example(
-                f"{node.name}: value {value} was stored at {times[number]}, {fall} ms before the"
-                " one in front of it",
-                node=node.name,
-                value=value,
-                physical=node.messages.physicals[number],
-                distance=fall,
-            )
-            found.add(example, excused=node.name in case.evidence.damaged)
+            text = f"{node.name}: value {value} was stored at {times[number]}, {fall} ms before the"
+            text += " one in front of it"
+            damaged, place = node.name in case.evidence.damaged, node.messages.physicals[number]
+            more = {"value": value, "physical": place, "distance": fall}
+            found.add(text, excused=damaged, node=node.name, **more)
     if not examined:
         raise NotApplicable("no message is stored")
     return examined

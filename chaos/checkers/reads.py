@@ -6,7 +6,7 @@ by the bound of 2.3 is allowed to have been read.
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.evidence import Evidence, Rows
+from rocketbed.chaos.checkers.evidence import READS, Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, pack
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import Example, Severity
@@ -14,6 +14,7 @@ from rocketbed.chaos.history import Function, Row
 
 FINAL_READER = 1_000_000
 """Process number of the reader that reads everything at the end."""
+_NO_PULLS = "the history holds no pulls"
 
 
 @check("A2 unseen", "acknowledged messages", final=True)
@@ -48,7 +49,7 @@ def unseen(case: Case, found: Findings) -> int:
 def vanished_reads(case: Case, found: Findings) -> int:
     """A13: what was read once is in the final log, unless it may be gone, or expired."""
     evidence, losses = case.evidence, case.losses
-    reads = _some_reads(evidence)
+    reads = case.some(READS, without="nothing was read")
     values, keys = reads.column("value"), evidence.keys(reads)
     first_kept: dict[int, int] | None = None
     told: set[int] = set()
@@ -71,7 +72,7 @@ def vanished_reads(case: Case, found: Findings) -> int:
 def future_reads(case: Case, found: Findings) -> int:
     """A14: nothing is read before any attempt that wrote it has begun."""
     evidence, sends = case.evidence, case.evidence.sends
-    reads = _some_reads(evidence)
+    reads = case.some(READS, without="nothing was read")
     invoked = sends.column("invoked_ns")
     begun = passes.lookup(reads.column("value"), sends.column("value"), invoked, -1)
     for number in passes.below(reads.column("returned_ns"), begun):
@@ -84,16 +85,14 @@ def future_reads(case: Case, found: Findings) -> int:
 @check("A12 wrong position", "messages pulled", final=True)
 def poll_positions(case: Case, found: Findings) -> int:
     """A12: a pull begins with the first message at or behind the offset that it asked for."""
-    evidence, got = case.evidence, _some_pulled(case.evidence)
-    queues, offsets = evidence.queue_numbers(got), got.column("queue_offset")
-    firsts, _ = passes.edges(got.column("operation"))
-    asked = passes.take(got.column("physical_offset"), firsts)
-    for at in passes.below(passes.take(offsets, firsts), asked):
+    evidence, got = case.evidence, case.some((Function.GOT,), without=_NO_PULLS)
+    firsts = got.at(passes.edges(got.column("operation"))[0])
+    queues, asked = evidence.queue_numbers(firsts), firsts.column("physical_offset")
+    for at in passes.below(firsts.column("queue_offset"), asked):
         text = f"came first in a pull that asked for {int(asked[at])}"
-        found.add(example_of(evidence, got.row(firsts[at]), text))
-    lows = [key - 1 for key in _list(passes.pack(passes.take(queues, firsts), asked))]
-    highs = passes.take(passes.pack(queues, offsets), firsts)
-    skipped = passes.between(passes.column(lows), highs, evidence.stored.keys)
+        found.add(example_of(evidence, firsts.row(at), text))
+    lows = passes.column([key - 1 for key in _list(passes.pack(queues, asked))])
+    skipped = passes.between(lows, evidence.keys(firsts), evidence.stored.keys)
     for at in passes.above(skipped, 0):
         if int(asked[at]) < 0:
             continue
@@ -102,14 +101,14 @@ def poll_positions(case: Case, found: Findings) -> int:
             f"came first in a pull that asked for {int(asked[at])}: {count} stored messages lie"
             " between"
         )
-        found.add(example_of(evidence, got.row(firsts[at]), text, count))
+        found.add(example_of(evidence, firsts.row(at), text, count))
     return len(got)
 
 
 @check("A10 nonmonotonic poll", "messages pulled")
 def polls_rise(case: Case, found: Findings) -> int:
     """A10 internal: within one pull every message has a higher offset than the one before it."""
-    evidence, got = case.evidence, _some_pulled(case.evidence)
+    evidence, got = case.evidence, case.some((Function.GOT,), without=_NO_PULLS)
     offsets = got.column("queue_offset")
     before = passes.neighbours(got.column("operation"))
     later = passes.known(before)
@@ -126,7 +125,7 @@ def polls_rise(case: Case, found: Findings) -> int:
 @check("A11 poll skip", "messages pulled", final=True)
 def polls_skip(case: Case, found: Findings) -> int:
     """A11 internal: between two messages of one pull no stored one lies."""
-    evidence, got = case.evidence, _some_pulled(case.evidence)
+    evidence, got = case.evidence, case.some((Function.GOT,), without=_NO_PULLS)
     keys = evidence.keys(got)
     before = passes.neighbours(got.column("operation"))
     later = passes.known(before)
@@ -144,30 +143,24 @@ def lag(case: Case, found: Findings) -> int:
     """A16: how long what a pull returned had not been the newest any more; a figure."""
     evidence = case.evidence
     pulls = evidence.rows((Function.PULL,))
-    others = passes.unequal(pulls.column("process"), passes.column([FINAL_READER] * len(pulls)))
-    pulls.positions = passes.take(pulls.positions, passes.column(others))
+    final = passes.column([FINAL_READER] * len(pulls))
+    pulls = pulls.at(passes.unequal(pulls.column("process"), final))
     if not len(pulls):
-        raise NotApplicable("the history holds no pulls")
+        raise NotApplicable(_NO_PULLS)
     got = evidence.rows((Function.GOT,))
-    _, lasts = passes.edges(got.column("operation"))
-    newest = passes.lookup(
-        pulls.column("number"),
-        passes.take(got.column("operation"), lasts),
-        passes.take(got.column("queue_offset"), lasts),
-        -1,
-    )
+    lasts = got.at(passes.edges(got.column("operation"))[1])
+    offsets = lasts.column("queue_offset")
+    newest = passes.lookup(pulls.column("number"), lasts.column("operation"), offsets, -1)
     asked, queues = pulls.column("queue_offset"), evidence.queue_numbers(pulls)
     keys = []
     for queue, last, want in zip(*map(_list, (queues, newest, asked)), strict=True):
         offset = last if last >= 0 else want - 1
         keys.append(pack(queue, 0) - 1 if offset < 0 else pack(queue, offset))
     sends = evidence.acknowledged
-    sent = evidence.keys(sends)
-    known = passes.known(sent)
-    returned = passes.take(sends.column("returned_ns"), known)
+    sends = sends.at(passes.known(evidence.keys(sends)))
+    sent = evidence.keys(sends), sends.column("returned_ns")
     moments = pulls.column("invoked_ns")
-    sent = passes.take(sent, known)
-    lags = sorted(_list(passes.staleness(sent, returned, passes.column(keys), moments)))
+    lags = sorted(_list(passes.staleness(*sent, passes.column(keys), moments)))
     found.figures = {
         "lag_p50_ms": round(lags[len(lags) // 2] / 1e6, 3),
         "lag_p99_ms": round(lags[min(len(lags) - 1, len(lags) * 99 // 100)] / 1e6, 3),
@@ -186,19 +179,6 @@ def example_of(evidence: Evidence, row: Row, what: str, distance: int = 0) -> Ex
         node=evidence.node(row),
         distance=distance,
     )
-
-
-def _some_reads(evidence: Evidence) -> Rows:
-    if not len(evidence.reads):
-        raise NotApplicable("nothing was read")
-    return evidence.reads
-
-
-def _some_pulled(evidence: Evidence) -> Rows:
-    got = evidence.rows((Function.GOT,))
-    if not len(got):
-        raise NotApplicable("the history holds no pulls")
-    return got
 
 
 def _first_kept(evidence: Evidence) -> dict[int, int]:

@@ -10,7 +10,6 @@ from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, targets_of
 from rocketbed.chaos.checkers.lineage import WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.history import Event, Function
 
 ERROR_EVENTS = ("eio", "disk-error")
@@ -31,8 +30,8 @@ def recovered_ends(case: Case, found: Findings) -> int:
         wrong = _wrong_end(losses, end, image)
         if wrong:
             text = f"{event.node} recovered to {end}, {wrong}"
-            example = Example(text, node=event.node, physical=end, time_ns=event.time_ns)
-            found.add(example, excused=event.node in evidence.damaged)
+            place = {"node": event.node, "physical": end, "time_ns": event.time_ns}
+            found.add(text, excused=event.node in evidence.damaged, **place)
     return len(restarts)
 
 
@@ -52,14 +51,9 @@ def writes_after_error(case: Case, found: Findings) -> int:
         if ends is not None and ends.complete and end > begin:
             before, after = ends.at(begin).written, ends.highest(begin, end).written
             if after > before:
-                example = Example(
-                    f"{node} appended {after - before} bytes after its disk had failed",
-                    node=node,
-                    physical=before,
-                    time_ns=begin,
-                    distance=after - before,
-                )
-                found.add(example)
+                far = after - before
+                text = f"{node} appended {far} bytes after its disk had failed"
+                found.add(text, node=node, physical=before, time_ns=begin, distance=far)
         _add_late_acknowledgements(case, found, node, begin, end, exact=exact)
     return len(windows)
 

@@ -8,7 +8,6 @@ from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
-from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.history import Function
 
 _CHUNK = 4 << 20
@@ -41,13 +40,14 @@ def equal_logs(case: Case, found: Findings) -> int:
         difference = first_difference(one, other, start, end)
         compared += end - start
         if difference is not None:
-            text = f"{one.name} and {other.name} differ from log {difference} on"
-            far = end - difference
             refused = losses is not None and difference >= _agreed(losses, one, other)
             refused &= not (evidence.foreign and _in_step(evidence, one, other))
             found.add(
-                Example(text, node=other.name, physical=difference, distance=far),
+                f"{one.name} and {other.name} differ from log {difference} on",
                 excused=refused or evidence.damaged & {one.name, other.name},
+                node=other.name,
+                physical=difference,
+                distance=end - difference,
             )
     ends = (f"{node.name} {node.log_min} to {node.log_end}" for node in evidence.nodes)
     found.note = ", ".join(ends)
@@ -77,14 +77,14 @@ def equal_images(case: Case, found: Findings) -> int:
         compared += end - start
         difference = first_difference(image, final, start, end)
         if difference is not None:
-            example = Example(
+            found.add(
                 f"{image.label} and the final log of {final.name} differ from log {difference} on",
+                excused=evidence.damaged & {image.name, final.name},
                 node=image.name,
                 physical=difference,
                 time_ns=image.taken.time_ns,
                 distance=end - difference,
             )
-            found.add(example, excused=evidence.damaged & {image.name, final.name})
     if not compared:
         raise NotApplicable("no image holds a part that had to stay as it was")
     return compared

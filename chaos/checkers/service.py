@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
-from rocketbed.chaos.checkers.context import FaultSpan, faults
+from rocketbed.chaos.checkers.context import faults
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
-from rocketbed.chaos.checkers.result import Example, Severity
+from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Outcome
 
 _UNASKED = "the scenario does not ask for it"
@@ -29,7 +29,13 @@ def recovery_time(case: Case, found: Findings) -> int:
     if limit_s is None:
         raise NotApplicable(_UNASKED)
     producers = _attempts(case.evidence)
-    held = _held_clients(case.evidence)
+    nodes = case.evidence.record.nodes
+    held = [  # steps that held a client rather than the cluster
+        fault
+        for fault in faults(case.evidence)
+        if fault.verb in _AGAINST_CLIENTS
+        and any(name not in nodes and not name.startswith("ns") for name in fault.targets)
+    ]
     longest_s = 0.0
     for process, attempts in sorted(producers.items()):
         for begin_ns, end_ns in outages(attempts):
@@ -39,7 +45,7 @@ def recovery_time(case: Case, found: Findings) -> int:
             longest_s = max(longest_s, seconds)
             if seconds > limit_s:
                 text = f"producer {process} got no acknowledgement for {seconds:.2f} s"
-                found.add(Example(text, time_ns=begin_ns, distance=end_ns - begin_ns))
+                found.add(text, time_ns=begin_ns, distance=end_ns - begin_ns)
     found.note = f"longest outage {longest_s:.2f} s, expected at most {limit_s:g} s"
     found.figures = {"longest_s": round(longest_s, 3), "limit_s": limit_s}
     return len(producers)
@@ -90,7 +96,7 @@ def progress(case: Case, found: Findings) -> int:
         if within < count and start > told_until:
             told_until = end
             text = f"{within} acknowledgements in {seconds:g} s, expected at least {count}"
-            found.add(Example(text, time_ns=start, distance=count - within))
+            found.add(text, time_ns=start, distance=count - within)
     found.note = f"fewest {fewest} in {seconds:g} s, expected at least {count}"
     found.figures = {"fewest": fewest, "expected": count}
     return len(starts)
@@ -123,14 +129,3 @@ def _attempts(evidence: Evidence) -> dict[int, list[tuple[int, int, bool]]]:
         attempt = invoked, returned, outcome == Outcome.OK
         producers.setdefault(process, []).append(attempt)
     return producers
-
-
-def _held_clients(evidence: Evidence) -> list[FaultSpan]:
-    """Steps that held a client rather than the cluster."""
-    nodes = {node for nodes in evidence.record.groups.values() for node in nodes}
-    return [
-        fault
-        for fault in faults(evidence)
-        if fault.verb in _AGAINST_CLIENTS
-        and any(name not in nodes and not name.startswith("ns") for name in fault.targets)
-    ]

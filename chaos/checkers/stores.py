@@ -75,19 +75,19 @@ def honest_marks(case: Case, found: Findings) -> int:
         examined += 1
         named = max(marks.durable_offset, marks.flushed_offset or 0)
         if named > durable:
-            example = Example(
+            found.add(
                 f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the log"
                 f" was on disk up to {durable}",
+                excused=image.name in evidence.damaged,
                 node=image.name,
                 time_ns=image.taken.time_ns,
                 distance=named - durable,
             )
-            found.add(example, excused=image.name in evidence.damaged)
     for event in evidence.events(Function.NODE, "mark_ahead"):
         text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
         text += f" on disk up to {event.fields['durable']}"
-        example = Example(text, node=event.node, time_ns=event.time_ns)
-        found.add(example, excused=event.node in evidence.damaged)
+        damaged = event.node in evidence.damaged
+        found.add(text, excused=damaged, node=event.node, time_ns=event.time_ns)
     if not examined and not found.found:
         raise NotApplicable("no image has marks, or the disk was not observed")
     return examined
@@ -100,7 +100,7 @@ def whole_tables(case: Case, found: Findings) -> int:
         raise NotApplicable("only a simulated disk reports its writes")
     for event in case.evidence.events(Function.NODE, "table_in_place"):
         text = f"{event.node} wrote into {event.fields['path']}"
-        found.add(Example(text, node=event.node, time_ns=event.time_ns))
+        found.add(text, node=event.node, time_ns=event.time_ns)
     return len(case.evidence.nodes)
 
 
@@ -122,15 +122,14 @@ def abort_law(case: Case, found: Findings) -> int:
         is_over = marks is not None and marks.trusted  # `clean` is stored: a stop's very last act
         if not image.directory.has_abort and not is_over:
             text = f"{image.label}: there is no abort file, although the process lived"
-            end, time_ns = image.log_end, taken.time_ns
-            found.add(Example(text, node=image.name, time_ns=time_ns, distance=end))
+            found.add(text, node=image.name, time_ns=taken.time_ns, distance=image.log_end)
     for node in evidence.nodes:
         if node.name not in evidence.record.stopped_cleanly:
             continue
         examined += 1
         if node.directory.has_abort:
             text = f"{node.name} was stopped cleanly, and its abort file is there"
-            found.add(Example(text, node=node.name))
+            found.add(text, node=node.name)
     if not examined:
         raise NotApplicable("no process was killed, cut or stopped cleanly")
     return examined
@@ -164,7 +163,7 @@ def two_owners(case: Case, found: Findings) -> int:
             examined += 1
             if event.node in living:
                 text = f"{event.node} was started while its process before was alive"
-                found.add(Example(text, node=event.node, time_ns=event.time_ns))
+                found.add(text, node=event.node, time_ns=event.time_ns)
             living.add(event.node)
         elif event.what == "twin" and event.function == Function.NODE:
             examined += 1
@@ -173,7 +172,7 @@ def two_owners(case: Case, found: Findings) -> int:
             if changes or not reason.startswith("StoreLocked"):
                 text = f"a second process on the store of {event.node} made {changes} changes"
                 text += f" and ended with {reason or 'a clean stop'}"
-                found.add(Example(text, node=event.node, time_ns=event.time_ns))
+                found.add(text, node=event.node, time_ns=event.time_ns)
         elif event.what in ("exit", "kill", "powercut", "stop", "crash", "kill-in-recovery"):
             living -= {event.node, *map(str, event.fields.get("targets", ()))}
     if not examined:

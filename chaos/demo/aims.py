@@ -1,42 +1,32 @@
 """Did the kills hit what they were aimed at? A kill that missed proves nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from rocketbed.chaos.checkers.evidence import SENDS
 from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
 from rocketbed.chaos.history import Event, Function, History
 from rocketbed.chaos.record import RunRecord
 
-SENDS = (Function.SEND, Function.SEND_ONEWAY)
 CLOSE_NS = 50_000_000
 """Sends within this time of a kill, before and after it: somebody was writing."""
 
 
 def aim_checks(history: History, record: RunRecord) -> list[CheckResult]:
     """D1 and D2: nodes killed while messages were under way; D3: one killed in its recovery."""
-    kills = [event for event in history.events if event.what == "kill" and event.node]
-    masters = _masters(history.events)
-    of_master = [kill for kill in kills if masters(kill.time_ns) == kill.node]
-    of_slaves = [kill for kill in kills if masters(kill.time_ns) != kill.node]
+    of_master: list[Event] = []
+    of_slaves: list[Event] = []
+    master = ""
+    for event in history.events:
+        if event.what == "start" and event.fields.get("id") == 0:
+            master = event.node
+        elif event.what == "kill" and event.node:
+            (of_master if event.node == master else of_slaves).append(event)
     return [
         _while_writing("D1 master killed while writing", of_master, history),
         _while_writing("D2 slave killed while writing", of_slaves, history),
         _in_recovery(history.events),
         _back(history.events, record),
     ]
-
-
-def _masters(events: Sequence[Event]) -> Callable[[int], str]:
-    """A function: who was master at a moment."""
-    changes = [
-        (event.time_ns, event.node)
-        for event in events
-        if event.what == "start" and event.fields.get("id") == 0
-    ]
-
-    def master(time_ns: int) -> str:
-        return next((node for at_ns, node in reversed(changes) if at_ns <= time_ns), "")
-
-    return master
 
 
 def _while_writing(name: str, kills: Sequence[Event], history: History) -> CheckResult:
@@ -86,6 +76,6 @@ def _back(events: Sequence[Event], record: RunRecord) -> CheckResult:
         if event.function == Function.NODE and event.what in ("start", "recovered"):
             restarts += event.what == "start"
             last[event.node] = event.what
-    nodes = [node for group in record.groups.values() for node in group]
+    nodes = record.nodes
     findings = [f"{node} did not come back" for node in nodes if last.get(node) != "recovered"]
     return judged("D4 back after every kill", restarts, "starts", findings)

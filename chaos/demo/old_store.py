@@ -56,16 +56,6 @@ class OldStore:
     """How many came back as they were, each time that was looked at."""
     findings: list[str] = field(default_factory=list)
 
-    def as_row(self) -> dict[str, object]:
-        return {
-            "source": str(self.source),
-            "settings": self.settings,
-            "messages": self.messages,
-            "queues": len(self.queues),
-            "left_out": self.left_out,
-            "served": self.served,
-        }
-
     @property
     def messages(self) -> int:
         return sum(map(len, self.queues.values()))
@@ -104,17 +94,13 @@ def read_old_store(source: Path) -> OldStore:
 def _messages_of(record: Record) -> Iterator[tuple[int, OldMessage]]:
     """Queue offset and message: of a record, or of each message of an inner batch."""
     body = unpack_body(record.body, record.sys_flag)
-    items = None
-    if body is not None and record.sys_flag & SYS_INNER_BATCH:
-        items = unpack_inner_batch(body)
-    if items is None:
-        crc = body_crc(record.body if body is None else body)
-        found = OldMessage(record.offset, record.size, crc, dict(record.properties))
-        yield record.queue_offset, found
-        return
-    for item in items:
-        found = OldMessage(record.offset, record.size, body_crc(item.body), dict(item.properties))
-        yield record.queue_offset + item.number, found
+    parts = [(0, record.body if body is None else body, record.properties)]
+    is_batch = record.sys_flag & SYS_INNER_BATCH
+    if body is not None and is_batch and (items := unpack_inner_batch(body)) is not None:
+        parts = [(item.number, item.body, item.properties) for item in items]
+    for number, content, properties in parts:
+        found = OldMessage(record.offset, record.size, body_crc(content), dict(properties))
+        yield record.queue_offset + number, found
 
 
 def settings_of(directory: StoreDirectory) -> dict[str, str]:

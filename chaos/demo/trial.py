@@ -4,6 +4,7 @@ import errno
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
@@ -134,18 +135,13 @@ def run_demo(
     `OSError`.
     """
     guest = None
-    prefix = "demo"
-    settings: dict[str, str] = {}
+    plan = demo_plan(options)
     if options.store is not None:
         old = read_old_store(options.store)
-        say(
-            f"{options.store}: {old.messages} messages in {len(old.queues)} queues, log up to"
-            f" {old.log_end}"
-        )
+        held = f"{old.messages} messages in {len(old.queues)} queues"
+        say(f"{options.store}: {held}, log up to {old.log_end}")
         guest = Guest(old)
-        settings = old.settings
-        prefix = free_prefix(old.topics)
-    plan = demo_plan(options, prefix=prefix, settings=settings)
+        plan = demo_plan(options, prefix=free_prefix(old.topics), settings=old.settings)
     directory = make_directory(options.report)
     record = run_in_processes(plan, directory, net="plain", say=say, guest=guest)
     say("checking")
@@ -166,20 +162,15 @@ def run_demo(
 
 def command_again(options: DemoOptions) -> str:
     """The command that does the same once more."""
-    words = [f"rocketbed demo --seed {options.seed} --flush {options.flush}"]
-    words.append(f"--seconds {options.seconds:g}")
-    if options.store is not None:
-        words.append(f"--store {options.store}")
-    return " ".join(words)
+    command = f"rocketbed demo --seed {options.seed} --flush {options.flush}"
+    command += f" --seconds {options.seconds:g}"
+    return command if options.store is None else f"{command} --store {options.store}"
 
 
 def free_prefix(taken: set[str]) -> str:
-    """A beginning of topic names that none of these have: `demo`, `demo-2`, ..."""
-    prefix, number = "demo", 1
-    while any(topic.startswith(f"{prefix}-") for topic in taken):
-        number += 1
-        prefix = f"demo{number}"
-    return prefix
+    """A beginning of topic names that none of these have: `demo`, `demo2`, ..."""
+    prefixes = chain(["demo"], (f"demo{number}" for number in count(2)))
+    return next(one for one in prefixes if not any(topic.startswith(f"{one}-") for topic in taken))
 
 
 def make_directory(report: Path) -> Path:

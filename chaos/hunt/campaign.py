@@ -8,9 +8,9 @@ interpreter with other hashes, and has to give the same digest.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
+from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
 from rocketbed.chaos.hunt.replay import Replay, save_replay
 from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
 from rocketbed.chaos.hunt.shrink import shrink
@@ -129,20 +130,25 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
     corpus = None if campaign.corpus is None else Corpus(campaign.corpus)
     plans = _plans(family, campaign, corpus)
     single = len(campaign.seeds) == 1 and campaign.crash_points is None
-    outcomes = run_many(
-        plans,
-        options if single else replace(options, say=None),
-        jobs=campaign.jobs,
-        keep=lambda plan: _place(campaign, plan),
-    )
+
+    def place_of(plan: Plan) -> Path | None:
+        if campaign.report is None:
+            return None
+        place = campaign.report / f"{run_key(plan)}-{options.backend}"
+        clear_place(place)
+        return place
+
+    told = options if single else replace(options, say=None)
+    outcomes = run_many(plans, told, jobs=campaign.jobs, keep=place_of)
     with closing(outcomes):
         for outcome in outcomes:
             if corpus is not None:
                 result.new_points += len(corpus.note(outcome))
             _take(result, campaign, outcome, say, single=single)
-    if options.backend == "sim":
-        for plan in _sample([outcome.plan for outcome in result.outcomes], campaign.check_share):
-            _check_digest(result, plan, say)
+    if options.backend == "sim" and campaign.check_share > 0:
+        every = max(1, round(1 / campaign.check_share))
+        for outcome in result.outcomes[every - 1 :: every]:
+            _check_digest(result, outcome.plan, say)
     return result
 
 
@@ -157,10 +163,7 @@ def _plans(family: Family, campaign: CampaignOptions, corpus: Corpus | None) -> 
     backend, points = campaign.options.backend, campaign.crash_points
     plans = [family.plan(seed, backend, quick=campaign.quick) for seed in campaign.seeds]
     if points is not None:
-        return chain.from_iterable(
-            crash_points(plan, node=points.node, power=points.power, sample=points.sample)
-            for plan in plans
-        )
+        return chain.from_iterable(crash_points(plan, **asdict(points)) for plan in plans)
     return plans if corpus is None else map(corpus.plan, plans)
 
 
@@ -221,13 +224,8 @@ def _make_repeatable(
     ours = [id_ for id_ in outcome.finding_ids if id_ != SECOND_OPINION]
     if campaign.shrink and ours and campaign.options.backend == "sim":
         say("shrinking the plan ...")
-        shrunk = shrink(
-            outcome,
-            replace(campaign.options, say=None),
-            jobs=campaign.jobs,
-            runs=SHRINK_RUNS,
-            seconds=SHRINK_S,
-        )
+        options = replace(campaign.options, say=None)
+        shrunk = shrink(outcome, options, jobs=campaign.jobs, runs=SHRINK_RUNS, seconds=SHRINK_S)
         if shrunk.reproduced and shrunk.replay is not None:
             replay = shrunk.replay
             say(
@@ -243,14 +241,6 @@ def _make_repeatable(
     path = campaign.report / f"FAIL-{run_key(outcome.plan)}.rbx"
     save_replay(replay, path)
     result.replays[run_key(outcome.plan)] = path
-
-
-def _place(campaign: CampaignOptions, plan: Plan) -> Path | None:
-    if campaign.report is None:
-        return None
-    place = campaign.report / f"{run_key(plan)}-{campaign.options.backend}"
-    clear_place(place)
-    return place
 
 
 def clear_place(place: Path) -> None:
@@ -278,17 +268,7 @@ def _title(plan: Plan) -> str:
     return f"seed {plan.seed}" + ("" if event is None else f", death at disk event {event}")
 
 
-def _sample(plans: Sequence[Plan], share: float) -> Iterator[Plan]:
-    """Every hundredth plan, and none where there are too few."""
-    if share <= 0:
-        return
-    step = max(1, round(1 / share))
-    yield from plans[step - 1 :: step]
-
-
 def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
-    from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
-
     try:
         answer = same_digest(plan)
     except DeterminismError as error:

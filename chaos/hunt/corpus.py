@@ -36,7 +36,12 @@ def coverage(record: RunRecord) -> set[str]:
     """What a run reached: `MARK ROLE FAULT`, and `MARK ROLE -` for the mark alone."""
     points: dict[str, list[int]] = record.facts.get("points", {})
     zero_ns = int(record.facts.get("zero_ns", 0))
-    spans = [_span(parse_step(text), zero_ns) for text in record.steps]
+    spans: list[tuple[str, int, int]] = []
+    for step in map(parse_step, record.steps):
+        assert isinstance(step.trigger, At)
+        begin = zero_ns + int(step.trigger.seconds * 1e9)
+        end = begin + int(((step.for_s or 0.0) + AFTERMATH_S) * 1e9)
+        spans.append((step.verb, begin // TICK_NS, end // TICK_NS))
     found: set[str] = set()
     for name, ticks in points.items():
         found.add(f"{name} -")
@@ -44,13 +49,6 @@ def coverage(record: RunRecord) -> set[str]:
             if any(begin <= tick <= end for tick in ticks):
                 found.add(f"{name} {verb}")
     return found
-
-
-def _span(step: Step, zero_ns: int) -> tuple[str, int, int]:
-    assert isinstance(step.trigger, At)
-    begin = zero_ns + int(step.trigger.seconds * 1e9)
-    lasts_s = AFTERMATH_S if step.for_s is None else step.for_s + AFTERMATH_S
-    return step.verb, begin // TICK_NS, (begin + int(lasts_s * 1e9)) // TICK_NS
 
 
 @dataclass(slots=True)

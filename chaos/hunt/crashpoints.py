@@ -49,22 +49,15 @@ def crash_points(
     count, _ = disk_events(plan, node)
     if count == 0:
         raise ScenarioError(f"the disk of {node} does not change in a storm of {plan.storm_s:g} s")
-    numbers = range(1, count + 1)
-    if count > sample:
-        numbers_left = Random(f"{plan.name}/{plan.seed}/crash-points").sample(numbers, sample)
-        chosen = sorted(numbers_left)
-    else:
-        chosen = list(numbers)
-    for event in chosen:
+    random = Random(f"{plan.name}/{plan.seed}/crash-points")
+    for event in sorted(random.sample(range(1, count + 1), min(count, sample))):
         yield replace(plan, steps=plan.steps + _death(plan, node, event, power=power))
 
 
 def crash_event(plan: Plan) -> int | None:
     """The disk event at which one of `crash_points`' plans has its node die."""
-    for step in plan.steps:
-        if step.label == LABEL:
-            return int(step.words["store-event"])
-    return None
+    events = (int(step.words["store-event"]) for step in plan.steps if step.label == LABEL)
+    return next(events, None)
 
 
 def _death(plan: Plan, node: str, event: int, *, power: bool) -> tuple[Step, ...]:

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any, Final
 
 from rocketbed.chaos.host.scratch import scratch_directory
@@ -54,15 +54,12 @@ def same_digest(plan: Plan, *, hash_seeds: tuple[int, int] = (1, 4242)) -> Samen
     refused = aslr_refused()
     one = _child(plan, hash_seeds[0], aslr=True)
     other = _child(plan, hash_seeds[1], aslr=bool(refused))
-    same = bool(one["digest"] == other["digest"])
-    parted = ""
+    same, parted = bool(one["digest"] == other["digest"]), ""
     if not same:
         begin = shared_events(one["checkpoints"], other["checkpoints"])
-        parted = _where(
-            begin,
-            _child(plan, hash_seeds[0], aslr=True, begin=begin)["trace"],
-            _child(plan, hash_seeds[1], aslr=bool(refused), begin=begin)["trace"],
-        )
+        first = _child(plan, hash_seeds[0], aslr=True, begin=begin)
+        second = _child(plan, hash_seeds[1], aslr=bool(refused), begin=begin)
+        parted = _where(begin, first["trace"], second["trace"])
     return Sameness(
         same=same,
         digests=(one["digest"], other["digest"]),
@@ -81,12 +78,8 @@ def window(plan: Plan, begin: int, end: int) -> list[str]:
 
 def shared_events(one: list[str], other: list[str]) -> int:
     """How many events two runs surely have in common, by their checkpoints."""
-    shared = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        shared += 1
-    return shared * CHECKPOINT_EVENTS
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return len(list(same)) * CHECKPOINT_EVENTS
 
 
 def aslr_refused() -> str:
@@ -104,10 +97,8 @@ def aslr_refused() -> str:
 def _where(begin: int, one: list[str], other: list[str]) -> str:
     for at, (mine, theirs) in enumerate(zip_longest(one, other), start=begin):
         if mine != theirs:
-            return (
-                f"event {at}: one did {mine or 'nothing more'}, the other"
-                f" {theirs or 'nothing more'}"
-            )
+            did = f"event {at}: one did {mine or 'nothing more'}"
+            return f"{did}, the other {theirs or 'nothing more'}"
     return (
         f"between event {begin} and the end, but a repetition of both runs did not differ there:"
         " the divergence is not stable"

@@ -16,14 +16,12 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def explain(error: BaseException) -> str:
     """Why a run failed: a sentence for what the harness foresees, else where it happened."""
-    errors = list(_leaves(error))
-    for one in errors:
+    for one in _leaves(error):
         if isinstance(one, OSError) and _says_full(one):
             place = one.filename or "its scratch directory"
-            return (
-                f"no space left where the harness writes ({place}): free some space and run again"
-            )
-    for one in errors:
+            reason = f"no space left where the harness writes ({place})"
+            return f"{reason}: free some space and run again"
+    for one in _leaves(error):
         if isinstance(one, BackendError | RocketbedError | SimulationError):
             return str(one)
     return "".join(traceback.format_exception(error))
@@ -41,7 +39,6 @@ def _says_full(error: OSError) -> bool:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors within groups of errors."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)

@@ -12,16 +12,17 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 import trio
 
 from rocketbed import __version__
 from rocketbed.chaos.hunt.determinism import shared_events, window
 from rocketbed.chaos.hunt.runner import BackendName, Options, Outcome, run_plan
+from rocketbed.chaos.record import with_tuples
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
 from rocketbed.chaos.scenario.plan import Plan
@@ -99,7 +100,6 @@ class Replay:
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Replay":
-        repro: Repro = "exact" if outcome.backend == "sim" else "schedule"
         facts = outcome.record.facts if outcome.record is not None else {}
         return cls(
             plan=outcome.plan,
@@ -107,7 +107,7 @@ class Replay:
             backend=outcome.backend,
             target=facts.get("target", ""),
             mode=facts.get("mode", "classic"),
-            repro=repro,
+            repro="exact" if outcome.backend == "sim" else "schedule",
             versions=versions(),
         )
 
@@ -119,15 +119,8 @@ class Replay:
         """The seed's own run. Raises `ScenarioError` where that is this one already."""
         if self.original is None or self.original_taken is None:
             raise ScenarioError("this file holds a seed's own plan: it has no other original")
-        return Replay(
-            plan=self.original,
-            taken=self.original_taken,
-            backend=self.backend,
-            target=self.target,
-            mode=self.mode,
-            repro=self.repro,
-            versions=self.versions,
-        )
+        own = replace(self, plan=self.original, taken=self.original_taken)
+        return replace(own, finding="", test=None, original=None, original_taken=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +139,6 @@ class Replayed:
         return self.wanted.issubset(self.outcome.finding_ids)
 
     def comparison(self) -> str:
-        """Which findings came again, in words."""
         now = set(self.outcome.finding_ids)
         if not self.wanted:
             return f"no findings the first time, {_list(now) or 'nothing'} this time"
@@ -168,9 +160,9 @@ def save_replay(replay: Replay, path: Path) -> None:
         "versions": replay.versions or versions(),
         "plan": plan_to_row(replay.plan),
         "taken": asdict(replay.taken),
-        "original": None if replay.original is None else plan_to_row(replay.original),
-        "original_taken": None if replay.original_taken is None else asdict(replay.original_taken),
-        "test": None if replay.test is None else asdict(replay.test),
+        "original": replay.original and plan_to_row(replay.original),
+        "original_taken": replay.original_taken and asdict(replay.original_taken),
+        "test": replay.test and asdict(replay.test),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")
@@ -212,17 +204,21 @@ def read_replay(path: Path) -> Replay:
             f" {__version__} reads format {FORMAT}: replay it with the version that wrote it"
         )
     try:
+        shrunk, test = row["original"] is not None, row["test"]
+        if test is not None:
+            storms = {int(number): tuple(steps) for number, steps in test["storms"].items()}
+            test = TestPart(**{**with_tuples(test), "storms": storms})
         return Replay(
             plan=plan_from_row(row["plan"]),
-            taken=_taken(row["taken"]),
+            taken=Taken(**with_tuples(row["taken"])),
             backend=read_backend(row["backend"]),
             target=row.get("target", ""),
             mode=row.get("mode", "classic"),
             repro=row["repro"],
             finding=row["finding"],
-            original=None if row["original"] is None else plan_from_row(row["original"]),
-            original_taken=None if row["original"] is None else _taken(row["original_taken"]),
-            test=None if row["test"] is None else _test(row["test"]),
+            original=plan_from_row(row["original"]) if shrunk else None,
+            original_taken=Taken(**with_tuples(row["original_taken"])) if shrunk else None,
+            test=test,
             versions=row["versions"],
         )
     except (ScenarioError, KeyError, TypeError, AttributeError, ValueError) as error:
@@ -231,10 +227,9 @@ def read_replay(path: Path) -> Replay:
 
 def read_backend(name: object) -> BackendName:
     """A backend by its name. Raises `ScenarioError`."""
-    for known in get_args(BackendName):
-        if name == known:
-            return cast(BackendName, known)
-    raise ScenarioError(unknown("backend", str(name), list(get_args(BackendName))))
+    if name not in get_args(BackendName):
+        raise ScenarioError(unknown("backend", str(name), list(get_args(BackendName))))
+    return cast(BackendName, name)
 
 
 def run_replay(
@@ -247,11 +242,11 @@ def run_replay(
     if options.backend != "sim" or not replay.taken.digest or not outcome.digest:
         return Replayed(outcome=outcome, same_digest=None, wanted=wanted)
     same = outcome.digest == replay.taken.digest
-    note = "" if same else where_parted(replay, outcome)
+    note = "" if same else _where_parted(replay, outcome)
     return Replayed(outcome=outcome, same_digest=same, wanted=wanted, note=note)
 
 
-def where_parted(replay: Replay, outcome: Outcome) -> str:
+def _where_parted(replay: Replay, outcome: Outcome) -> str:
     """Between which events a replay left the way of the first run, in words."""
     facts = outcome.record.facts if outcome.record is not None else {}
     begin = shared_events(list(replay.taken.checkpoints), facts.get("checkpoints", []))
@@ -259,10 +254,8 @@ def where_parted(replay: Replay, outcome: Outcome) -> str:
     seen = window(replay.plan, begin, end)
     first = f"; event {begin} of this run is {seen[0]}" if seen else ""
     last = f", event {end - 1} is {seen[-1]}" if len(seen) > 1 else ""
-    why = changed_versions(replay)
-    return (
-        f"it diverged from the first run after event {begin} and by event {end}{first}{last}{why}"
-    )
+    where = f"after event {begin} and by event {end}{first}{last}"
+    return f"it diverged from the first run {where}{changed_versions(replay)}"
 
 
 def changed_versions(replay: Replay) -> str:
@@ -298,18 +291,6 @@ def versions() -> dict[str, str]:
     except (OSError, subprocess.SubprocessError):
         found["git"] = "unknown"
     return found
-
-
-def _taken(row: dict[str, Any]) -> Taken:
-    values: dict[str, Any] = {}
-    for name, value in row.items():
-        values[name] = tuple(value) if isinstance(value, list) else value
-    return Taken(**values)
-
-
-def _test(row: dict[str, Any]) -> TestPart:
-    storms = {int(number): tuple(texts) for number, texts in row["storms"].items()}
-    return TestPart(node=row["node"], left_out=tuple(row["left_out"]), storms=storms)
 
 
 def _list(ids: Iterable[str]) -> str:

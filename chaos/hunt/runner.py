@@ -26,7 +26,6 @@ from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.plan import Plan
 
 if TYPE_CHECKING:
-    from rocketbed.chaos.docker.backend import DockerHost
     from rocketbed.chaos.process.run import ProcessHost
 
 VERDICT_FILE: Final = "verdict.json"
@@ -65,7 +64,6 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """The command's exit code (chaos.md 4.9)."""
         return 4 if self.judgement is None else self.judgement.exit_code
 
     @property
@@ -74,7 +72,6 @@ class Outcome:
 
     @property
     def finding_ids(self) -> list[str]:
-        """Ids of the checks that found something, sorted."""
         return [] if self.judgement is None else self.judgement.finding_ids
 
 
@@ -98,7 +95,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     """Run and judge a plan in this very process. The directory exists and is empty."""
     outcome = Outcome(plan=plan, backend=options.backend, directory=directory)
     began, began_cpu = time.monotonic(), time.process_time()
-    say = options.say or _say_nothing
+    say = options.say or (lambda line: None)
     if options.backend == "sim":
         from rocketbed.chaos.sim.run import run_in_simulation
 
@@ -125,8 +122,15 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 @contextmanager
 def host_of(options: Options) -> "Iterator[ProcessHost | None]":
     """Where the cluster's programs run; None: as processes of this system."""
-    if options.backend == "docker":
-        with _docker_host(options) as host:
+    if options.backend == "docker" and options.target:
+        from rocketbed.chaos.foreign.contained import foreign_docker_host
+
+        with foreign_docker_host(options.target, options.mode) as foreign:
+            yield foreign
+    elif options.backend == "docker":
+        from rocketbed.chaos.docker.backend import DockerHost
+
+        with DockerHost.open() as host:
             yield host
     elif options.target:
         from rocketbed.chaos.foreign.target import foreign_host
@@ -160,7 +164,10 @@ def run_many(
     if options.backend == "docker":
         _prepare_image(options)
     with held():  # finalizers of what is collected here would swallow an interrupt
-        _prepare_to_fork()
+        import rocketbed.chaos.sim.run  # noqa: F401 (what the children need; they share its memory)
+
+        gc.collect()
+        gc.freeze()
     waiting = iter(plans)
     runs: dict[int, _Run] = {}
     try:
@@ -254,7 +261,6 @@ def _end_all(runs: Iterable[_Run]) -> None:
 
 
 def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
-    """All that a run's process does."""
     outcome = Outcome(plan=plan, backend=options.backend)
     try:
         if options.backend == "sim":
@@ -272,37 +278,15 @@ def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
     return outcome
 
 
-def _docker_host(options: Options) -> "DockerHost":
-    if options.target:
-        from rocketbed.chaos.foreign.contained import foreign_docker_host
-
-        return foreign_docker_host(options.target, options.mode)
-    from rocketbed.chaos.docker.backend import DockerHost
-
-    return DockerHost.open()
-
-
 def _prepare_image(options: Options) -> None:
     """Have the image of containers, which may take longer than a run. Raises `BackendError`."""
     from rocketbed.chaos.docker.client import Daemon
     from rocketbed.chaos.docker.image import ready_image
     from rocketbed.chaos.foreign.contained import ready_target
 
-    say = options.say or _say_nothing
+    say = options.say or (lambda line: None)
     with Daemon.connect() as daemon:
         if options.target:
             ready_target(daemon, options.target, say)
         else:
             ready_image(daemon, say)
-
-
-def _prepare_to_fork() -> None:
-    """Import what the children need, and let them share its memory."""
-    import rocketbed.chaos.sim.run  # noqa: F401
-
-    gc.collect()
-    gc.freeze()
-
-
-def _say_nothing(_line: str) -> None:
-    return None

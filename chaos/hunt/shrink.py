@@ -71,7 +71,7 @@ def shrink(
     On real processes each candidate is tried three times and kept if one of them shows it.
     """
     options = options or Options()
-    finding = finding or gravest(outcome)
+    finding = finding or _gravest(outcome)
     tries = 1 if options.backend == "sim" else 3
     steps = outcome.record.steps if outcome.record is not None else []
     concrete = tuple(replace(parse_step(text), label="") for text in steps)
@@ -84,19 +84,14 @@ def shrink(
                 shown[plans.index(one.plan)] |= finding in one.finding_ids
         return shown
 
+    budget = Budget(runs, seconds)
     shrunk = shrink_plan(
-        outcome.plan,
-        finding,
-        probe,
-        concrete=concrete,
-        budget=Budget(runs, seconds),
-        width=jobs,
-        say=say,
+        outcome.plan, finding, probe, concrete=concrete, budget=budget, width=jobs, say=say
     )
     return replace(shrunk, replay=_replay_of(shrunk, outcome, options, tries))
 
 
-def gravest(outcome: Outcome) -> str:
+def _gravest(outcome: Outcome) -> str:
     """The id of the finding to shrink by: a lost message before all, then safety, then the rest.
 
     Raises `ScenarioError` for an outcome without findings.
@@ -141,20 +136,16 @@ def shrink_plan(
     budget.began = time.monotonic()
     work = _Work(finding, probe, budget, width, say)
     begin = replace(plan, steps=concrete) if concrete else plan
-    is_concrete = bool(concrete)
     seen = work.first([begin]) is not None
-    if not seen and is_concrete:
-        begin, is_concrete = plan, False
+    if not seen and concrete:
+        begin, concrete = plan, ()
         seen = work.first([begin]) is not None
-    small = begin
-    if seen:
-        small = work.fewer_steps(small)
-        small = work.simpler(small)
+    small = work.simpler(work.fewer_steps(begin)) if seen else begin
     return Shrunk(
         plan=small if seen else plan,
         finding=finding,
         reproduced=seen,
-        concrete=is_concrete,
+        concrete=bool(concrete),
         runs=budget.used,
         steps_before=len(begin.steps),
         steps_after=len(small.steps),
@@ -163,30 +154,23 @@ def shrink_plan(
     )
 
 
+@dataclass(slots=True)
 class _Work:
-    def __init__(
-        self,
-        finding: str,
-        probe: Probe,
-        budget: Budget,
-        width: int,
-        say: Callable[[str], None],
-    ) -> None:
-        self._finding = finding
-        self._probe = probe
-        self._budget = budget
-        self._width = width
-        self._say = say
+    finding: str
+    probe: Probe
+    budget: Budget
+    width: int
+    say: Callable[[str], None]
 
     def first(self, plans: Iterable[Plan]) -> Plan | None:
         """The first of these that shows the finding; tried a few at a time, in their order."""
         waiting = iter(plans)
-        while self._budget.left():
-            group = list(islice(waiting, self._width))
+        while self.budget.left():
+            group = list(islice(waiting, self.width))
             if not group:
                 return None
-            self._budget.used += len(group)
-            for plan, shown in zip(group, self._probe(group), strict=True):
+            self.budget.used += len(group)
+            for plan, shown in zip(group, self.probe(group), strict=True):
                 if shown:
                     return plan
         return None
@@ -194,13 +178,17 @@ class _Work:
     def fewer_steps(self, plan: Plan) -> Plan:
         """Leave out halves of the steps, then quarters, down to single ones."""
         parts = 2
-        while plan.steps and self._budget.left():
+        while plan.steps and self.budget.left():
             size = math.ceil(len(plan.steps) / parts)
-            smaller = self.first(_without_chunks(plan, size))
+            chunks = ((start, start + size) for start in range(0, len(plan.steps), size))
+            smaller = self.first(
+                replace(plan, steps=_closed(plan.steps[:start] + plan.steps[end:]))
+                for start, end in chunks
+            )
             if smaller is not None:
                 plan = smaller
                 parts = max(parts - 1, 2)
-                self._say(f"{len(plan.steps)} steps after {self._budget.used} runs")
+                self.say(f"{len(plan.steps)} steps after {self.budget.used} runs")
             elif size == 1:
                 break
             else:
@@ -210,18 +198,12 @@ class _Work:
     def simpler(self, plan: Plan) -> Plan:
         """Everything but the number of steps, one simplification after the other."""
         for simplify in SIMPLER:
-            while self._budget.left():
-                smaller = self.first(simplify(plan, self._finding))
+            while self.budget.left():
+                smaller = self.first(simplify(plan, self.finding))
                 if smaller is None:
                     break
                 plan = smaller
         return plan
-
-
-def _without_chunks(plan: Plan, size: int) -> Iterator[Plan]:
-    for start in range(0, len(plan.steps), size):
-        kept = _closed(plan.steps[:start] + plan.steps[start + size :])
-        yield replace(plan, steps=kept)
 
 
 def _closed(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -289,18 +271,17 @@ def _short_faults(plan: Plan, finding: str) -> Iterator[Plan]:
 
 def _round_times(plan: Plan, finding: str) -> Iterator[Plan]:
     for digits in (0, 1):
-        steps = tuple(_rounded(step, digits) for step in plan.steps)
+        steps = tuple(
+            replace(step, trigger=At(round(step.trigger.seconds, digits)))
+            if isinstance(step.trigger, At)
+            else step
+            for step in plan.steps
+        )
         if steps != plan.steps:
             yield replace(plan, steps=steps)
         for at, step in enumerate(steps):
             if step != plan.steps[at]:
                 yield _with_step(plan, at, step)
-
-
-def _rounded(step: Step, digits: int) -> Step:
-    if not isinstance(step.trigger, At):
-        return step
-    return replace(step, trigger=At(round(step.trigger.seconds, digits)))
 
 
 def _with_step(plan: Plan, at: int, step: Step) -> Plan:

@@ -3,121 +3,108 @@
 import json
 from typing import Any
 
-from rocketbed.chaos.mutants.mutant import mutant, swap
+from rocketbed.chaos.mutants.mutant import mutant, planted, swap
 from rocketbed.node.store.errors import BadStoreDirectory, StoreLocked
 from rocketbed.node.store.recovery import Recovery
 from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
 
-_DISPATCH = "rocketbed.node.store.recovery:Recovery._dispatch"
-_INIT = "rocketbed.node.store.recovery:Recovery.__init__"
-_RESTORE = "rocketbed.node.store.index:Index.restore"
-_LOAD = "rocketbed.node.store.segments:SegmentRow.load"
 _OPEN = "rocketbed.node.store.store:MessageStore.open"
-_WRITE = "rocketbed.node.broker.config_file:ConfigFile.write"
 
 
 @mutant(
     "M9",
     "undispatched tail not re-dispatched",
+    "rocketbed.node.store.recovery:Recovery._dispatch",
+    "88a2d3aa91acfe70",
     bug="after a crash the first record behind the mark gets no queue entry (467, 1434, T2)",
     edit="recovery dispatches from one record late",
     caught_by=("S5", "S6", "A2", "A22", "I13"),
     family="abort-file",
-    targets={_DISPATCH: "88a2d3aa91acfe70"},
 )
-def _dispatch_one_late() -> None:
-    def dispatch(self: Any, entries: list[Any]) -> None:
-        if not self.report.records:
-            self.report.records = 1
-            entries = entries[1:]
-        if entries:
-            original(self, entries)
-
-    original = swap(_DISPATCH, dispatch)
+def _dispatch_one_late(original: Any, self: Any, entries: list[Any]) -> None:
+    if not self.report.records:
+        self.report.records = 1
+        entries = entries[1:]
+    if entries:
+        original(self, entries)
 
 
 @mutant(
     "M10",
     "last index file dropped",
+    "rocketbed.node.store.index:Index.restore",
+    "f7e624d98684b9ba",
     bug="recovery throws the newest index file away and indexes only the tail again (3868, 8007)",
     edit="going back to the mark removes the marked index file",
     caught_by=("S10", "A17"),
     family="abort-file",
-    targets={_RESTORE: "f7e624d98684b9ba"},
 )
-def _last_index_file_dropped() -> None:
-    def restore(self: Any, mark: Any) -> None:
-        original(self, mark)
-        if self.files:
-            self._pool.remove(self.files.pop().path)
-
-    original = swap(_RESTORE, restore)
+def _last_index_file_dropped(original: Any, self: Any, mark: Any) -> None:
+    original(self, mark)
+    if self.files:
+        self._pool.remove(self.files.pop().path)
 
 
 @mutant(
     "M17",
     "body CRC not checked at recovery",
+    "rocketbed.node.store.recovery:Recovery.__init__",
+    "a1ca723dba63bcf4",
     bug="a record whose body never came to the disk is taken for good (S2)",
     edit="recovery scans without checksums",
     caught_by=("S2", "A4", "A1", "R1", "SI", "S13"),
     family="power-lone",
-    targets={_INIT: "a1ca723dba63bcf4"},
 )
-def _checksum_not_checked() -> None:
-    def init(self: Any, parts: Any, *args: Any) -> None:
-        original(self, parts, *args)
-        delays_ms = parse_delay_levels(parts.config.delay_levels)
-        self._scanner = RecordScanner(check_crc=False, delays_ms=delays_ms)
-
-    original = swap(_INIT, init)
+def _checksum_not_checked(original: Any, self: Any, parts: Any, *args: Any) -> None:
+    original(self, parts, *args)
+    delays_ms = parse_delay_levels(parts.config.delay_levels)
+    self._scanner = RecordScanner(check_crc=False, delays_ms=delays_ms)
 
 
 @mutant(
     "M18",
     "JSON table overwritten in place",
+    "rocketbed.node.broker.config_file:ConfigFile.write",
+    "c8d05e8edbc18d32",
     bug="a crash within the write leaves neither the old table nor the new one (T11)",
     edit="a table is truncated and written again, without a temporary file",
     caught_by=("S15", "S15t", "SI"),
     family="abort-file",
-    targets={_WRITE: "c8d05e8edbc18d32"},
 )
-def _table_in_place() -> None:
-    async def write(self: Any, value: dict[str, Any]) -> None:
-        disk = self._world.disk
-        disk.makedirs(self._directory)
-        file = disk.open(self.path, create=True)
-        try:
-            file.truncate(0)
-            file.write_at(0, json.dumps(value).encode())
-            self._world.mark("config.written")
-            await file.sync()
-        finally:
-            file.close()
-        await disk.sync_dir(self._directory)
-
-    swap(_WRITE, write)
+async def _table_in_place(_original: Any, self: Any, value: dict[str, Any]) -> None:
+    disk = self._world.disk
+    disk.makedirs(self._directory)
+    file = disk.open(self.path, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, json.dumps(value).encode())
+        self._world.mark("config.written")
+        await file.sync()
+    finally:
+        file.close()
+    await disk.sync_dir(self._directory)
 
 
 @mutant(
     "M21",
     "empty segment is fatal",
+    "rocketbed.node.store.segments:SegmentRow.load",
+    "7d6d47cbbc699ba8",
     bug="a segment that a power cut left short or empty keeps the node from starting (T3, 10108)",
     edit="a file of another length than its row's is an error, whatever made it so",
     caught_by=("C1", "L0", "L1"),
     family="power-lone",
-    targets={_LOAD: "7d6d47cbbc699ba8"},
 )
-def _empty_segment_fatal() -> None:
-    def load(self: Any, *, key: str, tolerant: bool = False) -> list[str]:
-        strays: list[str] = original(self, key=key, tolerant=tolerant)
-        for start in self.suspects:
-            raise BadStoreDirectory(f"{self.path(start)} is no whole segment")
-        return strays
+def _empty_segment_fatal(
+    original: Any, self: Any, *, key: str, tolerant: bool = False
+) -> list[str]:
+    strays: list[str] = original(self, key=key, tolerant=tolerant)
+    for start in self.suspects:
+        raise BadStoreDirectory(f"{self.path(start)} is no whole segment")
+    return strays
 
-    original = swap(_LOAD, load)
 
-
-@mutant(
+@planted(
     "M23",
     "lock taken after recovery",
     bug="a second process on the directory recovers it under the first one's feet (T13)",

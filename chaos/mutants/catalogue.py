@@ -17,13 +17,14 @@ WAITING: Final = (
 
 
 def mutants() -> list[Mutant]:
-    return sorted((one for one in REGISTRY.values() if one.caught_by), key=_number)
+    """To be found, by number."""
+    return [one for one in _by_number() if one.caught_by]
 
 
 def controls() -> list[Mutant]:
     """Not to be found, by number."""
-    return sorted((one for one in REGISTRY.values() if not one.caught_by), key=_number)
+    return [one for one in _by_number() if not one.caught_by]
 
 
-def _number(one: Mutant) -> int:
-    return int(one.id[1:])
+def _by_number() -> list[Mutant]:
+    return sorted(REGISTRY.values(), key=lambda one: int(one.id[1:]))

@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 from rocketbed.chaos.hunt.replay import versions
@@ -40,7 +41,6 @@ class Examination:
     shrink: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """What the history of scores keeps of it."""
         return {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "git": versions().get("git", "unknown"),
@@ -52,48 +52,39 @@ class Examination:
 
 def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score:
     """Do it; `told` hears of each row. Raises `StaleMutant` before anything runs."""
-    chosen = [one for one in mutants() if _is_wanted(wanted, one.id)]
-    quiet: list[Mutant | None] = [one for one in controls() if _is_wanted(wanted, one.id)]
-    if _is_wanted(wanted, "node"):
-        quiet.insert(0, None)
+
+    def is_wanted(identity: str) -> bool:
+        return not wanted.only or identity in wanted.only
+
+    chosen = [one for one in mutants() if is_wanted(one.id)]
+    quiet: list[Mutant | None] = [None] if is_wanted("node") else []
+    quiet += [one for one in controls() if is_wanted(one.id)]
     for one in (*chosen, *filter(None, quiet)):
         one.check()
-    score = Score([], [])
-    seed = wanted.seed
-    for one in chosen:
+    seeds = count(wanted.seed, SEEDS)
+
+    def hunted(one: Mutant | None, budget_s: float, times: int) -> Row:
         row = row_of(one)
-        for _ in range(wanted.repetitions):
-            _hunt(wanted, row, one, seed, wanted.budget_s, say)
-            seed += SEEDS
-        if wanted.shrink:
+        for _ in range(times):
+            seed = next(seeds)
+            row.hunts.append(
+                hunt(
+                    one,
+                    wanted.family,
+                    first_seed=seed,
+                    budget_s=budget_s,
+                    jobs=wanted.jobs,
+                    say=say,
+                )
+            )
+        if one is not None and one.caught_by and wanted.shrink:
             _shrink(wanted, row, one)
-        score.rows.append(row)
         told(row)
-    for control in quiet:
-        row = row_of(control)
-        _hunt(wanted, row, control, seed, wanted.quiet_s, say)
-        seed += SEEDS
-        score.quiet.append(row)
-        told(row)
-    return score
+        return row
 
-
-def _is_wanted(wanted: Examination, identity: str) -> bool:
-    return not wanted.only or identity in wanted.only
-
-
-def _hunt(
-    wanted: Examination, row: Row, planted: Mutant | None, seed: int, budget_s: float, say: Say
-) -> None:
-    row.hunts.append(
-        hunt(
-            planted,
-            wanted.family,
-            first_seed=seed,
-            budget_s=budget_s,
-            jobs=wanted.jobs,
-            say=say,
-        )
+    return Score(
+        rows=[hunted(one, wanted.budget_s, wanted.repetitions) for one in chosen],
+        quiet=[hunted(control, wanted.quiet_s, 1) for control in quiet],
     )
 
 

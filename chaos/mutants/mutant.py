@@ -34,7 +34,7 @@ class Mutant:
     """What goes wrong, and where it was seen in the wild."""
     edit: str
     """What is changed."""
-    caught_by: tuple[str, ...]
+    caught_by: tuple[str, ...] = ()
     """Ids of the checks that have to find it; empty for a control."""
     family: str = ""
     """The shipped scenario that is closest to it; the score is taken without it."""
@@ -75,31 +75,32 @@ REGISTRY: Final[dict[str, Mutant]] = {}
 """All mutants by id, once `chaos.mutants.catalogue` is imported."""
 
 
-def mutant(
-    identity: str,
-    title: str,
-    *,
-    bug: str,
-    edit: str,
-    caught_by: tuple[str, ...] = (),
-    family: str = "",
-    targets: Mapping[str, str],
+def planted(
+    identity: str, title: str, *, targets: Mapping[str, str], **about: Any
 ) -> Callable[[Plant], Plant]:
-    """Register the decorated function as the planting of a mutant."""
+    """Register the decorated function as the planting of a mutant; `about`: fields of `Mutant`."""
 
     def register(plant: Plant) -> Plant:
         assert identity not in REGISTRY, f"{identity} is defined twice"
-        REGISTRY[identity] = Mutant(
-            id=identity,
-            title=title,
-            bug=bug,
-            edit=edit,
-            caught_by=caught_by,
-            family=family,
-            targets=targets,
-            plant=plant,
-        )
+        REGISTRY[identity] = Mutant(id=identity, title=title, targets=targets, plant=plant, **about)
         return plant
+
+    return register
+
+
+def mutant(
+    identity: str, title: str, target: str, known: str, **about: Any
+) -> Callable[[Callable[..., Any]], Plant]:
+    """Register what stands in for a target with the hash `known`; it gets the original first."""
+
+    def register(replacement: Callable[..., Any]) -> Plant:
+        def plant() -> None:
+            original: Any = swap(
+                target, lambda *args, **named: replacement(original, *args, **named)
+            )
+
+        plant.__module__ = replacement.__module__
+        return planted(identity, title, targets={target: known}, **about)(plant)
 
     return register
 

@@ -5,116 +5,98 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.mutants.mutant import mutant, swap
+from rocketbed.chaos.mutants.mutant import mutant
 from rocketbed.wire.ha import encode_report
 
 BATCH_S = 0.002
 REPORT_S = 0.5
 """chaos.md 6.2 says 5 s; a send waits 1 s for slaves in simulation, and slower is not failing."""
 
-_SAFE = "rocketbed.node.release:ReleaseQueue._is_safe"
-_SLAVE = "rocketbed.replication.slave:Slave.__init__"
-_SYNC = "rocketbed.node.store.segments:SegmentRow.sync"
-_PAUSE = "rocketbed.node.store.flush:Flusher._pause"
-_REPORT = "rocketbed.replication.follow:MasterConnection._report"
-
 
 @mutant(
     "M1",
     "ack before flush",
+    "rocketbed.node.release:ReleaseQueue._is_safe",
+    "8669416733edd227",
     bug="a send is answered before its bytes are on the master's disk (apache/rocketmq 8239)",
     edit="the wait for the flush counts as over at once",
     caught_by=("I7", "A1", "S13"),
     family="power-lone",
-    targets={_SAFE: "8669416733edd227"},
 )
-def _ack_before_flush() -> None:
-    def is_safe(self: Any, end: int) -> bool:
-        return self._confirmed is None or self._confirmed.value >= end
-
-    swap(_SAFE, is_safe)
+def _ack_before_flush(_original: Any, self: Any, end: int) -> bool:
+    return self._confirmed is None or self._confirmed.value >= end
 
 
 @mutant(
     "M2",
     "ack before replica",
+    "rocketbed.node.release:ReleaseQueue._is_safe",
+    "8669416733edd227",
     bug="a send is answered before enough replicas hold it",
     edit="the wait for slaves counts as over at once: the master alone is enough",
     caught_by=("I7", "A1"),
     family="sync-failover",
-    targets={_SAFE: "8669416733edd227"},
 )
-def _ack_before_replica() -> None:
-    def is_safe(self: Any, end: int) -> bool:
-        return self._flushed is None or self._flushed.value >= end
-
-    swap(_SAFE, is_safe)
+def _ack_before_replica(_original: Any, self: Any, end: int) -> bool:
+    return self._flushed is None or self._flushed.value >= end
 
 
 @mutant(
     "M3",
     "replica acks before its own flush",
+    "rocketbed.replication.slave:Slave.__init__",
+    "ade56c16d51c24d4",
     bug="a slave under SYNC_FLUSH reports what it has written, not what it has on disk",
     edit="the slave reports the end of its log",
     caught_by=("I7", "R3", "A1"),
     family="disk-sick",
-    targets={_SLAVE: "ade56c16d51c24d4"},
 )
-def _replica_acks_early() -> None:
-    def init(self: Any, *args: Any, **options: Any) -> None:
-        original(self, *args, **{**options, "report_flushed": False})
-
-    original = swap(_SLAVE, init)
+def _replica_acks_early(original: Any, self: Any, *args: Any, **options: Any) -> None:
+    original(self, *args, **{**options, "report_flushed": False})
 
 
 @mutant(
     "M16",
     "fsync error swallowed",
+    "rocketbed.node.store.segments:SegmentRow.sync",
+    "31140635226d6e43",
     bug="a failed fsync is taken for a good one, and its bytes for durable (2706, 9713)",
     edit="the error of a log segment's fsync is dropped",
     caught_by=("I7", "S17", "S13", "A1"),
     family="disk-sick",
-    targets={_SYNC: "31140635226d6e43"},
 )
-def _fsync_error_swallowed() -> None:
-    async def sync(self: Any, start: int) -> None:
-        self.dirty.pop(start, None)
-        with contextlib.suppress(OSError):
-            await self._pool.sync(self.path(start))
-
-    swap(_SYNC, sync)
+async def _fsync_error_swallowed(_original: Any, self: Any, start: int) -> None:
+    self.dirty.pop(start, None)
+    with contextlib.suppress(OSError):
+        await self._pool.sync(self.path(start))
 
 
 @mutant(
     "E2",
     "flush in batches of 2 ms",
+    "rocketbed.node.store.flush:Flusher._pause",
+    "8137266e14198052",
     bug="none: answers come a little later, for more messages at once",
     edit="each fsync under SYNC_FLUSH waits 2 ms for company",
-    targets={_PAUSE: "8137266e14198052"},
 )
-def _flush_in_batches() -> None:
-    async def pause(self: Any) -> None:
-        await original(self)
-        await trio.sleep(BATCH_S)
-
-    original = swap(_PAUSE, pause)
+async def _flush_in_batches(original: Any, self: Any) -> None:
+    await original(self)
+    await trio.sleep(BATCH_S)
 
 
 @mutant(
     "E3",
     "slave reports by the clock",
+    "rocketbed.replication.follow:MasterConnection._report",
+    "d66272bdf580eaf6",
     bug="none: acknowledgements of slaves come later",
     edit="a slave reports every 500 ms, not whenever its log has grown",
-    targets={_REPORT: "d66272bdf580eaf6"},
 )
-def _reports_by_the_clock() -> None:
-    async def report(self: Any) -> None:
-        offset = self._first
-        await self._stream.send_all(encode_report(offset))
-        while True:
-            await trio.sleep(REPORT_S)
-            if self._compared.is_set() or self._next > self._first:
-                offset = max(offset, self._acknowledged())
-                await self._stream.send_all(encode_report(offset))
-
-    swap(_REPORT, report)
+async def _reports_by_the_clock(_original: Any, self: Any) -> None:
+    offset = self._first
+    await self._stream.send_all(encode_report(offset))
+    while True:
+        await trio.sleep(REPORT_S)
+        if self._compared.is_set() or self._next > self._first:
+            offset = max(offset, self._acknowledged())
+            await self._stream.send_all(encode_report(offset))

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from rocketbed.chaos.mutants.mutant import mutant, swap
+from rocketbed.chaos.mutants.mutant import mutant, planted, swap
 
 _UNREGISTER = "rocketbed.routing.table:RoutingTable.unregister"
 _REGISTER = "rocketbed.routing.table:RoutingTable.register"
-_PULL = "rocketbed.client.flow:Flow._pull"
 MASTER_ID = 0
 
 
-@mutant(
+@planted(
     "M15",
     "stale route",
     bug="a nameserver goes on sending clients to a master that is dead (7017)",
@@ -42,16 +41,13 @@ def _dead_master_kept() -> None:
 @mutant(
     "M19",
     "offset committed before delivery",
+    "rocketbed.client.flow:Flow._pull",
+    "38959abea59dcfa8",
     bug="a group's position passes messages that its consumer has not handed over",
     edit="the position moves when messages are pulled, not when they are polled",
     caught_by=("A22", "A2"),
-    family="",
-    targets={_PULL: "38959abea59dcfa8"},
 )
-def _committed_before_delivery() -> None:
-    async def pull(self: Any) -> Any:
-        batch = await original(self)
-        self.position = self._next
-        return batch
-
-    original = swap(_PULL, pull)
+async def _committed_before_delivery(original: Any, self: Any) -> Any:
+    batch = await original(self)
+    self.position = self._next
+    return batch

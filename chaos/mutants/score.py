@@ -2,8 +2,8 @@
 it is silent where there is nothing to find (chaos.md 6.4)."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
@@ -40,7 +40,11 @@ class Row:
         """1 found, 0.5 when it only ended a node or stalled, 0 survived."""
         if self.hunts and len(self.finds) >= SHARE_MIN * len(self.hunts):
             return 1.0
-        seen = [one for one in self.hunts if one.found or any(map(_is_half, one.other))]
+        seen = [
+            one
+            for one in self.hunts
+            if one.found or any(name.rstrip("0123456789") in HALF_IDS for name in one.other)
+        ]
         return 0.5 if self.hunts and len(seen) >= SHARE_MIN * len(self.hunts) else 0.0
 
     def as_row(self) -> dict[str, Any]:
@@ -52,8 +56,8 @@ class Row:
             "repetitions": len(self.hunts),
             "by": sorted({name for one in self.finds for name in one.found}),
             "seeds": [one.seed for one in self.finds],
-            "simulated_s": _rounded([one.simulated_s for one in self.hunts]),
-            "cpu_s": _rounded([one.cpu_s for one in self.hunts]),
+            "simulated_s": [round(one.simulated_s, 1) for one in self.hunts],
+            "cpu_s": [round(one.cpu_s, 1) for one in self.hunts],
             "runs": sum(one.runs for one in self.hunts),
             "other": [text for one in self.hunts for text in one.noisy],
             "shrunk_steps": self.shrunk_steps,
@@ -80,44 +84,33 @@ class Score:
 
     @property
     def noise(self) -> list[str]:
-        """What was found where nothing should be."""
         return [
             f"{row.identity} {text}" for row in self.quiet for h in row.hunts for text in h.noisy
         ]
 
     @property
-    def efforts(self) -> list[tuple[float, float]]:
-        """Simulated and CPU seconds of each find."""
-        return [(one.simulated_s, one.cpu_s) for row in self.rows for one in row.finds]
-
-    @property
     def unhit(self) -> list[str]:
-        """Marks that no run reached."""
         hunts = [one for row in (*self.rows, *self.quiet) for one in row.hunts]
         reached = {point.partition(" ")[0] for one in hunts for point in one.points}
         return [name for name in MARKS if name not in reached]
 
     def as_row(self) -> dict[str, Any]:
-        simulated = [effort[0] for effort in self.efforts]
-        cpu = [effort[1] for effort in self.efforts]
+        finds = [one for row in self.rows for one in row.finds]
+        quiet_s = sum(one.simulated_s for row in self.quiet for one in row.hunts)
         shrunk = [row.shrunk_steps for row in self.rows if row.shrunk_steps is not None]
         return {
             "score": self.points,
             "of": len(self.rows),
-            "effort_simulated_s": _spread(simulated),
-            "effort_cpu_s": _spread(cpu),
+            "effort_simulated_s": _spread([one.simulated_s for one in finds]),
+            "effort_cpu_s": _spread([one.cpu_s for one in finds]),
             "noise": self.noise,
-            "quiet_simulated_s": round(
-                sum(one.simulated_s for row in self.quiet for one in row.hunts), 1
-            ),
+            "quiet_simulated_s": round(quiet_s, 1),
             "shrunk_steps": median(shrunk) if shrunk else None,
             "marks": [len(MARKS) - len(self.unhit), len(MARKS)],
             "unhit": self.unhit,
             "mutants": [row.as_row() for row in self.rows],
             "quiet": [row.as_row() for row in self.quiet],
-            "waiting": [
-                {"id": one.id, "title": one.title, "waits_for": one.waits_for} for one in WAITING
-            ],
+            "waiting": [asdict(one) for one in WAITING],
         }
 
 
@@ -134,8 +127,8 @@ def row_text(row: Row) -> str:
         outcome += f" {result['found']}/{result['repetitions']}"
     else:
         outcome = "NOISE" if result["other"] else "silent"
-    mean_s = _mean(one.simulated_s for one in row.hunts)
-    mean_cpu_s = _mean(one.cpu_s for one in row.hunts)
+    mean_s = mean(one.simulated_s for one in row.hunts)
+    mean_cpu_s = mean(one.cpu_s for one in row.hunts)
     by = ", ".join(result["by"]) or "-"
     times = f"{mean_s:6.0f} s {mean_cpu_s:5.0f} s CPU"
     return f"{row.identity:5} {row.title:36} {outcome:13} {times}  {by}"
@@ -179,7 +172,6 @@ def save_history(rows: Sequence[dict[str, Any]], path: Path = HISTORY) -> None:
 
 
 def entry(score: Score, **facts: Any) -> dict[str, Any]:
-    """What the history keeps of a score."""
     result = score.as_row()
     kept = ("score", "of", "effort_simulated_s", "effort_cpu_s", "shrunk_steps", "marks")
     return {
@@ -195,22 +187,8 @@ def has_dropped(score: Score, history: Sequence[dict[str, Any]]) -> bool:
     """Whether fewer are found than at the last time, of those that there were then."""
     if not history:
         return False
-    before = history[-1]
-    missed = float(before["score"] - before["of"])
+    missed = float(history[-1]["score"] - history[-1]["of"])
     return score.points - len(score.rows) < missed
-
-
-def _is_half(identity: str) -> bool:
-    return identity.rstrip("0123456789") in HALF_IDS
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return mean(found) if found else 0.0
-
-
-def _rounded(values: list[float]) -> list[float]:
-    return [round(value, 1) for value in values]
 
 
 def _spread(values: list[float]) -> dict[str, float] | None:

@@ -6,17 +6,15 @@ can follow takes seconds.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_many, run_plan
-from rocketbed.chaos.hunt.shrink import Shrunk, shrink
+from rocketbed.chaos.hunt.runner import Options, run_many, run_plan
+from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.mutants.catalogue import mutants
-from rocketbed.chaos.mutants.mutant import Mutant
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.scenario.plan import KIB, Consumers, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import parse_step
@@ -43,79 +41,57 @@ NOISE: Final = (
 Say = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class Shown:
-    bug: Mutant
-    runs: int = 0
-    found: Outcome | None = None
-    shrunk: Shrunk | None = None
-    page: Path | None = None
+def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Path | None:
+    """Plant, find, shrink, report: the page, if all of it worked.
 
-    @property
-    def complete(self) -> bool:
-        """Whether the bug was found, made small and reported."""
-        return self.page is not None
-
-
-def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Shown:
-    """Plant, find, shrink, report. Raises `StaleMutant`, `OSError`."""
+    Raises `StaleMutant`, `OSError`.
+    """
     bug = next(one for one in mutants() if one.id == BUG)
     bug.check()
-    shown = Shown(bug)
     options = Options(before=bug.plant)
     say(f"planted {bug.id}: {bug.title} ({bug.edit})")
-    with closing(run_many(_plans(seed), options, jobs=jobs)) as outcomes:
+    found = None
+    plans = map(_plan, range(seed, seed + SEEDS_MAX))
+    with closing(run_many(plans, options, jobs=jobs)) as outcomes:
         for outcome in outcomes:
-            shown.runs += 1
             ids = ", ".join(outcome.finding_ids) or outcome.verdict
             say(f"  seed {outcome.plan.seed}: {ids}")
             if FINDING in outcome.finding_ids:
-                shown.found = outcome
+                found = outcome
                 break
-    if shown.found is None:
-        say(f"{FINDING} was not found in {shown.runs} runs")
-        return shown
-    say(f"found by {FINDING} in seed {shown.found.plan.seed}; shrinking")
-    shrunk = shrink(
-        shown.found, options, finding=FINDING, jobs=jobs, runs=SHRINK_RUNS, seconds=SHRINK_S
-    )
-    shown.shrunk = shrunk
+    if found is None:
+        say(f"{FINDING} was not found in {SEEDS_MAX} runs")
+        return None
+    say(f"found by {FINDING} in seed {found.plan.seed}; shrinking")
+    shrunk = shrink(found, options, finding=FINDING, jobs=jobs, runs=SHRINK_RUNS, seconds=SHRINK_S)
     say(f"{shrunk.steps_before} steps became {shrunk.steps_after} in {shrunk.runs} runs:")
     for step in shrunk.plan.steps:
         say(f"    {step}")
-    directory = report / f"{BUG}-{shown.found.plan.seed}"
+    directory = report / f"{BUG}-{found.plan.seed}"
     shutil.rmtree(directory, ignore_errors=True)
     small = run_plan(shrunk.plan, options, directory=directory)
-    if small.judgement is not None and small.record is not None:
-        again = f"rocketbed chaos demo --seed {seed}"
-        shown.page = write_report(directory, small.judgement, small.record, again=again)
-    return shown
-
-
-def _plans(seed: int) -> Iterator[Plan]:
-    for number in range(seed, seed + SEEDS_MAX):
-        yield _plan(number)
+    if small.judgement is None or small.record is None:
+        return None
+    again = f"rocketbed chaos demo --seed {seed}"
+    return write_report(directory, small.judgement, small.record, again=again)
 
 
 def _plan(seed: int) -> Plan:
     random = Random(f"show {seed}")
     moments = sorted(random.uniform(0.5, STORM_S - 1) for _ in range(STEPS))
-    steps = tuple(
-        parse_step(
-            f"at {at:.3f}s {random.choice(NOISE).format(time=f'{random.uniform(0.1, 0.6):.3f}s')}"
-        )
+    shape = Shape(brokers=1, nameservers=1, flush="sync", repl="async", min_isr=1, segment=64 * KIB)
+    noise = [
+        f"at {at:.3f}s {random.choice(NOISE).format(time=f'{random.uniform(0.1, 0.6):.3f}s')}"
         for at in moments
-    )
+    ]
     return Plan(
         name="planted",
         seed=seed,
-        shape=Shape(
-            brokers=1, nameservers=1, flush="sync", repl="async", min_isr=1, segment=64 * KIB
-        ),
+        shape=shape,
         producers=Producers(count=2, rate=6.0, queues=2, body=(64, 800)),
         consumers=Consumers(count=1, mode="pull"),
         weather=Weather(disk_ms={"b1": 20.0}),
-        steps=steps,
+        steps=tuple(map(parse_step, noise)),
         storm_s=STORM_S,
         calm_s=CALM_S,
     )

@@ -6,48 +6,43 @@ from typing import Any
 
 import trio
 
-from rocketbed.chaos.mutants.mutant import mutant, swap
+from rocketbed.chaos.mutants.mutant import mutant, planted, swap
 from rocketbed.node.store.run import Run
 from rocketbed.wire.message import BLANK, MAGIC_BLANK
 
 LATE = 5
 
-_RAISE = "rocketbed.node.store.checkpointer:Checkpointer.raise_mark"
-_RUN = "rocketbed.node.store.checkpointer:Checkpointer.run"
 _CLOSE = "rocketbed.node.store.store:MessageStore.close"
 _REMOVE = "rocketbed.node.store.checkpoint:Witnesses.remove_abort"
 _ADD = "rocketbed.node.store.run:Run.add"
 _FIT = "rocketbed.node.store.run:Run._fit"
 _ROLL = "rocketbed.node.store.run:Run._roll"
-_BEGIN = "rocketbed.node.store.commitlog:CommitLog.begin"
 
 
 @mutant(
     "M6",
     "checkpoint before data",
+    "rocketbed.node.store.checkpointer:Checkpointer.raise_mark",
+    "d70331c217fe6bb5",
     bug="the checkpoint speaks of bytes that are not on disk yet (678, 4559)",
     edit="mark and checkpoint are stored first, then log, queues and index are synced",
     caught_by=("S11", "S11m", "S5", "A2", "S13", "A1"),
     family="power-lone",
-    targets={_RAISE: "d70331c217fe6bb5"},
 )
-def _checkpoint_before_data() -> None:
-    async def raise_mark(self: Any) -> bool:
-        async with self.lock:
-            parts = self._parts
-            if self._dispatcher.settled:
-                with contextlib.suppress(OSError):
-                    mark = self._snapshot(parts.dispatched.value)
-                    parts.index.write()
-                    await parts.marks.store(replace(mark, index=parts.index.mark()))
-                    await self.store_checkpoint()
-        done: bool = await original(self)
-        return done
-
-    original = swap(_RAISE, raise_mark)
+async def _checkpoint_before_data(original: Any, self: Any) -> bool:
+    async with self.lock:
+        parts = self._parts
+        if self._dispatcher.settled:
+            with contextlib.suppress(OSError):
+                mark = self._snapshot(parts.dispatched.value)
+                parts.index.write()
+                await parts.marks.store(replace(mark, index=parts.index.mark()))
+                await self.store_checkpoint()
+    done: bool = await original(self)
+    return done
 
 
-@mutant(
+@planted(
     "M8",
     "abort file removed too early",
     bug="a crash within a shutdown looks like a clean stop",
@@ -69,7 +64,7 @@ def _abort_removed_early() -> None:
     remove = swap(_REMOVE, remove_again)
 
 
-@mutant(
+@planted(
     "M12",
     "off by one at segment roll",
     bug="a record may end so near the segment's end that no filler fits behind it (6904)",
@@ -94,31 +89,27 @@ def _roll_off_by_one() -> None:
 @mutant(
     "M22",
     "store time from the wall clock",
+    "rocketbed.node.store.commitlog:CommitLog.begin",
+    "07921a8d960d9fcd",
     bug="store times fall when the clock is set back, and a search by time goes wrong (T17)",
     edit="a run's store time is the wall clock's, whatever the record before it says",
     caught_by=("A19", "A19s"),
     family="clock-jump",
-    targets={_BEGIN: "07921a8d960d9fcd"},
 )
-def _store_time_of_the_clock() -> None:
-    def begin(self: Any) -> Run:
-        return Run(self.tail, self.written.value, self._world.clock.wall_ms())
-
-    swap(_BEGIN, begin)
+def _store_time_of_the_clock(_original: Any, self: Any) -> Run:
+    return Run(self.tail, self.written.value, self._world.clock.wall_ms())
 
 
 @mutant(
     "E1",
     "old marks",
+    "rocketbed.node.store.checkpointer:Checkpointer.run",
+    "26425fff6ed67a0d",
     bug="none: recovery begins further back, at a mark that was raised after the flush",
     edit="the mark rises five times more rarely",
-    targets={_RUN: "26425fff6ed67a0d"},
 )
-def _old_marks() -> None:
-    async def run(self: Any) -> None:
-        while True:
-            await trio.sleep(LATE * self._parts.config.mark_interval_ms / 1000)
-            if self._parts.dispatched.value > self._parts.marks.mark.offset:
-                await self.raise_mark()
-
-    swap(_RUN, run)
+async def _old_marks(_original: Any, self: Any) -> None:
+    while True:
+        await trio.sleep(LATE * self._parts.config.mark_interval_ms / 1000)
+        if self._parts.dispatched.value > self._parts.marks.mark.offset:
+            await self.raise_mark()

@@ -1,7 +1,7 @@
 """The drawings of a report: timeline, offsets, latency, throughput, order within a queue."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rocketbed.chaos.checkers.judgement import Judgement
@@ -38,60 +38,55 @@ BINS = 120
 def timeline(story: Story, judgement: Judgement) -> str:
     """A row for each machine: role, faults, moments, findings."""
     names = [*story.roles, *(name for name in sorted(story.faulted) if name not in story.roles)]
-    height = 24 + ROW * (len(names) + 1) + 24
     bottom = 24 + ROW * (len(names) + 1)
-    parts = [*_phases(story, 6, bottom), *time_axis(story.end_s, 24, bottom)]
-    marks = _finding_marks(story, judgement)
+    parts = _frame(story, 6, bottom, axis=24)
     for number, name in enumerate(names):
         y = 24 + ROW * number
-        parts.append(tag("text", name, x=LEFT - 8, y=y + 17, class_="row"))
-        parts += [
-            _bar(story, bar.begin_s, bar.end_s, y + 6, 14, bar.kind, f"{name}: {bar.kind}")
-            for bar in story.roles.get(name, [])
-            if bar.kind
-        ]
-        parts += [
-            _bar(story, bar.begin_s, bar.end_s, y + 2, 22, "fault", bar.label)
-            for bar in story.faulted.get(name, [])
-        ]
+        parts.append(_label(name, y + 17))
+        for bar in story.roles.get(name, []):
+            if bar.kind:
+                title = f"{name}: {bar.kind}"
+                parts.append(_bar(story, bar.begin_s, bar.end_s, y + 6, 14, bar.kind, title))
+        for bar in story.faulted.get(name, []):
+            parts.append(_bar(story, bar.begin_s, bar.end_s, y + 2, 22, "fault", bar.label))
         for tick in story.ticks.get(name, []):
             x = x_of(tick.time_s, story.end_s)
             sign = tag("text", SIGNS.get(tick.kind, "|"), x=x, y=y + 18, class_=f"sign {tick.kind}")
             parts.append(f"<g>{sign}<title>{tick.label}, {tick.time_s:.2f} s</title></g>")
     y = 24 + ROW * len(names)
-    parts.append(tag("text", "findings", x=LEFT - 8, y=y + 17, class_="row"))
-    for time_s, check, text in marks:
-        x = x_of(time_s, story.end_s)
-        dot = titled("circle", text, cx=x, cy=y + 13, r=6, class_="finding")
-        parts.append(f'<a href="#check-{check}">{dot}</a>')
-    return svg(height, parts, "Roles, faults and findings over time")
+    parts.append(_label("findings", y + 17))
+    zero_ns = int(judgement.record.facts.get("zero_ns", 0)) if judgement.record else 0
+    for result in judgement.findings:
+        for example in result.examples:
+            if example.time_ns is not None:
+                x = x_of((example.time_ns - zero_ns) / 1e9, story.end_s)
+                text = f"{result.title}: {example.text}"
+                dot = titled("circle", text, cx=x, cy=y + 13, r=6, class_="finding")
+                parts.append(f'<a href="#check-{result.id}">{dot}</a>')
+    return svg(bottom + 24, parts, "Roles, faults and findings over time")
 
 
 def offsets(story: Story, node: str) -> str:
     """How far a node's log reached: written, flushed, confirmed, dispatched."""
-    samples = story.samples.get(node, [])
-    if not samples:
-        return ""
+    samples = story.samples[node]
     top, bottom = 10, 130
     highest = max(max(sample[1:]) for sample in samples) or 1
 
     def line(field: int) -> list[Point]:
-        points = thin([(sample[0], float(sample[field])) for sample in samples])
-        return [(x_of(t, story.end_s), bottom - (bottom - top) * v / highest) for t, v in points]
+        values = [(sample[0], float(sample[field])) for sample in samples]
+        return _scaled(story, thin(values), highest, top, bottom)
 
     written, flushed = line(1), line(2)
-    parts = [*_phases(story, top, bottom), *time_axis(story.end_s, top, bottom)]
+    parts = _frame(story, top, bottom)
     for value in ticks(0, highest, 3):
         y = bottom - (bottom - top) * value / highest
-        parts.append(tag("text", show_bytes(value), x=LEFT - 8, y=y + 4, class_="row small"))
+        parts.append(_label(show_bytes(value), y + 4, small=True))
     parts.append(path([*written, *reversed(flushed)], "exposed", closed=True))
     parts += [path(line(4), "dispatched"), path(line(3), "confirmed")]
     parts += [path(flushed, "flushed"), path(written, "written")]
     for tick in story.ticks.get(node, []):
-        x = x_of(tick.time_s, story.end_s)
-        parts.append(
-            titled("line", tick.label, x1=x, x2=x, y1=top, y2=bottom, class_=f"cutline {tick.kind}")
-        )
+        x, kind = x_of(tick.time_s, story.end_s), f"cutline {tick.kind}"
+        parts.append(titled("line", tick.label, x1=x, x2=x, y1=top, y2=bottom, class_=kind))
     return svg(bottom + 22, parts, f"Offsets of {node} over time")
 
 
@@ -104,30 +99,20 @@ def latency(story: Story) -> str:
     def y_of(seconds: float) -> float:
         return bottom - (bottom - top) * math.log(max(seconds, low) / low) / span
 
-    parts = [*_phases(story, top, bottom), *time_axis(story.end_s, top, bottom)]
+    parts = _frame(story, top, bottom)
     for exponent in range(-4, math.ceil(math.log10(high)) + 1):
-        y = y_of(10.0**exponent)
+        seconds = 10.0**exponent
+        y = y_of(seconds)
         if y >= top:
+            text = f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
             parts.append(tag("line", x1=LEFT, x2=WIDTH, y1=y, y2=y, class_="grid"))
-            parts.append(
-                tag("text", _seconds(10.0**exponent), x=LEFT - 8, y=y + 4, class_="row small")
-            )
+            parts.append(_label(text, y + 4, small=True))
     for time_s, latency_s, outcome in _extremes(story.sends):
-        parts.append(
-            tag(
-                "circle",
-                cx=x_of(time_s, story.end_s),
-                cy=y_of(latency_s),
-                r=1.6,
-                class_=f"dot {outcome}",
-            )
-        )
+        x, y = x_of(time_s, story.end_s), y_of(latency_s)
+        parts.append(tag("circle", cx=x, cy=y, r=1.6, class_=f"dot {outcome}"))
     for name, begin_s, end_s in story.outages:
-        parts.append(
-            _bar(
-                story, begin_s, end_s, top, 4, "outage", f"{name}: {end_s - begin_s:.2f} s without"
-            )
-        )
+        title = f"{name}: {end_s - begin_s:.2f} s without"
+        parts.append(_bar(story, begin_s, end_s, top, 4, "outage", title))
     return svg(bottom + 22, parts, "Latency of sends over time")
 
 
@@ -135,25 +120,21 @@ def throughput(story: Story) -> str:
     """Acknowledged sends each second, and how far readers were behind."""
     top, bottom = 10, 90
     width = max(story.end_s / BINS, 1e-9)
-    counts: dict[int, int] = defaultdict(int)
-    for time_s, latency_s, outcome in story.sends:
-        if outcome == "ok":
-            counts[int((time_s + latency_s) / width)] += 1
-    rates = [counts.get(number, 0) / width for number in range(BINS + 1)]
-    highest = max([1.0, *rates])
-    points = [
-        (x_of((number + 0.5) * width, story.end_s), bottom - (bottom - top) * rate / highest)
-        for number, rate in enumerate(rates)
-    ]
-    parts = [*_phases(story, top, bottom), *time_axis(story.end_s, top, bottom)]
-    parts.append(tag("text", f"{highest:.0f}/s", x=LEFT - 8, y=top + 8, class_="row small"))
-    parts.append(path(points, "written"))
+    counts = Counter(
+        int((time_s + latency_s) / width)
+        for time_s, latency_s, outcome in story.sends
+        if outcome == "ok"
+    )
+    rates = [((number + 0.5) * width, counts[number] / width) for number in range(BINS + 1)]
+    highest = max([1.0, *(rate for _, rate in rates)])
+    parts = _frame(story, top, bottom)
+    parts.append(_label(f"{highest:.0f}/s", top + 8, small=True))
+    parts.append(path(_scaled(story, rates, highest, top, bottom), "written"))
     lag = thin([(time_s, float(behind)) for time_s, behind in sorted(story.lag)])
     if lag:
         most = max(1.0, max(value for _, value in lag))
-        line = [(x_of(t, story.end_s), bottom - (bottom - top) * v / most) for t, v in lag]
-        parts.append(path(line, "confirmed"))
-        parts.append(tag("text", f"lag ≤ {most:.0f}", x=LEFT - 8, y=bottom - 2, class_="row small"))
+        parts.append(path(_scaled(story, lag, most, top, bottom), "confirmed"))
+        parts.append(_label(f"lag ≤ {most:.0f}", bottom - 2, small=True))
     return svg(bottom + 22, parts, "Acknowledged sends a second, and the lag of readers")
 
 
@@ -169,13 +150,29 @@ def percentiles(story: Story) -> dict[str, float]:
     }
 
 
-def _phases(story: Story, top: float, bottom: float) -> list[str]:
+def _frame(story: Story, top: float, bottom: float, axis: float | None = None) -> list[str]:
+    """What lies behind a drawing: the calm phase, and the seconds (lines from `axis` down)."""
+    seconds = time_axis(story.end_s, top if axis is None else axis, bottom)
     if not story.calm_s:
-        return []
+        return seconds
     x = x_of(story.calm_s, story.end_s)
     return [
         tag("rect", x=x, y=top, width=LEFT + PLOT - x, height=bottom - top, class_="calm"),
         tag("text", "calm", x=x + 4, y=top + 11, class_="phase"),
+        *seconds,
+    ]
+
+
+def _label(text: str, y: float, *, small: bool = False) -> str:
+    return tag("text", text, x=LEFT - 8, y=y, class_="row small" if small else "row")
+
+
+def _scaled(
+    story: Story, values: Sequence[Point], highest: float, top: float, bottom: float
+) -> list[Point]:
+    return [
+        (x_of(time_s, story.end_s), bottom - (bottom - top) * value / highest)
+        for time_s, value in values
     ]
 
 
@@ -185,17 +182,6 @@ def _bar(
     x = x_of(begin_s, story.end_s)
     width = max(x_of(end_s, story.end_s) - x, 1.5)
     return titled("rect", title, x=x, y=y, width=width, height=height, class_=f"bar {kind}")
-
-
-def _finding_marks(story: Story, judgement: Judgement) -> list[tuple[float, str, str]]:
-    record = judgement.record
-    zero_ns = int(record.facts.get("zero_ns", 0)) if record else 0
-    return [
-        ((example.time_ns - zero_ns) / 1e9, result.id, f"{result.title}: {example.text}")
-        for result in judgement.findings
-        for example in result.examples
-        if example.time_ns is not None
-    ]
 
 
 def _extremes(sends: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
@@ -211,7 +197,3 @@ def _extremes(sends: Sequence[tuple[float, float, str]]) -> list[tuple[float, fl
         column.sort(key=lambda send: send[1])
         kept += [column[0], column[len(column) // 2], column[-1]]
     return kept
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"

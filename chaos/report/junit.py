@@ -18,26 +18,20 @@ def write_junit(directory: Path, judgement: Judgement, record: RunRecord) -> Pat
     for result in judgement.results:
         counts["tests"] += 1
         case = ElementTree.SubElement(suite, "testcase", classname=name, name=result.title)
+        message = result.findings[0] if result.findings else result.note
+        crashed = result.verdict is Verdict.VIOLATED and result.severity is Severity.CRASH
         if result.verdict is Verdict.NOT_APPLICABLE:
             counts["skipped"] += 1
             ElementTree.SubElement(case, "skipped", message=result.note)
-        elif result.verdict is Verdict.DID_NOT_RUN or (
-            result.verdict is Verdict.VIOLATED and result.severity is Severity.CRASH
-        ):
+        elif result.verdict is Verdict.DID_NOT_RUN or crashed:
             counts["errors"] += 1
-            ElementTree.SubElement(case, "error", message=_first(result.findings, result.note))
+            ElementTree.SubElement(case, "error", message=message)
         elif not result.harmless:
             counts["failures"] += 1
-            failure = ElementTree.SubElement(
-                case, "failure", message=_first(result.findings, result.note)
-            )
+            failure = ElementTree.SubElement(case, "failure", message=message)
             failure.text = "\n".join(result.findings)
     for key, count in counts.items():
         suite.set(key, str(count))
     path = directory / FILE
     ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
     return path
-
-
-def _first(findings: tuple[str, ...], note: str) -> str:
-    return findings[0] if findings else note

@@ -7,18 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rocketbed.chaos.checkers.evidence import SENDS
 from rocketbed.chaos.history import Event, Function, History, Outcome
 from rocketbed.chaos.record import RunRecord
 
 At = Callable[[int], float]
 """Nanoseconds of the run to seconds of the scenario."""
-SENDS = (Function.SEND, Function.SEND_ONEWAY)
-OUTCOMES = {
-    Outcome.OK: "ok",
-    Outcome.WEAK: "weak",
-    Outcome.FAIL: "fail",
-    Outcome.INFO: "unknown",
-}
+OUTCOMES = {Outcome.OK: "ok", Outcome.WEAK: "weak", Outcome.FAIL: "fail", Outcome.INFO: "unknown"}
+SAMPLED = ("written", "flushed", "confirmed", "dispatched")
 
 
 @dataclass(slots=True)
@@ -58,6 +54,10 @@ class Story:
     """Time, messages that a group's reader was behind."""
     outages: list[tuple[str, float, float]] = field(default_factory=list)
 
+    @property
+    def longest_outage_s(self) -> float:
+        return max((end - begin for _, begin, end in self.outages), default=0.0)
+
 
 def tell(record: RunRecord, history: History) -> Story:
     """Put a run's record and history together."""
@@ -71,16 +71,9 @@ def tell(record: RunRecord, history: History) -> Story:
     _tell_faults(story, history.events, at)
     for event in history.events:
         if event.what == "sample":
-            fields = event.fields
-            story.samples.setdefault(event.node, []).append(
-                (
-                    at(event.time_ns),
-                    fields["written"],
-                    fields["flushed"],
-                    fields["confirmed"],
-                    fields["dispatched"],
-                )
-            )
+            written, flushed, confirmed, dispatched = map(event.fields.__getitem__, SAMPLED)
+            sample = at(event.time_ns), written, flushed, confirmed, dispatched
+            story.samples.setdefault(event.node, []).append(sample)
     for row in history.rows():
         if row.function in SENDS and row.invoked_ns >= 0:
             end_ns = row.returned_ns if row.returned_ns >= 0 else record.end_ns
@@ -105,10 +98,8 @@ def _tell_roles(story: Story, record: RunRecord, events: list[Event], at: At) ->
                 story.roles.setdefault(node, []).append(Bar(begin_s, time_s, before))
         open_bars[node] = time_s, kind
 
-    for nodes in record.groups.values():
-        for node in nodes:
-            story.roles[node] = []
-            story.ticks[node] = []
+    story.roles |= {node: [] for node in record.nodes}
+    story.ticks |= {node: [] for node in record.nodes}
     for event in events:
         node, time_s = event.node, at(event.time_ns)
         if event.function != Function.NODE or node not in story.roles:

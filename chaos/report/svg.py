@@ -12,7 +12,6 @@ Point = tuple[float, float]
 
 
 def x_of(time_s: float, end_s: float) -> float:
-    """Place of a time on the drawing."""
     return LEFT + PLOT * max(0.0, min(time_s, end_s)) / max(end_s, 1e-9)
 
 
@@ -42,7 +41,6 @@ def svg(height: float, parts: Iterable[str], label: str) -> str:
 
 
 def time_axis(end_s: float, top: float, bottom: float) -> list[str]:
-    """Vertical lines with their seconds below."""
     parts = []
     for time_s in ticks(0.0, end_s, 10):
         x = x_of(time_s, end_s)
@@ -79,7 +77,6 @@ def thin(points: Sequence[Point], columns: int = 480) -> list[Point]:
 
 
 def path(points: Sequence[Point], class_: str, *, closed: bool = False) -> str:
-    """A line through points of the drawing."""
     if not points:
         return ""
     steps = " ".join(

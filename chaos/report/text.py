@@ -3,7 +3,7 @@
 from collections import Counter
 
 from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import CheckResult, Verdict
+from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.record import Promise, RunRecord
 
 EXAMPLES = 2
@@ -19,7 +19,6 @@ def promise_text(promise: Promise) -> str:
 
 
 def loss_text(judgement: Judgement) -> str:
-    """Acknowledged, lost and allowed."""
     try:
         result = judgement.result("2.3")
     except KeyError:
@@ -51,7 +50,6 @@ def run_command(record: RunRecord) -> str:
 
 
 def summary_text(judgement: Judgement, record: RunRecord) -> str:
-    """Some lines for the end of a run."""
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
     held = sum(result.passed for result in ran)
     lines = [
@@ -63,7 +61,8 @@ def summary_text(judgement: Judgement, record: RunRecord) -> str:
         f"checks:   {held} of {len(ran)} held",
     ]
     for result in judgement.findings:
-        lines.append(_finding(result))
+        kind = "  warning" if result.harmless else "  FINDING"
+        lines.append(f"{kind} {result.title}: {result.found} of {result.examined} {result.unit}")
         lines += [f"      {text}" for text in result.findings[:EXAMPLES]]
     lines += [
         f"  did not run: {result.title}: {result.note}"
@@ -74,8 +73,3 @@ def summary_text(judgement: Judgement, record: RunRecord) -> str:
     if record.digest:
         lines.append(f"digest:   {record.digest}")
     return "\n".join(lines)
-
-
-def _finding(result: CheckResult) -> str:
-    kind = "  warning" if result.harmless else "  FINDING"
-    return f"{kind} {result.title}: {result.found} of {result.examined} {result.unit}"

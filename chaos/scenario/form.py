@@ -6,6 +6,7 @@ Every field is written, so that a default that changes later does not change an 
 from dataclasses import asdict, fields
 from typing import Any
 
+from rocketbed.chaos.record import with_tuples
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import parse_step, unknown
@@ -43,7 +44,7 @@ def plan_from_row(row: dict[str, Any]) -> Plan:
         values = {**row, "steps": tuple(parse_step(text) for text in row["steps"])}
         values["needs"] = tuple(row.get("needs", ()))
         for name, part in _PARTS.items():
-            values[name] = part(**_tuples(row[name]))
+            values[name] = part(**with_tuples(row[name]))
         return Plan(**values)
     except (KeyError, TypeError, AttributeError) as error:
         raise ScenarioError(f"not a plan: {error!r}") from error
@@ -52,10 +53,4 @@ def plan_from_row(row: dict[str, Any]) -> Plan:
 def _plain(fields_: dict[str, Any]) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in fields_.items()
-    }
-
-
-def _tuples(fields_: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields_.items()
     }

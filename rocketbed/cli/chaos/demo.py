@@ -27,14 +27,14 @@ def demo(seed: int, jobs: int, report: Path) -> int:
     """
     try:
         with Interruptible():
-            shown = show(report.absolute(), click.echo, seed=seed, jobs=jobs)
+            page = show(report.absolute(), click.echo, seed=seed, jobs=jobs)
     except StaleMutant as exc:
         raise click.ClickException(str(exc)) from exc
     except OSError as exc:
         return tell_failure(exc, click.echo, as_json=False)
     except KeyboardInterrupt:
         raise click.Abort from None
-    if not shown.complete:
+    if page is None:
         return 1
-    click.echo(f"report: {shown.page}")
+    click.echo(f"report: {page}")
     return 0
