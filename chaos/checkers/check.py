@@ -47,7 +47,7 @@ class Case:
         return Losses(self.evidence)
 
     def some(self, functions: Iterable[Function], *outcomes: Outcome, without: str) -> Rows:
-        """Rows as of `Evidence.rows`. Raises `NotApplicable` with the reason where there are none."""
+        """Rows as of `Evidence.rows`. Raises `NotApplicable`, with the reason, without any."""
         rows = self.evidence.rows(functions, *outcomes)
         if not len(rows):
             raise NotApplicable(without)

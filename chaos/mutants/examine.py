@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Final
 
 from rocketbed.chaos.hunt.replay import versions
-from rocketbed.chaos.hunt.runner import Options
+from rocketbed.chaos.hunt.runner import Options, Say
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.mutants.catalogue import controls, mutants
 from rocketbed.chaos.mutants.hunt import hunt
@@ -23,8 +23,6 @@ SEEDS: Final = 10_000
 """Between the first seeds of two hunts: more than a budget uses."""
 SHRINK_RUNS: Final = 40
 SHRINK_S: Final = 90.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
