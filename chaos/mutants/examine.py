@@ -12,7 +12,7 @@ from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.mutants.catalogue import controls, mutants
 from rocketbed.chaos.mutants.hunt import hunt
 from rocketbed.chaos.mutants.mutant import Mutant
-from rocketbed.chaos.mutants.score import Row, Score, row_of
+from rocketbed.chaos.mutants.score import Row, Score
 from rocketbed.chaos.scenario.family import Family
 
 BUDGET_S: Final = 2000.0
@@ -62,7 +62,9 @@ def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score
     seeds = count(wanted.seed, SEEDS)
 
     def hunted(one: Mutant | None, budget_s: float, times: int) -> Row:
-        row = row_of(one)
+        row = Row(identity="node", title="the node as it is")
+        if one is not None:
+            row = Row(identity=one.id, title=one.title, column=one.caught_by)
         for _ in range(times):
             seed = next(seeds)
             row.hunts.append(
