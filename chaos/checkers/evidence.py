@@ -171,10 +171,8 @@ class Evidence:
         return self._group_by_node.get(node, 0 if len(self.record.groups) == 1 else -1)
 
     def group_of_name(self, node: str) -> int:
-        for number, (name, nodes) in enumerate(self.record.groups.items()):
-            if node == name or node in nodes:
-                return number
-        return -1
+        groups = enumerate(self.record.groups.items())
+        return next((at for at, (name, nodes) in groups if node == name or node in nodes), -1)
 
     def events(self, function: Function, *what: str) -> list[Event]:
         """Events of a kind, in the order of time."""

@@ -277,7 +277,14 @@ class _Walk:
                 if not self._lineage.ends[self._master].complete:
                     self._layouts[self._master].cut(_kept(change))
                 self._note(change, 0 if change.what == WIPE else change.durable, time_ns)
-        self._begin_epoch(time_ns)
+        # From now on the master's log, as it is, is the truth.
+        self._epoch += 1
+        self._truth = self._layouts[self._master].copy()
+        if self._truth.pieces[-1][0] == self._truth.end:
+            self._truth.pieces.pop()
+        self._truth.pieces.append((self._truth.end, self._epoch))
+        self._layouts[self._master] = self._truth.copy()
+        self._begin_era(time_ns)
 
     def _note(self, change: Change, threshold: int | None, time_ns: int) -> None:
         others = {
@@ -286,16 +293,6 @@ class _Walk:
             if node != self._master
         }
         self._lineage.turns.append(Turn(change, self._master, threshold, others, time_ns))
-
-    def _begin_epoch(self, time_ns: int) -> None:
-        """From now on the master's log, as it is, is the truth."""
-        self._epoch += 1
-        self._truth = self._layouts[self._master].copy()
-        if self._truth.pieces[-1][0] == self._truth.end:
-            self._truth.pieces.pop()
-        self._truth.pieces.append((self._truth.end, self._epoch))
-        self._layouts[self._master] = self._truth.copy()
-        self._begin_era(time_ns)
 
     def _begin_era(self, time_ns: int) -> None:
         base = {}

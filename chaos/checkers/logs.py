@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from rocketbed.chaos.checkers.keys import Queues
@@ -68,7 +69,7 @@ class Messages:
         self.store_ms.append(entry.store_ms)
 
 
-@dataclass(slots=True)
+@dataclass
 class NodeLog:
     """One node's directory, read to its end."""
 
@@ -80,8 +81,6 @@ class NodeLog:
     """Where each record ends, rising."""
     log_min: int
     log_end: int
-    store: Report | None = None
-    """What `report` found."""
     image: Image | None = None
     """Set for a directory out of the middle of the run."""
 
@@ -98,12 +97,10 @@ class NodeLog:
         assert self.image is not None
         return self.image
 
-    @property
+    @cached_property
     def report(self) -> Report:
-        """The reader's findings, made at the first use."""
-        if self.store is None:
-            self.store = check_store(self.directory)
-        return self.store
+        """The reader's findings."""
+        return check_store(self.directory)
 
     def floor(self, offset: int) -> int:
         """The last record boundary at or below an offset."""

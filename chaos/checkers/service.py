@@ -5,11 +5,12 @@ not that a promise was broken (chaos.md 2.8, 4.9).
 """
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
 from rocketbed.chaos.checkers.context import faults
-from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
+from rocketbed.chaos.checkers.evidence import SECOND_NS
 from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Outcome
 
@@ -28,7 +29,11 @@ def recovery_time(case: Case, found: Findings) -> int:
     limit_s = case.evidence.record.expect.rto_s
     if limit_s is None:
         raise NotApplicable(_UNASKED)
-    producers = _attempts(case.evidence)
+    producers: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    names = ("process", "invoked_ns", "returned_ns", "outcome")
+    columns = (map(int, case.evidence.sends.column(name)) for name in names)
+    for process, invoked, returned, outcome in zip(*columns, strict=True):
+        producers[process].append((invoked, returned, outcome == Outcome.OK))
     nodes = case.evidence.record.nodes
     held = [  # steps that held a client rather than the cluster
         fault
@@ -119,13 +124,3 @@ def nothing_lost(case: Case, found: Findings) -> int:
     count = len(evidence.acknowledged)
     found.note = f"{len(losses.missing)} of {count}"
     return count
-
-
-def _attempts(evidence: Evidence) -> dict[int, list[tuple[int, int, bool]]]:
-    producers: dict[int, list[tuple[int, int, bool]]] = {}
-    names = ("process", "invoked_ns", "returned_ns", "outcome")
-    columns = (map(int, evidence.sends.column(name)) for name in names)
-    for process, invoked, returned, outcome in zip(*columns, strict=True):
-        attempt = invoked, returned, outcome == Outcome.OK
-        producers.setdefault(process, []).append(attempt)
-    return producers

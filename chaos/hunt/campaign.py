@@ -22,7 +22,7 @@ from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
 from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
 from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, is_full, run_many
+from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, Say, is_full, run_many
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from rocketbed.chaos.report.page import write_report
@@ -39,8 +39,6 @@ OURS: Final = (RUN_FILE, HISTORY_FILE, VERDICT_FILE, STORES, "nodes")
 """What a directory with a run, or a part of one, has some of."""
 SHRINK_RUNS: Final = 60
 SHRINK_S: Final = 120.0
-
-Say = Callable[[str], None]
 SECOND_OPINION: Final = "SV"
 """Id of the check that a second judge adds."""
 SecondJudge = Callable[[Path, Judgement], CheckResult]

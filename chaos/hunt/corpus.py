@@ -103,9 +103,8 @@ def vary(plan: Plan, fresh: Plan, random: Random) -> Plan:
         varied = replace(varied, weather=weather)
     if random.random() < 0.3:
         rate = plan.producers.rate * plan.producers.count
-        varied = replace(
-            varied, producers=draw_producers(random, (rate, rate), plan.shape, varied.weather)
-        )
+        producers = draw_producers(random, (rate, rate), plan.shape, varied.weather)
+        varied = replace(varied, producers=producers)
     if random.random() < 0.3 and TINY not in (plan.shape.segment, fresh.shape.segment):
         varied = replace(varied, shape=replace(plan.shape, segment=fresh.shape.segment))
     return replace(varied, steps=tuple(_vary_steps(plan, fresh, random)))
@@ -125,11 +124,8 @@ def _vary_steps(plan: Plan, fresh: Plan, random: Random) -> list[Step]:
             step = replace(step, words={**step.words, "store-event": str(random.randint(1, 60))})
         steps.append(step)
     if plan.shape.nodes == fresh.shape.nodes:
-        steps += [
-            step
-            for step in fresh.steps
-            if step.verb in BESIDE and not step.label and random.random() < 0.3
-        ]
+        beside = (step for step in fresh.steps if step.verb in BESIDE and not step.label)
+        steps += [step for step in beside if random.random() < 0.3]
     return steps
 
 

@@ -23,21 +23,23 @@ from rocketbed.chaos.sim.run import run_in_simulation
 ADDR_NO_RANDOMIZE: Final = 0x0040000
 ASK_PERSONALITY: Final = 0xFFFFFFFF
 TIMEOUT_S: Final = 600.0
+HASH_SEEDS: Final = (1, 4242)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sameness:
     """What two runs of one plan had in common."""
 
-    same: bool
     digests: tuple[str, str]
     events: tuple[int, int]
-    without_aslr: bool
-    """Whether the second ran without randomised addresses."""
-    note: str = ""
-    """Why not, if it did not."""
+    aslr_refused: str = ""
+    """Why the second could not run without randomised addresses, if it did not."""
     parted: str = ""
     """Where they parted, in words; empty when they did not."""
+
+    @property
+    def same(self) -> bool:
+        return self.digests[0] == self.digests[1]
 
     @property
     def reason(self) -> str:
@@ -49,30 +51,28 @@ class DeterminismError(Exception):
     """A child could not run; the message has the end of what it said."""
 
 
-def same_digest(plan: Plan, *, hash_seeds: tuple[int, int] = (1, 4242)) -> Sameness:
+def same_digest(plan: Plan) -> Sameness:
     """Run a plan in two fresh interpreters and compare. Raises `DeterminismError`."""
     refused = aslr_refused()
-    one = _child(plan, hash_seeds[0], aslr=True)
-    other = _child(plan, hash_seeds[1], aslr=bool(refused))
-    same, parted = bool(one["digest"] == other["digest"]), ""
-    if not same:
+    one = _child(plan, HASH_SEEDS[0], aslr=True)
+    other = _child(plan, HASH_SEEDS[1], aslr=bool(refused))
+    parted = ""
+    if one["digest"] != other["digest"]:
         begin = shared_events(one["checkpoints"], other["checkpoints"])
-        first = _child(plan, hash_seeds[0], aslr=True, begin=begin)
-        second = _child(plan, hash_seeds[1], aslr=bool(refused), begin=begin)
+        first = _child(plan, HASH_SEEDS[0], aslr=True, begin=begin)
+        second = _child(plan, HASH_SEEDS[1], aslr=bool(refused), begin=begin)
         parted = _where(begin, first["trace"], second["trace"])
     return Sameness(
-        same=same,
         digests=(one["digest"], other["digest"]),
         events=(one["events"], other["events"]),
-        without_aslr=not refused,
-        note=refused,
+        aslr_refused=refused,
         parted=parted,
     )
 
 
 def window(plan: Plan, begin: int, end: int) -> list[str]:
     """What a plan's run does from one event to another, each as text. Raises `DeterminismError`."""
-    trace: list[str] = _child(plan, 1, aslr=True, begin=begin)["trace"]
+    trace: list[str] = _child(plan, HASH_SEEDS[0], aslr=True, begin=begin)["trace"]
     return trace[: end - begin]
 
 

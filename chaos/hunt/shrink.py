@@ -32,14 +32,9 @@ class Shrunk:
     """Id of the check, for instance `A1`."""
     reproduced: bool
     """Whether the finding was seen again at all; if not, the plan is the one that was given."""
-    concrete: bool
-    """Whether its steps are those carried out; else those of the scenario, with their chances."""
     runs: int
     steps_before: int
     steps_after: int
-    seconds: float
-    exhausted: bool
-    """Whether the budget ended it."""
     replay: Replay | None = None
     """For a replay file: the small plan and its outcome, and the one it was made from."""
 
@@ -145,12 +140,9 @@ def shrink_plan(
         plan=small if seen else plan,
         finding=finding,
         reproduced=seen,
-        concrete=bool(concrete),
         runs=budget.used,
         steps_before=len(begin.steps),
         steps_after=len(small.steps),
-        seconds=time.monotonic() - budget.began,
-        exhausted=not budget.left(),
     )
 
 

@@ -7,12 +7,12 @@ from itertools import count
 from typing import Any, Final
 
 from rocketbed.chaos.hunt.replay import versions
-from rocketbed.chaos.hunt.runner import Options
+from rocketbed.chaos.hunt.runner import Options, Say
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.mutants.catalogue import controls, mutants
 from rocketbed.chaos.mutants.hunt import hunt
 from rocketbed.chaos.mutants.mutant import Mutant
-from rocketbed.chaos.mutants.score import Row, Score, row_of
+from rocketbed.chaos.mutants.score import Row, Score
 from rocketbed.chaos.scenario.family import Family
 
 BUDGET_S: Final = 2000.0
@@ -23,8 +23,6 @@ SEEDS: Final = 10_000
 """Between the first seeds of two hunts: more than a budget uses."""
 SHRINK_RUNS: Final = 40
 SHRINK_S: Final = 90.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,9 @@ def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score
     seeds = count(wanted.seed, SEEDS)
 
     def hunted(one: Mutant | None, budget_s: float, times: int) -> Row:
-        row = row_of(one)
+        row = Row(identity="node", title="the node as it is")
+        if one is not None:
+            row = Row(identity=one.id, title=one.title, column=one.caught_by)
         for _ in range(times):
             seed = next(seeds)
             row.hunts.append(

@@ -2,23 +2,19 @@
 budget of simulated seconds is used up (chaos.md 6.4)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_many
+from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.mutants.mutant import Mutant
 from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.plan import Plan
-
-Say = Callable[[str], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Hunt:
     identity: str
     """Id of the mutant or control; `node` for the unmodified node."""
-    first_seed: int
     found: tuple[str, ...] = ()
     """Ids of its column that found it."""
     seed: int | None = None
@@ -51,23 +47,17 @@ def hunt(
     """
     if planted is not None:
         planted.check()
-    result = Hunt(identity=planted.id if planted else "node", first_seed=first_seed)
+    result = Hunt(identity=planted.id if planted else "node")
     column = planted.caught_by if planted else ()
     options = Options(before=planted.plant if planted else None)
-    plans = _until_spent(result, family, first_seed, budget_s)
+    seeds = takewhile(lambda _: result.simulated_s < budget_s, count(first_seed))
+    plans = map(family.plan, seeds)
     with closing(run_many(plans, options, jobs=jobs)) as outcomes:
         for outcome in outcomes:
             _take(result, outcome, column, say)
             if result.found:
                 break
     return result
-
-
-def _until_spent(result: Hunt, family: Family, first_seed: int, budget_s: float) -> Iterator[Plan]:
-    seed = first_seed
-    while result.simulated_s < budget_s:
-        yield family.plan(seed)
-        seed += 1
 
 
 def _take(result: Hunt, outcome: Outcome, column: tuple[str, ...], say: Say) -> None:

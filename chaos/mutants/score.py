@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rocketbed.chaos.mutants.catalogue import WAITING
 from rocketbed.chaos.mutants.hunt import Hunt
-from rocketbed.chaos.mutants.mutant import Mutant
 from rocketbed.chaos.scenario.marks import MARKS
 
 HISTORY: Final = Path(__file__).parents[1] / "score.json"
@@ -112,12 +111,6 @@ class Score:
             "quiet": [row.as_row() for row in self.quiet],
             "waiting": [asdict(one) for one in WAITING],
         }
-
-
-def row_of(planted: Mutant | None) -> Row:
-    if planted is None:
-        return Row(identity="node", title="the node as it is")
-    return Row(identity=planted.id, title=planted.title, column=planted.caught_by)
 
 
 def row_text(row: Row) -> str:

@@ -6,13 +6,12 @@ can follow takes seconds.
 """
 
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from rocketbed.chaos.hunt.runner import Options, run_many, run_plan
+from rocketbed.chaos.hunt.runner import Options, Say, run_many, run_plan
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.mutants.catalogue import mutants
 from rocketbed.chaos.report.page import write_report
@@ -37,8 +36,6 @@ NOISE: Final = (
     "pause clients:producers for {time}",
     "powercut b1 for {time}",
 )
-
-Say = Callable[[str], None]
 
 
 def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Path | None:

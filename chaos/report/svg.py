@@ -86,11 +86,11 @@ def path(points: Sequence[Point], class_: str, *, closed: bool = False) -> str:
 
 
 def show_bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+    units = ["B", "KiB", "MiB", "GiB"]
+    while abs(size) >= 1024 and len(units) > 1:
         size /= 1024
-    raise AssertionError("the last unit takes all")
+        del units[0]
+    return f"{size:.0f} {units[0]}" if size == int(size) else f"{size:.1f} {units[0]}"
 
 
 def _number(value: object) -> str:

@@ -32,14 +32,6 @@ def faults_text(record: RunRecord) -> str:
     return ", ".join(f"{verb} {count}" for verb, count in counts.most_common()) or "nothing"
 
 
-def software_text(record: RunRecord) -> str:
-    """What ran, where that is not our own node: `, rocketmq-5.3.3 in controller mode`."""
-    facts = record.facts
-    if "target" not in facts:
-        return ""
-    return f", {facts.get('software', facts['target'])} in {facts.get('mode', 'classic')} mode"
-
-
 def run_command(record: RunRecord) -> str:
     """The command that makes the same plan and runs it."""
     command = f"rocketbed chaos run {record.scenario} --backend {record.backend}"
@@ -50,11 +42,15 @@ def run_command(record: RunRecord) -> str:
 
 
 def summary_text(judgement: Judgement, record: RunRecord) -> str:
+    facts, ran_on = record.facts, ""
+    if "target" in facts:  # what ran was not our own node
+        software, mode = facts.get("software", facts["target"]), facts.get("mode", "classic")
+        ran_on = f", {software} in {mode} mode"
     ran = [r for r in judgement.results if r.verdict in (Verdict.OK, Verdict.VIOLATED)]
     held = sum(result.passed for result in ran)
     lines = [
         f"{judgement.verdict.upper()}  {record.scenario}, seed {record.seed}, {record.backend}"
-        + software_text(record),
+        f"{ran_on}",
         f"promised: {promise_text(record.promise)}",
         f"broken:   {faults_text(record)}",
         f"loss:     {loss_text(judgement)}",

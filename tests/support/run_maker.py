@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rocketbed.chaos.checkers import CheckResult, Judgement, judge_run
-from rocketbed.chaos.checkers.judgement import ACKS_FILE
+from rocketbed.chaos.checkers.judgement import ACKS_FILE, Judgement, judge_run
 from rocketbed.chaos.checkers.reads import FINAL_READER
+from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.history import Function, HistoryWriter, Outcome, Row
 from rocketbed.chaos.record import (
     HISTORY_FILE,

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.checkers import RunVerdict, Severity, Verdict, judge_run
-from rocketbed.chaos.checkers.judgement import decide
-from rocketbed.chaos.checkers.result import judged, not_applicable, not_run
+from rocketbed.chaos.checkers.judgement import RunVerdict, decide, judge_run
+from rocketbed.chaos.checkers.result import Severity, Verdict, judged, not_applicable, not_run
 from rocketbed.chaos.history import HistoryWriter, read_history
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, Crash, Stall
 from tests.support.plain_passes import form

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rocketbed.chaos.checkers import Judgement
+from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.record import Expectation, Promise
 from rocketbed.chaos.trace import Trace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers import RunVerdict
+from rocketbed.chaos.checkers.judgement import RunVerdict
 from rocketbed.chaos.history import Outcome, Row
 from tests.support.plain_passes import form
 from tests.support.run_maker import (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers import Judgement, Verdict, judge_run
-from rocketbed.chaos.checkers.judgement import RunVerdict
+from rocketbed.chaos.checkers.judgement import Judgement, RunVerdict, judge_run
+from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.checkers.service import outages
 from rocketbed.chaos.history import Outcome
 from rocketbed.chaos.record import Expectation, read_record

@@ -34,7 +34,7 @@ def test_ten_steps_become_the_two_that_matter() -> None:
     ran: list[Plan] = []
     shrunk = shrink_plan(PAIR, "A1", probe_of({"kill b1", "promote b2"}, ran))
     assert [f"{step.verb} {step.target}" for step in shrunk.plan.steps] == ["kill b1", "promote b2"]
-    assert (shrunk.reproduced, shrunk.exhausted) == (True, False)
+    assert shrunk.reproduced
     assert (shrunk.steps_before, shrunk.steps_after) == (10, 2)
     assert shrunk.runs == len(ran) < 60
 
@@ -80,10 +80,8 @@ def test_concrete_steps_are_tried_first_and_the_scenarios_own_else() -> None:
     plan = plan_of("at 1s kill leader as k", "after k+1s restart @k", "at 5s pause follower:any")
     concrete = tuple(map(parse_step, ["at 1s kill b1", "at 2s restart b1", "at 5s pause b3"]))
     shrunk = shrink_plan(plan, "A1", probe_of({"kill b1"}, []), concrete=concrete)
-    assert shrunk.concrete
     assert [str(step) for step in shrunk.plan.steps] == ["at 1s kill b1"]
     own = shrink_plan(plan, "A1", probe_of({"restart @k"}, []), concrete=concrete)
-    assert not own.concrete
     assert [str(step) for step in own.plan.steps] == [
         "at 1s kill leader as k",
         "after k+1s restart @k",
@@ -98,6 +96,5 @@ def test_what_does_not_come_back_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("runs", [1, 2, 7])
 def test_the_budget_ends_it(runs: int) -> None:
     ran: list[Plan] = []
-    shrunk = shrink_plan(PAIR, "A1", probe_of({"promote b2"}, ran), budget=Budget(runs=runs))
-    assert shrunk.exhausted
-    assert len(ran) <= runs + 1
+    shrink_plan(PAIR, "A1", probe_of({"promote b2"}, ran), budget=Budget(runs=runs))
+    assert runs <= len(ran) <= runs + 1
