@@ -3,8 +3,7 @@
 Every role listens there, RocketMQ's slaves too, so a replica that is no master will do.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Callable
 
 import trio
 
@@ -22,10 +21,12 @@ class FetchFailed(ReplicationError):
     """The other node did not give what was asked for."""
 
 
-async def fetch(
-    world: World, address: Address, start: int, end: int
-) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Pieces of the log from `start` to `end`, each with its offset, in order.
+Take = Callable[[int, bytes], None]
+"""Takes a piece of the log and its offset."""
+
+
+async def fetch(world: World, address: Address, start: int, end: int, take: Take) -> None:
+    """Hand the log from `start` to `end` to `take`, in order. May be cancelled at any time.
 
     `start` is the beginning of a record. Raises `FetchFailed`, `RemoteProtocolError`.
     """
@@ -35,19 +36,15 @@ async def fetch(
     except OSError as exc:
         raise FetchFailed(f"{name} cannot be reached: {exc}; is that its haListenPort?") from exc
     try:
-        async with aclosing(_receive(stream, name, start, end)) as pieces:
-            async for piece in pieces:
-                yield piece
-    except (OSError, trio.BrokenResourceError) as exc:
+        await _receive(stream, name, start, end, take)
+    except trio.BrokenResourceError as exc:
         raise FetchFailed(f"{name} closed the connection within the range: {exc}") from exc
     finally:
         with trio.move_on_after(1, shield=True):
             await trio.aclose_forcefully(stream)
 
 
-async def _receive(
-    stream: Stream, name: str, start: int, end: int
-) -> AsyncGenerator[tuple[int, bytes], None]:
+async def _receive(stream: Stream, name: str, start: int, end: int, take: Take) -> None:
     frames, position, reported_at = TransferReader(), start, trio.current_time()
     # A first report asks. Later ones, which keep the connection alive, say the same: nothing that
     # comes here is acknowledged.
@@ -64,15 +61,14 @@ async def _receive(
             )
         for frame in frames.feed(data):
             if frame.offset != position:
-                raise FetchFailed(
-                    f"{name} has nothing at offset {position}: it is at {frame.offset}"
-                )
+                raise FetchFailed(f"{name} sends from {frame.offset}, {position} is wanted")
             if not frame.data:
                 raise FetchFailed(f"{name} has nothing behind offset {position}, {end} is wanted")
-            piece = frame.data[: end - position]
-            if piece:
-                yield position, piece
+            if piece := frame.data[: end - position]:
+                take(position, piece)
             position += len(frame.data)
+            if position >= end:
+                return
         if trio.current_time() - reported_at > REPORT_S:
             reported_at = trio.current_time()
             await stream.send_all(encode_report(start))

@@ -222,8 +222,7 @@ class MasterConnection:
                 await self._compared.wait()
                 # Before anything is acknowledged to it.
                 if memory is not None and memory.followed != name:
-                    with trio.CancelScope(shield=True):
-                        await memory.note(name)
+                    await memory.note(name)
                 if self._slave.report_flushed:
                     await self._log.flushed.wait_above(offset)
                 else:

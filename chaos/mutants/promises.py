@@ -88,7 +88,7 @@ async def _flush_in_batches(original: Any, self: Any) -> None:
     "E3",
     "slave reports by the clock",
     "rocketbed.replication.follow:MasterConnection._report",
-    "d66272bdf580eaf6",
+    "5270fd8093365522",
     bug="none: acknowledgements of slaves come later",
     edit="a slave reports every 500 ms, not whenever its log has grown",
 )

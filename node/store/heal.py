@@ -5,11 +5,8 @@ that this node knew to be on disk, and between good records above it. The bytes 
 kept; those that come are checked before the directory counts as healed.
 """
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-
-import trio
 
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.cursor import LogCursor, Verdict
@@ -22,8 +19,8 @@ from rocketbed.node.store.segments import NAME_DIGITS
 from rocketbed.node.store.tail import next_good
 from rocketbed.world.api import World
 
-Fetch = Callable[[int, int], AsyncGenerator[tuple[int, bytes], None]]
-"""Pieces of a replica's log from one offset to another, each with its offset."""
+Fetch = Callable[[int, int, Callable[[int, bytes], None]], Awaitable[None]]
+"""Hands a replica's log from one offset to another to a function, in pieces with their offsets."""
 
 
 class NotHealed(StoreError):
@@ -122,10 +119,12 @@ async def _fill(parts: StoreParts, cursor: LogCursor, hole: Hole, fetch: Fetch) 
     kept_to = min(last_nonzero(parts, hole.start), hole.end)
     if kept_to > hole.start:
         hole = replace(hole, kept=await keep_bytes(parts, hole.start, kept_to, "healed"))
-    async with aclosing(fetch(hole.before, hole.end)) as pieces:
-        async for offset, data in pieces:
-            _same_history(parts, hole, offset, data)
-            await _write(parts, max(offset, hole.start), data[max(hole.start - offset, 0) :])
+
+    def take(offset: int, data: bytes) -> None:
+        _same_history(parts, hole, offset, data)
+        _write(parts, max(offset, hole.start), data[max(hole.start - offset, 0) :])
+
+    await fetch(hole.before, hole.end, take)
     for start in sorted(segments.dirty):
         await segments.sync(start)
     position = hole.start
@@ -156,10 +155,9 @@ def _same_history(parts: StoreParts, hole: Hole, offset: int, data: bytes) -> No
         )
 
 
-async def _write(parts: StoreParts, offset: int, data: bytes) -> None:
+def _write(parts: StoreParts, offset: int, data: bytes) -> None:
     segments = parts.log.segments
     while data:
         room = segments.start_of(offset) + segments.size - offset
         segments.write(offset, data[:room])
         offset, data = offset + min(room, len(data)), data[room:]
-        await trio.lowlevel.checkpoint()

@@ -318,8 +318,11 @@ def test_retention_under_a_stream_of_queues(start: Start, stream: Stream) -> Non
     middle = end(log, begin, rows_max=100)
     trio.run(cluster.stop, "master")
     store = cluster.member_directory("master") / "store"
-    for path in sorted((store / "commitlog").iterdir())[:2]:
-        path.unlink()
+    first, second, third, *_ = sorted((store / "commitlog").iterdir())
+    first.unlink()
+    second.unlink()
+    with (cluster.member_directory("master") / "broker.conf").open("a") as conf:
+        conf.write(f"rbAcceptStart={int(third.name)}\n")
     trio.run(cluster.start, "master")
     with pytest.raises(DataLoss, match="were deleted before the stream"):
         end(log, middle)

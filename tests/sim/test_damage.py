@@ -4,7 +4,7 @@ Every test here failed, or hung, with a store that forgot what it knew as soon a
 directory was not as it should be.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -413,11 +413,11 @@ def test_stray_names_are_reported_and_left(name: str, stop: str) -> None:
 def a_replica(image: DiskImage) -> Fetch:
     """A replica's log as `heal` gets it."""
 
-    async def fetch(start: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
+    async def fetch(start: int, end: int, take: Callable[[int, bytes], None]) -> None:
         while start < end:
             at = start % 4096
             data = image.contents(f"{LOG_DIR}/{start - at:020d}")[at : at + min(700, end - start)]
-            yield start, data
+            take(start, data)
             start += len(data)
             await trio.lowlevel.checkpoint()
 

@@ -594,7 +594,7 @@ def test_t23_lengths_are_signed() -> None:
         put(store, "T" * 100)
         return store.log.read(0, store.max_offset)
 
-    record = bytearray(session(plain).value)
+    record = bytearray(session(plain).value + bytes(8))
     record[88 + 4] = 0x80 | 100
     scanned = scanner.scan(bytes(record), 0, segment_end=4096)
     assert (scanned.stop, scanned.reason) == (Stop.BAD, "negative topic length")
