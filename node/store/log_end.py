@@ -47,6 +47,8 @@ class LogEnd:
         below = await boundary_below(parts, bad_end.offset, crc_scanner(parts.config))
         end = below.end if below else parts.log.min_offset
         good = (await look_behind(parts, end)).good_records
+        if good and parts.config.fill_hole_at == end:
+            return  # the scan comes to it again
         ends = parts.queues.find_ends(end, thorough=False, deleted={})
         total = parts.queues.totals(ends)[1]
         if not self._may_end_at(end, good, total):
@@ -135,14 +137,14 @@ class LogEnd:
         parts = self._parts
         path = parts.log.segments.path(parts.log.segments.start_of(end))
         if self.known == UNKNOWN:
-            known = "and nothing is known of what was on disk"
+            known = "nothing is known of what was on disk"
         elif end < self.known:
             known = (
-                f"and the log was on disk up to offset {self.known}: {self.known - end} bytes, at"
+                f"the log was on disk up to offset {self.known}: {self.known - end} bytes, at"
                 f" most {self._missing(end, total)} acknowledged messages, cannot be read"
             )
         else:
-            known = f"above the last offset known to be on disk, {self.known}"
+            known = f"it is above the last offset known to be on disk, {self.known}"
         ways = [
             f"`rocketbed store heal {parts.config.root} --from HOST:PORT` copies what is missing"
             " from a replica's log",
@@ -151,8 +153,8 @@ class LogEnd:
             f"--set rbAcceptCut={end} ends the log there, and keeps what is cut",
         ]
         return DamagedLog(
-            f"no record at offset {end} in {path} ({reason or 'the log ends there'}), but {good}"
-            f" good records behind it, {known}. Nothing was changed. Ways out: "
+            f"no record at offset {end} in {path} ({reason or 'the log ends there'}), {good} good"
+            f" records behind it; {known}. Nothing was changed. Ways out: "
             + "; ".join(way for way in ways if way),
             offset=end,
         )

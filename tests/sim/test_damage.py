@@ -565,3 +565,26 @@ def test_what_the_scrub_found_is_known_to_the_next_start_until_it_is_healed(
     assert damage.count("-") == 1
     healed = run_solo(heal_it, settings(), a_replica(whole), image=first.image)
     assert session(look, config=slow, image=healed.image).value[1] == ""
+
+
+def test_a_hole_at_the_durable_mark_may_be_filled() -> None:
+    async def write(store: MessageStore) -> int:
+        for number in range(4):
+            put(store, body=b"%d" % number + bytes(300))
+        await settle(store)
+        mark = store.max_offset
+        for number in range(4, 8):
+            put(store, body=b"%d" % number + bytes(300))
+        await store._flusher.flush()
+        return mark
+
+    run = session(write)
+    image = edited(
+        run.image, lambda disk: disk.flip_bit(segments_of(disk.image())[0], 8 * (run.value - 100))
+    )
+    with pytest.raises(DamagedLog, match="4 good records behind it") as caught:
+        session(numbers, image=image)
+    config = settings(fill_hole_at=caught.value.offset)
+    filled = session(numbers, image=image, config=config)
+    assert filled.value == [0, 1, 2, 4, 5, 6, 7]
+    assert session(numbers, image=filled.image).value == filled.value
