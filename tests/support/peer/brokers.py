@@ -151,12 +151,13 @@ class Site:
             directory = broker.directory / kind
             directory.mkdir()
             config = directory / "broker.conf"
-            config.write_text(render_properties(broker.settings))
             if kind == "rocketmq":
                 command = self._java(BROKER_MAIN, "-c", str(config), home=directory)
             else:
                 command = tied_command("node", "-c", str(config))
             broker.processes[kind] = self._managed(f"{broker.name} ({kind})", command, directory)
+        config = broker.directory / kind / "broker.conf"
+        config.write_text(render_properties(broker.settings))
         broker.running = broker.processes[kind]
         broker.running.start()
         await self._wait(broker.running, lambda admin: self._broker_serves(admin, broker))
