@@ -7,6 +7,7 @@ over re-dispatches enough, and so that a RocketMQ which had it in between is not
 import struct
 from dataclasses import dataclass
 
+from rocketbed.node.store.files import read_whole
 from rocketbed.world.api import World
 
 CHECKPOINT_SIZE = 4096
@@ -62,22 +63,15 @@ class Witnesses:
         self._checkpoint = f"{root}/checkpoint"
         self._abort = f"{root}/abort"
 
-    def _read(self, path: str) -> bytes | None:
-        if not self._world.disk.exists(path):
-            return None
-        file = self._world.disk.open(path, writable=False)
-        try:
-            return file.read_at(0, file.size())
-        finally:
-            file.close()
-
     def checkpoint_bytes(self) -> bytes:
         """The first 40 bytes of the checkpoint; zeros if there is none."""
-        return (self._read(self._checkpoint) or b"")[:COMPARED].ljust(COMPARED, b"\0")
+        return (read_whole(self._world, self._checkpoint) or b"")[:COMPARED].ljust(COMPARED, b"\0")
 
     def load_checkpoint(self) -> Checkpoint:
         """The checkpoint; a missing one reads as zeros."""
-        data = (self._read(self._checkpoint) or b"")[: _FIELDS.size].ljust(_FIELDS.size, b"\0")
+        data = (read_whole(self._world, self._checkpoint) or b"")[: _FIELDS.size].ljust(
+            _FIELDS.size, b"\0"
+        )
         values = _FIELDS.unpack(data)
         return Checkpoint(
             physic_ms=values[0],
@@ -103,7 +97,7 @@ class Witnesses:
 
     def load_abort(self) -> AbortFile | None:
         """The abort file; None when the last stop was clean. Any text will do (store.md 1.3)."""
-        data = self._read(self._abort)
+        data = read_whole(self._world, self._abort)
         if data is None:
             return None
         lines = data.decode(errors="replace").splitlines()

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 
 import trio
 
+from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.world.api import File, World
 
 OPEN_FILES_MAX = 512
@@ -18,6 +19,19 @@ OPEN_FILES_MAX = 512
 def store_files(descriptors: int) -> int:
     """Of a process's descriptors, those that a store keeps for its files."""
     return min(OPEN_FILES_MAX, descriptors // 2)
+
+
+def read_whole(world: World, path: str) -> bytes | None:
+    """A small file, None if there is none. Raises `BadStoreDirectory` for a directory."""
+    if not world.disk.exists(path):
+        return None
+    if world.disk.is_dir(path):
+        raise BadStoreDirectory(f"{path} is a directory, where a broker keeps a file: move it away")
+    file = world.disk.open(path, writable=False)
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()
 
 
 class FilePool:

@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass, field, replace
 import crcmod.predefined
 import orjson
 
+from rocketbed.node.store.files import read_whole
 from rocketbed.node.store.index import pack_header, unpack_header
 from rocketbed.node.store.indexfile import Header
 from rocketbed.world.api import World
@@ -156,19 +157,10 @@ class Marks:
 
     def load(self) -> Mark | None:
         """The stored mark, None if there is none that is whole."""
-        found = decode_mark(self._read(self._path))
+        found = decode_mark(read_whole(self._world, self._path) or b"")
         if found is not None:
             self.mark = found
         return found
-
-    def _read(self, path: str) -> bytes:
-        if not self._world.disk.exists(path):
-            return b""
-        file = self._world.disk.open(path, writable=False)
-        try:
-            return file.read_at(0, file.size())
-        finally:
-            file.close()
 
     async def store(self, mark: Mark) -> None:
         disk = self._world.disk
@@ -194,7 +186,7 @@ class Marks:
 
     def load_flushed(self) -> int | None:
         """F, or None when it is not known."""
-        data = self._read(self._flushed_path)
+        data = read_whole(self._world, self._flushed_path) or b""
         if len(data) != _FLUSHED.size:
             return None
         value, check = _FLUSHED.unpack(data)
