@@ -21,7 +21,7 @@ from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.attendant import OCCASIONS
+from rocketbed.chaos.trial.conductor import OCCASIONS
 
 SECONDS: Final = 10.0
 SECONDS_MIN: Final = 6.0

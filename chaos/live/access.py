@@ -25,6 +25,8 @@ class Access:
         """Without `token` a new one is drawn."""
         self.port = port
         self.token = secrets.token_urlsafe(24) if token is None else token
+        self._cookie_name = f"rocketbed-{port}"
+        """Named after the port: cookies know hosts only, and there may be two harnesses."""
         self._look = secrets.token_urlsafe(24)
         self._hosts = {f"{name}:{port}" for name in NAMES}
         self._origins = {f"http://{host}" for host in self._hosts}
@@ -35,8 +37,7 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """A `Set-Cookie` line. Named after the port: cookies know hosts only, and there may be
-        two harnesses."""
+        """A `Set-Cookie` line."""
         return f"{self._cookie_name}={self._look}; Path=/; HttpOnly; SameSite=Strict"
 
     def refusal(
@@ -55,15 +56,10 @@ class Access:
                     " address that the harness printed, all of it"
                 )
             return None
-        if _is_same(query.get("token", ""), self.token):
-            return None
-        if _is_same(self._of_cookie(headers), self._look):
+        by_token = _is_same(query.get("token", ""), self.token)
+        if by_token or _is_same(self._of_cookie(headers), self._look):
             return None
         return "wrong or no token: open the complete address that the harness printed"
-
-    @property
-    def _cookie_name(self) -> str:
-        return f"rocketbed-{self.port}"
 
     def _of_cookie(self, headers: Mapping[str, str]) -> str:
         try:

@@ -4,7 +4,7 @@ It looks at counters and at the history's events, never at the history's file, a
 often than the run does only while somebody is looking.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -109,7 +109,7 @@ class RunAttendant:
 
     def _take(self, event: Event) -> None:
         if event.what == "sample":
-            self.picture.stand(event.node, Sample(**_sample_fields(event.fields)))
+            self.picture.stand(event.node, Sample.of_row(event.fields))
             return
         if event.what in ("start", "recovered"):
             change = self._recovering.add if event.what == "start" else self._recovering.discard
@@ -125,7 +125,7 @@ class RunAttendant:
             await trio.sleep(ASK_S)
 
     async def _count(self, conductor: Conductor) -> None:
-        meter = Meter.of(conductor.control)
+        meter = Meter(conductor.control.counts, conductor.control.latencies)
         while True:
             await trio.sleep(POINT_S)
             if conductor.phase not in ("set up", "reading", "stopping"):
@@ -154,24 +154,14 @@ class RunAttendant:
                     "buttons": console.reasons(name),
                 },
             )
-            self.picture.enter(name, self._kind(name, state, member is not None, is_master), now_s)
+            kind: str = state
+            if state == "running":
+                role = "master" if is_master else "slave"
+                here = "recovering" if name in self._recovering else role
+                kind = "serving" if member is None else here
+            self.picture.enter(name, kind, now_s)
         links = sorted(conductor.actions.effects.links().items())
         kinds = [[one, other, "cut" if link.cut else "slow"] for (one, other), link in links]
         feed.put("links", kinds)
         counts = conductor.control.counts
         feed.put("counts", {name: counts.get(name, 0) for name in ("ok", "weak", "fail", "info")})
-
-    def _kind(self, name: str, state: str, is_node: bool, is_master: bool) -> str:
-        """The kind of a stretch in a machine's row."""
-        if state != "running":
-            return state
-        if not is_node:
-            return "serving"
-        if name in self._recovering:
-            return "recovering"
-        return "master" if is_master else "slave"
-
-
-def _sample_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    own = {"master": "is_master", "following": "is_following"}
-    return {own.get(key, key): value for key, value in fields.items()}

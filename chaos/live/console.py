@@ -83,7 +83,11 @@ class Console:
     async def press(self, action: str, name: str) -> str:
         """Press a button; what it did. Raises `Refused`, `BackendError`."""
         if action == END:
-            return self._end()
+            if self._conductor.phase != "storm":
+                is_over = self._conductor.storm_s
+                raise Refused("the fault phase is over" if is_over else "it has not begun")
+            self._conductor.end_storm()
+            return "fault phase ended: everything is healed, read back and checked"
         if action == HEAL_ALL:
             return await self._heal_all()
         if name not in self.machines:
@@ -131,20 +135,12 @@ class Console:
             await trio.sleep(LOOK_S)
         raise Refused(f"promote {name}: {reason}")
 
-    def _end(self) -> str:
-        if self._conductor.phase != "storm":
-            raise Refused(
-                "the fault phase is over" if self._conductor.storm_s else "it has not begun"
-            )
-        self._conductor.end_storm()
-        return "fault phase ended: everything is healed, read back and checked"
-
     async def _heal_all(self) -> str:
         if self._conductor.phase != "storm":
             raise Refused("the fault phase is over")
         schedule = self._conductor.schedule
-        by_hand = [held for held in schedule.held if held.by_hand]
-        mended = [held for held in by_hand if held.step.verb in ENDED_BY["heal"]]
+        faults = [held for held in schedule.held if held.step.verb in ENDED_BY["heal"]]
+        mended = [held for held in faults if held.by_hand]
         for held in mended:
             await schedule.end(held, by_hand=True)
         if self._conductor.actions.effects.in_force:
@@ -169,7 +165,6 @@ class Console:
         return "over: " + ", ".join(one.step.action() for one in held[-1:])
 
     def _held(self, name: str, action: str) -> list[Held]:
-        """Faults in force that a button would end, the oldest first."""
         return [
             held
             for held in self._conductor.schedule.held

@@ -5,6 +5,8 @@ slow, or gone, costs nothing: there is no queue that could grow for it.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -32,7 +34,7 @@ class Feed:
         """Handed out so far, to all of them."""
         self._values: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         """Those that changed last stand last, each with the number of its change."""
-        self._version = 0
+        self.version = 0
         self._changed = trio.Event()
         self._readers_changed = trio.Event()
 
@@ -41,8 +43,8 @@ class Feed:
         known = self._values.get(key)
         if known is not None and known[1] == value:
             return
-        self._version += 1
-        self._values[key] = self._version, value
+        self.version += 1
+        self._values[key] = self.version, value
         self._values.move_to_end(key)
         self._changed.set()
 
@@ -51,7 +53,6 @@ class Feed:
         self._values.pop(key, None)
 
     def get(self, key: str) -> Any:
-        """A value; None if there is none."""
         known = self._values.get(key)
         return None if known is None else known[1]
 
@@ -65,9 +66,13 @@ class Feed:
                 continue
             return
 
-    def reader(self) -> "Reader":
-        """Somebody who looks; to be entered."""
-        return Reader(self)
+    @contextmanager
+    def reader(self) -> Iterator["Reader"]:
+        self._count(1)
+        try:
+            yield Reader(self)
+        finally:
+            self._count(-1)
 
     def since(self, version: int) -> dict[str, Any]:
         """What changed after a version, in the order of the changes."""
@@ -79,13 +84,8 @@ class Feed:
             found.append((key, value))
         return dict(reversed(found))
 
-    @property
-    def version(self) -> int:
-        return self._version
-
     async def wait_changed(self, version: int) -> None:
-        """Wait until there is a later change than this one."""
-        while self._version <= version:
+        while self.version <= version:
             if self._changed.is_set():
                 self._changed = trio.Event()
             await self._changed.wait()
@@ -97,18 +97,11 @@ class Feed:
 
 
 class Reader:
-    """One browser's view, as a context manager."""
+    """One browser's view."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._seen = -1
-
-    def __enter__(self) -> "Reader":
-        self._feed._count(1)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._feed._count(-1)
 
     async def next(self) -> Update:
         """The next update, as soon as there is one; the first one is everything."""

@@ -63,7 +63,8 @@ class HttpConnection:
             return None
         try:
             with trio.fail_after(READ_S if self._is_first else IDLE_S):
-                await self._first_bytes()
+                if not self._protocol.trailing_data[0]:
+                    self._protocol.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
             self._is_first = False
             with trio.fail_after(READ_S):
                 head = await self._event()
@@ -107,7 +108,6 @@ class HttpConnection:
         await self._send(self._protocol.send(h11.Data(data=body)) or b"")
 
     async def wait_gone(self) -> None:
-        """Wait until the browser closes the connection or sends what it should not."""
         try:
             await self._stream.receive_some(1)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -139,10 +139,6 @@ class HttpConnection:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
             raise trio.BrokenResourceError(f"the browser accepted no data for {WRITE_S:g} s")
-
-    async def _first_bytes(self) -> None:
-        if not self._protocol.trailing_data[0]:
-            self._protocol.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
 
     async def _event(self) -> h11.Event | type[h11.PAUSED] | None:
         while True:

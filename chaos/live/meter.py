@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rocketbed.chaos.trial.latency import Latencies, quantiles
-from rocketbed.chaos.trial.load import LoadControl
 
 OUTCOMES: Final = ("ok", "weak", "fail", "info")
 SHARES: Final = (0.5, 0.99)
@@ -19,10 +18,6 @@ class Meter:
         self._latencies = latencies
         self._before = self._look()
         self._time_s = 0.0
-
-    @classmethod
-    def of(cls, control: LoadControl) -> "Meter":
-        return cls(control.counts, control.latencies)
 
     def point(self, time_s: float) -> dict[str, Any]:
         """The time since the point before: messages a second, latency in milliseconds."""

@@ -38,9 +38,9 @@ class Notebook:
         )
         self.steps: list[Step] = []
 
-    def begin(self, verb: str, name: str, time_s: float) -> None:
-        target = self.names[name]
-        self.steps.append(Step(trigger=At(round(time_s, 3)), verb=verb, target=target))
+    def begin(self, verb: str, name: str, time_s: float, **words: bool) -> None:
+        trigger, target = At(round(time_s, 3)), self.names[name]
+        self.steps.append(Step(trigger=trigger, verb=verb, target=target, words=words))
 
     def end(self, verbs: Sequence[str], name: str, time_s: float) -> None:
         """The last of these verbs on a member is over; if there is none, this is a start."""
@@ -52,13 +52,9 @@ class Notebook:
                 self.steps[place] = replace(step, for_s=lasted_s)
                 return
         if "kill" in verbs:
-            words = {"down": True}
-            target = self.names[name]
-            trigger = At(round(time_s, 3))
-            self.steps.append(Step(trigger=trigger, verb="restart", target=target, words=words))
+            self.begin("restart", name, time_s, down=True)
 
     def plan(self) -> Plan:
-        """All of it, to be run by the testbed."""
         ends = [step.trigger.seconds for step in self.steps if isinstance(step.trigger, At)]
         ends += [end + (step.for_s or 0) for end, step in zip(ends, self.steps, strict=True)]
         return Plan(
@@ -73,9 +69,8 @@ class Notebook:
     def save(self, directory: Path) -> Path:
         """Write the scenario into the cluster's directory. Raises `OSError`."""
         path = directory / FILE
-        text = plan_to_toml(
-            self.plan(), description="The faults that were injected by hand into a local cluster"
-        )
+        what = "The faults that were injected by hand into a local cluster"
+        text = plan_to_toml(self.plan(), description=what)
         temporary = path.with_suffix(".new")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)

@@ -36,7 +36,6 @@ class Picture:
     # --- what anybody may draw
 
     def add(self, kind: str, value: dict[str, Any]) -> int:
-        """Add a numbered value; its number."""
         self._numbers[kind] += 1
         number = self._numbers[kind]
         self.feed.put(f"{kind}:{number}", value)
@@ -99,16 +98,8 @@ class Picture:
             if known is not None:
                 self.feed.put(key, {**known, "following": False, "answers": False})
             return
-        value = {
-            "written": sample.written,
-            "flushed": sample.flushed,
-            "confirmed": sample.confirmed,
-            "dispatched": sample.dispatched,
-            "in_sync": sample.in_sync,
-            "following": sample.is_following,
-            "answers": True,
-        }
-        self.feed.put(key, value)
+        row = {name: value for name, value in sample.as_row().items() if name != "master"}
+        self.feed.put(key, {**row, "answers": True})
 
     def _renew(self, dropped: int) -> None:
         """A span that is still open gets a new number before the old one is too old to be kept."""
@@ -124,7 +115,6 @@ class Picture:
     # --- what a run's history tells
 
     def take(self, event: Event) -> None:
-        """Draw an event of a history as it is written."""
         time_s = event.time_ns / 1e9
         if event.function == Function.NEMESIS:
             self._take_fault(event, time_s)

@@ -137,7 +137,14 @@ class LiveServer:
         try:
             request: Request | None = first
             while request is not None:
-                await self._respond(connection, request)
+                route = self._routes.get((request.method, request.path))
+                if route is not None:
+                    await route(connection, request)
+                elif request.method == "GET":
+                    await self._file(connection, request.path)
+                else:
+                    text = f"{request.method} is not allowed for {request.path}"
+                    await _say(connection, 405, text)
                 request = await connection.request()
                 if request is not None and not await self._is_admitted(connection, request):
                     return
@@ -150,15 +157,6 @@ class LiveServer:
         if refusal is not None:
             await _say(connection, 403, refusal)
         return refusal is None
-
-    async def _respond(self, connection: HttpConnection, request: Request) -> None:
-        route = self._routes.get((request.method, request.path))
-        if route is not None:
-            await route(connection, request)
-        elif request.method == "GET":
-            await self._file(connection, request.path)
-        else:
-            await _say(connection, 405, f"{request.method} is not allowed for {request.path}")
 
     async def _page(self, connection: HttpConnection, request: Request) -> None:
         headers = [("set-cookie", self.access.cookie)]
@@ -178,7 +176,6 @@ class LiveServer:
         await connection.answer(200, KINDS[file.suffix], body, policy)
 
     async def _feed(self, connection: HttpConnection, request: Request) -> None:
-        """Updates, until the browser has gone or takes none."""
         with self.feed.reader() as reader:
             async with trio.open_nursery() as nursery:
 
@@ -209,8 +206,8 @@ class LiveServer:
             done = await self._desk.press(action, name)
         except Refused as error:
             await _say(connection, 409, str(error))
-            return
-        await _say(connection, 200, done)
+        else:
+            await _say(connection, 200, done)
 
 
 async def _say(connection: HttpConnection, status: int, text: str) -> None:

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -25,7 +25,7 @@ from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import WORDS, write_report
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.attendant import Attendant
+from rocketbed.chaos.trial.conductor import Attendant
 from rocketbed.world.real import real_world
 
 ABORT: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -113,7 +113,15 @@ async def _session(
             await world.offloader.run(_write, session, place, record, judgement)
             server.files["/report"] = place.directory / "index.html"
             server.files["/session.toml"] = place.scenario
-            feed.put("verdict", verdict_row(judgement))
+            verdict = str(judgement.verdict)
+            row = {
+                "verdict": verdict,
+                "sentence": WORDS.get(verdict, ""),
+                "findings": [f"{result.id} {result.title}" for result in judgement.findings],
+                "report": "/report",
+                "session": "/session.toml",
+            }
+            feed.put("verdict", row)
         except Exception as error:
             session.outcome.error = explain(error)
             text = session.outcome.error.strip().splitlines()[-1]
@@ -126,29 +134,14 @@ async def _session(
         nursery.cancel_scope.cancel()
 
 
-def verdict_row(judgement: Judgement) -> dict[str, Any]:
-    """What the page says in the end."""
-    return {
-        "verdict": str(judgement.verdict),
-        "sentence": WORDS.get(str(judgement.verdict), ""),
-        "findings": [f"{result.id} {result.title}" for result in judgement.findings],
-        "report": "/report",
-        "session": "/session.toml",
-    }
-
-
 def _write(session: _Session, place: Place, record: RunRecord, judgement: Judgement) -> None:
     outcome = session.outcome
     outcome.record, outcome.judgement = record, judgement
     text = json.dumps(judgement.as_row(), indent=1)
     (place.directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
     save_replay(Replay.of(outcome), place.replay)
-    place.scenario.write_text(
-        plan_to_toml(
-            outcome.plan, description="The faults that were injected by hand in a live run"
-        ),
-        encoding="utf-8",
-    )
+    what = "The faults that were injected by hand in a live run"
+    place.scenario.write_text(plan_to_toml(outcome.plan, description=what), encoding="utf-8")
     write_report(place.directory, judgement, record, again=f"rocketbed chaos replay {place.replay}")
 
 

@@ -125,11 +125,7 @@ class Watch:
 
     async def _promote(self, name: str) -> None:
         async with self._promoting:
-            self.notebook.begin("promote", name, self._now_s())
-            self.picture.begin_fault(
-                f"promote {name}", "promote", [name], self._now_s(), lasts=False, by_hand=True
-            )
-            self.picture.tell(self._now_s(), f"promote {name}", "promote", by_hand=True)
+            self._begin("promote", name, lasts=False)
             try:
                 with claimed(self._cluster.directory):
                     await self._cluster.promote(name)
@@ -137,10 +133,10 @@ class Watch:
                 self.notebook.steps.pop()
                 raise
 
-    def _begin(self, verb: str, name: str) -> None:
+    def _begin(self, verb: str, name: str, *, lasts: bool = True) -> None:
         step, now_s = f"{verb} {name}", self._now_s()
         self.notebook.begin(verb, name, now_s)
-        self.picture.begin_fault(step, verb, [name], now_s, lasts=True, by_hand=True)
+        self.picture.begin_fault(step, verb, [name], now_s, lasts=lasts, by_hand=True)
         self.picture.tell(now_s, step, verb, by_hand=True)
 
     def _end(self, verbs: tuple[str, ...], name: str) -> None:
@@ -229,7 +225,6 @@ class Watch:
                 if meter is not None:
                     self.picture.add("point", meter.point(self._now_s()))
                     continue
-                new = None
                 try:
                     address = self._cluster.plan.master.address
                     text = (await admin.runtime_info(address)).get("putMessageTimesTotal", "")
@@ -265,37 +260,34 @@ def watch(
 
     Raises `ClusterError` where there is no cluster, `LiveError` when the page cannot be served.
     """
-    found: list[Path | None] = []
-    is_over = False
 
-    async def main() -> None:
+    async def main() -> Path | None:
         world = real_world("live")
         feed = Feed()
         cluster = LocalCluster.load(directory)
         desk = Watch(cluster, feed, world)
         server = LiveServer(world, feed, desk)
         address = await server.listen(port)
+        is_over = False
         with trio.open_signal_receiver(*STOPPING) as signals:
             async with trio.open_nursery() as nursery:
+
+                async def wait_signal() -> None:
+                    await anext(signals)
+                    nursery.cancel_scope.cancel()
+
                 nursery.start_soon(server.serve)
-                nursery.start_soon(look, desk, nursery.cancel_scope)
+                nursery.start_soon(wait_signal)
                 say(f"live page: {address}")
-                async for _number in signals:
-                    break
+                await desk.run(rate)
+                is_over = True
                 nursery.cancel_scope.cancel()
-        steps = desk.notebook.steps
-        found.append(desk.notebook.save(cluster.directory) if steps else None)
+        saved = desk.notebook.save(cluster.directory) if desk.notebook.steps else None
+        if is_over:
+            raise ClusterError(f"{directory} now holds another cluster: start watch again")
+        return saved
 
-    async def look(desk: Watch, scope: trio.CancelScope) -> None:
-        nonlocal is_over
-        await desk.run(rate)
-        is_over = True
-        scope.cancel()
-
-    trio.run(main)
-    if is_over:
-        raise ClusterError(f"{directory} now holds another cluster: start watch again")
-    return found[0]
+    return trio.run(main)
 
 
 def _is_stopped(pid: int) -> bool:
@@ -312,10 +304,10 @@ def _is_frozen(row: str) -> bool:
     """Whether the group in a line of `/proc/PID/cgroup` is frozen (version 1 or 2)."""
     _, controllers, path = row.split(":", 2)
     root = Path("/sys/fs/cgroup")
-    place = root / "freezer" if controllers == "freezer" else root
-    name, word = ("freezer.state", "FROZEN") if controllers else ("cgroup.freeze", "1")
     if controllers not in ("freezer", ""):
         return False
+    place = root / "freezer" if controllers else root
+    name, word = ("freezer.state", "FROZEN") if controllers else ("cgroup.freeze", "1")
     try:
         return (place / path.lstrip("/") / name).read_text(encoding="ascii").strip() == word
     except OSError:

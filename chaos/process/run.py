@@ -21,8 +21,7 @@ from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.record import HISTORY_FILE, RunRecord
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.attendant import Attendant, Company
-from rocketbed.chaos.trial.conductor import Conductor, MakeConductor
+from rocketbed.chaos.trial.conductor import Attendant, Company, Conductor, MakeConductor
 
 ROOM_MIN: Final = 16 << 20
 """Bytes that have to be free: with less, nodes' disks would fail that no step made fail."""

@@ -30,20 +30,18 @@ def check_plan(plan: Plan) -> None:
     """Raises `ScenarioError` that names the step or the key."""
     _check_shape(plan)
     _check_load(plan)
-    _check_weather(plan)
+    nodes = plan.shape.nodes
+    for node in [*plan.weather.disk_ms, *plan.weather.slowness]:
+        if node not in nodes:
+            raise ScenarioError(f"weather: {unknown('node', node, nodes)}")
     labels = _labels(plan.steps)
-    times = _Times(plan.steps, labels)
+    for step in plan.steps:
+        _earliest(step, labels)
     for step in plan.steps:
         try:
-            _check_step(step, plan, labels, times)
+            _check_step(step, plan, labels)
         except ScenarioError as error:
             raise ScenarioError(f"step {str(step)!r}: {error}") from None
-
-
-def check_capability(name: str) -> None:
-    """Raises `ScenarioError` for a capability that does not exist."""
-    if name not in CAPABILITIES:
-        raise ScenarioError(unknown("capability", name, list(CAPABILITIES)))
 
 
 def _check_shape(plan: Plan) -> None:
@@ -87,18 +85,11 @@ def _check_load(plan: Plan) -> None:
         raise ScenarioError("calm: 'at' and 'drain' must be positive")
 
 
-def _check_weather(plan: Plan) -> None:
-    nodes = plan.shape.nodes
-    for node in [*plan.weather.disk_ms, *plan.weather.slowness]:
-        if node not in nodes:
-            raise ScenarioError(f"weather: {unknown('node', node, nodes)}")
-
-
-def _check_step(step: Step, plan: Plan, labels: Mapping[str, Step], times: "_Times") -> None:
+def _check_step(step: Step, plan: Plan, labels: Mapping[str, Step]) -> None:
     for target in (step.target, step.second):
         if target:
             check_target(target, plan, list(labels))
-    earliest = times.earliest(step)
+    earliest = _earliest(step, labels)
     if earliest < 0:
         raise ScenarioError(
             "it is due before the cluster is up: times count from the moment the load begins"
@@ -112,7 +103,7 @@ def _check_step(step: Step, plan: Plan, labels: Mapping[str, Step], times: "_Tim
         raise ScenarioError("'for' must not be negative")
     latest = step.trigger.seconds if isinstance(step.trigger, At) else None
     for label in labels_in(step.target) + labels_in(step.second):
-        begin = times.earliest(labels[label])
+        begin = _earliest(labels[label], labels)
         if labels[label] is step:
             raise ScenarioError(f"@{label} refers to the step itself")
         if latest is not None and begin > latest:
@@ -134,37 +125,29 @@ def _labels(steps: tuple[Step, ...]) -> dict[str, Step]:
     return labels
 
 
-class _Times:
-    """When each step can be due at the earliest, following what comes after what."""
+def _earliest(step: Step, labels: Mapping[str, Step]) -> float:
+    """When a step can be due at the earliest, seconds, following what comes after what.
 
-    def __init__(self, steps: tuple[Step, ...], labels: Mapping[str, Step]) -> None:
-        self._labels = labels
-        for step in steps:
-            self._follow(step)
-
-    def earliest(self, step: Step) -> float:
-        """Seconds; steps that wait for something observed may be due at once."""
-        return self._follow(step)
-
-    def _follow(self, step: Step) -> float:
-        seconds, seen, first = 0.0, [step], step
-        while isinstance(trigger := step.trigger, After):
-            if trigger.seconds < 0:
-                raise ScenarioError(f"step {str(first)!r}: the time after '+' must not be negative")
-            if trigger.label not in self._labels:
-                reason = unknown("label", trigger.label, dict(self._labels))
-                raise ScenarioError(f"step {str(first)!r}: {reason}")
-            seconds += trigger.seconds
-            step = self._labels[trigger.label]
-            if any(one is step for one in seen):
-                names = " after ".join(one.label for one in [*seen[-1:], step])
-                raise ScenarioError(f"step {str(first)!r}: labels form a cycle: {names}")
-            seen.append(step)
-        if isinstance(step.trigger, At):
-            return seconds + step.trigger.seconds
-        if isinstance(step.trigger, Every):
-            return seconds + max(0.0, step.trigger.seconds - step.trigger.jitter)
-        return seconds
+    Steps that wait for something observed may be due at once.
+    """
+    seconds, seen, first = 0.0, [step], step
+    while isinstance(trigger := step.trigger, After):
+        if trigger.seconds < 0:
+            raise ScenarioError(f"step {str(first)!r}: the time after '+' must not be negative")
+        if trigger.label not in labels:
+            reason = unknown("label", trigger.label, dict(labels))
+            raise ScenarioError(f"step {str(first)!r}: {reason}")
+        seconds += trigger.seconds
+        step = labels[trigger.label]
+        if any(one is step for one in seen):
+            names = " after ".join(one.label for one in [*seen[-1:], step])
+            raise ScenarioError(f"step {str(first)!r}: labels form a cycle: {names}")
+        seen.append(step)
+    if isinstance(trigger, At):
+        return seconds + trigger.seconds
+    if isinstance(trigger, Every):
+        return seconds + max(0.0, trigger.seconds - trigger.jitter)
+    return seconds
 
 
 def _within(key: str, value: int, low: int, high: int) -> None:

@@ -30,6 +30,10 @@ class Episode:
     """Seconds from the beginning, and the step's text without its trigger; a step that follows
     another has its trigger in its text (`after ...`)."""
 
+    def after(self, label: str, seconds: float, text: str) -> None:
+        """Add a step that is due some time after the one with this label."""
+        self.steps.append((0, f"after {label}+{show_duration(seconds)} {text}"))
+
     def at(self, moment: float) -> list[str]:
         """Texts of the steps when it begins at this moment."""
         lines = []
@@ -87,11 +91,9 @@ class Maker:
         is_leader = who.startswith("leader")
         promote = is_leader and not self.alone and (lost or self.random.random() < 0.4)
         if promote:
-            episode.steps.append(
-                (0, f"after {label}+{show_duration(down)} promote follower:longest{group}")
-            )
+            episode.after(label, down, f"promote follower:longest{group}")
             down = round(down + self.seconds(0.2, 3.0), 3)
-        episode.steps.append((0, f"after {label}+{show_duration(down)} restart @{label}"))
+        episode.after(label, down, f"restart @{label}")
         episode.length_s += down + (self.settle_s if promote else self.start_s)
 
 
@@ -103,10 +105,10 @@ def kill(maker: Maker) -> Episode:
     if maker.random.random() < 0.33:
         first = maker.seconds(0.05, 1.0)
         again = round(first + maker.seconds(0.002, 0.3), 3)
-        episode.steps.append((0, f"after {label}+{show_duration(first)} restart @{label}"))
-        episode.steps.append((0, f"after {label}+{show_duration(again)} kill @{label}"))
+        episode.after(label, first, f"restart @{label}")
+        episode.after(label, again, f"kill @{label}")
         back = round(again + maker.seconds(0.05, 1.0), 3)
-        episode.steps.append((0, f"after {label}+{show_duration(back)} restart @{label}"))
+        episode.after(label, back, f"restart @{label}")
         episode.length_s = back + maker.start_s
     else:
         maker.recover(episode, label, who, group, lost=False)
@@ -145,9 +147,9 @@ def powercut(maker: Maker) -> Episode:
         episode.steps.append((0, f"powercut follower:all{group} for {show_duration(down)}"))
         back = round(down + 1.5, 3)
         promote = f"promote follower:longest{group}"
-        episode.steps.append((0, f"after {label}+{show_duration(back)} {promote}"))
+        episode.after(label, back, f"{promote}")
         again = round(back + maker.seconds(1.0, 2.0), 3)
-        episode.steps.append((0, f"after {label}+{show_duration(again)} restart @{label}"))
+        episode.after(label, again, f"restart @{label}")
         episode.length_s = again + maker.settle_s
         return episode
     who = maker.member(group)
@@ -183,15 +185,10 @@ def crash_recovery(maker: Maker) -> Episode:
     # A master among others comes back only after a promotion if it may have lost its end.
     may_lose = maker.alone or who.startswith("follower")
     power = " powercut" if may_lose and maker.random.random() < 0.5 else ""
-    episode.steps += [
-        (0, f"kill {who} as {label}"),
-        (0, f"after {label}+{show_duration(back)} restart @{label}"),
-        (
-            0,
-            f"after {label}+{show_duration(back)} crash @{label} at {point}{power}"
-            f" within 2s for {maker.text(0.05, 1.0)}",
-        ),
-    ]
+    lasting = f"within 2s for {maker.text(0.05, 1.0)}"
+    episode.steps.append((0, f"kill {who} as {label}"))
+    episode.after(label, back, f"restart @{label}")
+    episode.after(label, back, f"crash @{label} at {point}{power} {lasting}")
     episode.length_s = back + 2.0 + maker.start_s
     return episode
 
@@ -216,7 +213,7 @@ def disk_sick(maker: Maker) -> Episode:
         kind = f"{kind} for {show_duration(length)}"
     back = round(length + maker.seconds(0.1, 1.0), 3)
     episode.steps.append((0, f"disk {who} {kind} as {label}"))
-    episode.steps.append((0, f"after {label}+{show_duration(back)} restart @{label}"))
+    episode.after(label, back, f"restart @{label}")
     episode.length_s = back + maker.start_s
     return episode
 
@@ -229,9 +226,8 @@ def wipe(maker: Maker) -> Episode:
     if maker.random.random() < 0.5:
         return _lose_master(maker, group, label)
     down = maker.seconds(0.1, 2.0)
-    return Episode(
-        down + maker.settle_s, [(0, f"wipe follower:any{group} for {show_duration(down)}")]
-    )
+    steps = [(0.0, f"wipe follower:any{group} for {show_duration(down)}")]
+    return Episode(down + maker.settle_s, steps)
 
 
 def promote(maker: Maker) -> Episode:
@@ -241,11 +237,9 @@ def promote(maker: Maker) -> Episode:
         return stop(maker)
     down = maker.seconds(0.1, 1.0)
     back = round(down + maker.seconds(0.1, 3.0), 3)
-    episode.steps += [
-        (0, f"stop leader{group} as {label}"),
-        (0, f"after {label}+{show_duration(down)} promote follower:longest{group}"),
-        (0, f"after {label}+{show_duration(back)} restart @{label}"),
-    ]
+    episode.steps.append((0, f"stop leader{group} as {label}"))
+    episode.after(label, down, f"promote follower:longest{group}")
+    episode.after(label, back, f"restart @{label}")
     episode.length_s = back + maker.settle_s + maker.start_s
     return episode
 
@@ -264,11 +258,9 @@ def _lose_master(maker: Maker, group: str, label: str) -> Episode:
         episode.steps.append((0, f"powercut follower:all{group} for 300ms"))
     wait = maker.seconds(1.0, 2.0)
     back = round(wait + maker.seconds(0.3, 2.0), 3)
-    episode.steps += [
-        (0, f"wipe leader{group} as {label}"),
-        (0, f"after {label}+{show_duration(wait)} promote follower:longest{group}"),
-        (0, f"after {label}+{show_duration(back)} restart @{label}"),
-    ]
+    episode.steps.append((0, f"wipe leader{group} as {label}"))
+    episode.after(label, wait, f"promote follower:longest{group}")
+    episode.after(label, back, f"restart @{label}")
     episode.length_s = back + maker.settle_s
     return episode
 
@@ -294,15 +286,7 @@ def links(maker: Maker) -> Episode:
         )
     )
     other = "all" if who.startswith("clients") else "others"
-    return Episode(
-        0,
-        [
-            (
-                0,
-                f"link {who} -> {other} {kind} for {maker.text(0.5, 6.0)}",
-            )
-        ],
-    )
+    return Episode(0, [(0, f"link {who} -> {other} {kind} for {maker.text(0.5, 6.0)}")])
 
 
 def resets(maker: Maker) -> Episode:
@@ -317,9 +301,8 @@ def slow_disk(maker: Maker) -> Episode:
     who = maker.member(maker.group())
     if maker.random.random() < 0.2:
         return Episode(0, [(0, f"disk {who} hang {maker.text(0.2, 2.0)}")])
-    return Episode(
-        0, [(0, f"disk {who} slow-fsync {maker.text(0.02, 0.6)} for {maker.text(0.5, 5.0)}")]
-    )
+    fault = f"slow-fsync {maker.text(0.02, 0.6)} for {maker.text(0.5, 5.0)}"
+    return Episode(0, [(0, f"disk {who} {fault}")])
 
 
 def clocks(maker: Maker) -> Episode:
@@ -346,13 +329,8 @@ def nameservers(maker: Maker) -> Episode:
     if choice == 1:
         return Episode(0, [(0, f"kill ns:all for {maker.text(0.1, 3.0)}")])
     stale = " stale-table" if choice == 2 else ""
-    return Episode(
-        0,
-        [
-            (0, f"kill ns:any as {label}"),
-            (0, f"after {label}+{maker.text(0.1, 6.0)} restart @{label}{stale}"),
-        ],
-    )
+    restart = f"after {label}+{maker.text(0.1, 6.0)} restart @{label}{stale}"
+    return Episode(0, [(0, f"kill ns:any as {label}"), (0, restart)])
 
 
 def clients(maker: Maker) -> Episode:

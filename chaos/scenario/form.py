@@ -22,7 +22,7 @@ _PARTS = {
 
 def plan_to_row(plan: Plan) -> dict[str, Any]:
     """JSON fields; steps as their texts."""
-    row = {name: _plain(asdict(getattr(plan, name))) for name in _PARTS}
+    row = {name: asdict(getattr(plan, name)) for name in _PARTS}
     return {
         "name": plan.name,
         "seed": plan.seed,
@@ -48,9 +48,3 @@ def plan_from_row(row: dict[str, Any]) -> Plan:
         return Plan(**values)
     except (KeyError, TypeError, AttributeError) as error:
         raise ScenarioError(f"not a plan: {error!r}") from error
-
-
-def _plain(fields_: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in fields_.items()
-    }

@@ -15,8 +15,9 @@ data that is saved, shrunk and run elsewhere: a function cannot be.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from rocketbed.chaos.scenario.check import check_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
@@ -215,7 +216,7 @@ class Scenario:
         used = {step.trigger.label for step in self._steps if isinstance(step.trigger, After)}
         text = " ".join(f"{step.target},{step.second}" for step in self._steps)
         kept = tuple(
-            Step(**{**_fields(step), "label": ""})
+            replace(step, label="")
             if step.label.startswith("_")
             and step.label not in used
             and f"@{step.label}" not in text
@@ -239,7 +240,7 @@ class Scenario:
 
     def _add(self, step: Step) -> Handle:
         if not step.label:
-            step = Step(**{**_fields(step), "label": f"_{len(self._steps) + 1}"})
+            step = replace(step, label=f"_{len(self._steps) + 1}")
         self._steps.append(parse_step(str(step)))
         return Handle(step.label)
 
@@ -283,7 +284,3 @@ def family(
         source=source or inspect.getsourcefile(function) or "",
         make=make,
     )
-
-
-def _fields(step: Step) -> dict[str, Any]:
-    return {name: getattr(step, name) for name in Step.__dataclass_fields__}

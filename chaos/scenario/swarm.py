@@ -13,14 +13,7 @@ from rocketbed.chaos.scenario.plan import CutMode, Shape, Weather
 DISK_MS: Final = (0.3, 1.0, 5.0, 50.0, 300.0)
 DISK_WEIGHTS: Final = (2, 4, 3, 2, 1)
 LINK_MS: Final = (0.1, 0.1, 1.0, 20.0)
-CUT_MODES: Final[tuple[CutMode, ...]] = (
-    "random",
-    "random",
-    "random",
-    "strict",
-    "prefix",
-    "reorder",
-)
+CUT_MODES: Final[tuple[CutMode, ...]] = ("random",) * 3 + ("strict", "prefix", "reorder")
 """The harsh one is the most likely: only it tears a record in its middle."""
 
 

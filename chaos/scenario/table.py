@@ -5,11 +5,12 @@ what it should look like.
 """
 
 import difflib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.units import parse_duration, parse_size
+from rocketbed.chaos.scenario.units import parse_duration, parse_size, show_duration
 
 T = TypeVar("T")
 
@@ -52,6 +53,15 @@ class Table:
             raise ScenarioError(f"{error}: [{key}]") from None
         found.place = f"{place}."
         return found
+
+    def fields(self, keys: "Mapping[str, Kind]", defaults: object) -> dict[str, Any]:
+        """Values of such keys by field, and no others here; `defaults` has what is absent."""
+        values = {}
+        for key, kind in keys.items():
+            field = FIELDS.get(key, key)
+            values[field] = self.take(key, kind.read, getattr(defaults, field))
+        self.done()
+        return values
 
     def one_table(self, key: str) -> "Table":
         """The same; a list of one table (`[[key]]`) is taken too."""
@@ -143,3 +153,94 @@ def map_of(parse: Callable[[Any], T]) -> Callable[[object], dict[str, T]]:
         return {text(key): parse(one) for key, one in value.items()}
 
     return parse_map
+
+
+# --- how the keys of a plan's parts are read from TOML and written again
+
+
+class Kind(NamedTuple):
+    read: Callable[[Any], Any]
+    show: Callable[[Any], str]
+
+
+def show_text(value: str) -> str:
+    """A basic string: TOML's escapes are JSON's, for what stands in a plan."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def show_number(value: float) -> str:
+    return repr(float(value))
+
+
+def show_time(seconds: float) -> str:
+    return show_text(show_duration(seconds))
+
+
+def milliseconds(value: object) -> float:
+    return round(duration(value) * 1000, 3)
+
+
+def _sizes(value: object) -> tuple[int, int]:
+    low, high = list_of(size, 2)(value)
+    return low, high
+
+
+def _progress(value: object) -> tuple[int, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f'{value!r} is not a number and a time such as [50, "5s"]')
+    return whole(value[0]), duration(value[1])
+
+
+def _words(*words: str) -> Kind:
+    return Kind(one_of(*words), show_text)
+
+
+WHOLE: Final = Kind(whole, str)
+NUMBER: Final = Kind(number, show_number)
+TIME: Final = Kind(duration, show_time)
+MILLISECONDS: Final = Kind(milliseconds, lambda ms: show_time(ms / 1000))
+CLUSTER: Final[Mapping[str, Kind]] = {
+    "brokers": WHOLE,
+    "groups": WHOLE,
+    "nameservers": WHOLE,
+    "flush": _words("sync", "async"),
+    "repl": _words("sync", "async"),
+    "min_isr": WHOLE,
+    "segment": Kind(size, str),
+}
+PRODUCER: Final[Mapping[str, Kind]] = {
+    "count": WHOLE,
+    "rate": NUMBER,
+    "in_flight": WHOLE,
+    "topics": WHOLE,
+    "queues": WHOLE,
+    "body": Kind(_sizes, lambda sizes: f"[{sizes[0]}, {sizes[1]}]"),
+    "keys": WHOLE,
+    "batch": NUMBER,
+    "prefix": Kind(text, show_text),
+    "ordered": Kind(flag, lambda value: str(value).lower()),
+    "timeout": TIME,
+}
+CONSUMER: Final[Mapping[str, Kind]] = {"count": WHOLE, "mode": _words("group", "pull", "mixed")}
+WEATHER: Final[Mapping[str, Kind]] = {
+    "cut": _words("random", "strict", "prefix", "reorder"),
+    "link": MILLISECONDS,
+    "link_jitter": MILLISECONDS,
+    "cold_share": NUMBER,
+}
+CALM: Final[Mapping[str, Kind]] = {"at": TIME, "drain": TIME}
+EXPECT: Final[Mapping[str, Kind]] = {
+    "loss": _words("bound", "none"),
+    "rto": TIME,
+    "progress": Kind(_progress, lambda least: f"[{least[0]}, {show_time(least[1])}]"),
+}
+FIELDS: Final[Mapping[str, str]] = {
+    "timeout": "timeout_s",
+    "cut": "cut_mode",
+    "link": "link_ms",
+    "link_jitter": "link_jitter_ms",
+    "at": "storm_s",
+    "drain": "calm_s",
+    "rto": "rto_s",
+}
+"""The field of a part, where it is not called as its key."""

@@ -35,10 +35,6 @@ def _factor(text: str) -> float:
     return value
 
 
-def _word(text: str) -> str:
-    return text
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """What a step of this name looks like."""
@@ -75,10 +71,10 @@ VERBS: Final[Mapping[str, Verb]] = {
         needs="proc.crash",
         lasts=True,
         takes={
-            "at": _word,
+            "at": str,
             "powercut": None,
             "store-event": _count,
-            "mark": _word,
+            "mark": str,
             "within": parse_duration,
         },
         one_of=("store-event", "mark"),
@@ -153,8 +149,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "double": Verb(lasts=True, help="operator's error: start a slave as a second master"),
     "twin": Verb(
-        needs="proc.twin",
-        help="operator's error: start a second process on a running node's store",
+        needs="proc.twin", help="operator's error: start a second process on a running node's store"
     ),
     "heal": Verb(help="heal all links and disks"),
 }

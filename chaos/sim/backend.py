@@ -15,11 +15,10 @@ import trio
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.diskfaults import DiskFaults, arm, flip_bit
+from rocketbed.chaos.sim.diskfaults import arm, flip_bit, put_faults
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.recorder import Recorder
 from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.chaos.sim.twin import Twins
 from rocketbed.chaos.trial.api import (
     BackendError,
     Collected,
@@ -43,6 +42,8 @@ PORT: Final = 10911
 NAMESERVER_PORT: Final = 9876
 STORE: Final = "/store"
 HARNESS: Final = "harness"
+TWIN_S: Final = 30.0
+"""A second process on a store has said by then that the directory is taken."""
 SETTINGS: Final = {
     "mappedFileSizeConsumeQueue": "6000",
     "maxHashSlotNum": "100",
@@ -71,10 +72,10 @@ class SimBackend:
         """Nodes that have got as far as serving; the latest incarnation."""
         self._nameservers = nameservers
         self._tables: dict[str, Nameserver] = {}
-        self._disks: dict[str, DiskFaults] = {}
+        self._faults: dict[str, Sequence[DiskFault]] = {}
+        """What each disk does wrong at present, in this incarnation and in later ones."""
         self._ended: dict[str, trio.Event] = {}
         self._configs: dict[str, NodeConfig] = {}
-        self._twins = Twins(simulation, f"{STORE}/lock")
         self._armed: dict[str, CrashPoint] = {}
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
@@ -85,15 +86,12 @@ class SimBackend:
     # --- looking
 
     def now_ns(self) -> int:
-        """Nanoseconds since the simulation began."""
         return self.simulation.timeline.now
 
     def lacks(self, capability: str) -> str | None:
-        """Nothing that is in the catalogue."""
         return None
 
     def nameservers(self) -> str:
-        """`ns1:9876;...`."""
         return ";".join(f"{name}:{NAMESERVER_PORT}" for name in self._nameservers)
 
     def address(self, node: str) -> Address:
@@ -133,7 +131,6 @@ class SimBackend:
         return self._recorder.ends(name)
 
     def end_reason(self, name: str) -> str:
-        """The error that its main let out."""
         return self._recorder.end_reason(name)
 
     # --- processes
@@ -163,7 +160,7 @@ class SimBackend:
 
     def _launch(self, name: str, main: Program) -> None:
         process = self.simulation.start(name, main)
-        self._disk(name).apply(process.disk)
+        put_faults(process.disk, self._faults.get(name, ()))
         arm(process.disk, self._armed.pop(name, CrashPoint()))
 
     async def _run_nameserver(self, world: World, name: str, stale: bool) -> None:
@@ -175,12 +172,10 @@ class SimBackend:
         await nameserver.run()
 
     async def kill(self, name: str) -> None:
-        """SIGKILL."""
         if self.state(name) != "down":
             await self._act(partial(self.simulation.kill, name))
 
     async def stop(self, name: str, timeout_s: float = 20.0) -> bool:
-        """SIGTERM, and wait."""
         if self.state(name) == "down":
             return False
         ended = self._ended.setdefault(name, trio.Event())
@@ -193,15 +188,12 @@ class SimBackend:
         return False
 
     async def pause(self, name: str) -> None:
-        """SIGSTOP."""
         await self._act(partial(self.simulation.pause, name))
 
     async def resume(self, name: str) -> None:
-        """SIGCONT."""
         await self._act(partial(self.simulation.resume, name))
 
     async def power_cut(self, name: str, mode: str) -> None:
-        """Cut the power of a host, running or not."""
         running = self.state(name) != "down"
         await self._act(partial(self.simulation.power_cut, name, mode))
         if not running:
@@ -216,13 +208,35 @@ class SimBackend:
             arm(self.simulation.process(name).disk, point)
 
     async def twin(self, name: str) -> bool:
-        """Start a second process on a store that another one serves from, and wait for its end."""
         if name not in self.nodes or self.state(name) != "running":
             return False
-        twin = await self._act(partial(self._twins.start, name, self._configs[name]))
+        twin = f"{name}-twin"
+        process = await self._act(partial(self._start_twin, name, twin, self._configs[name]))
         await self._ended.setdefault(twin, trio.Event()).wait()
-        self.history.event(Function.NODE, name, "twin", self._twins.outcome(twin))
+        outcome = {"changes": process.disk.events, "reason": process.end_reason}
+        self.history.event(Function.NODE, name, "twin", outcome)
         return True
+
+    def _start_twin(self, name: str, twin: str, config: NodeConfig) -> SimProcess:
+        """A second process on a running node's store, by an operator's error (T13, S18).
+
+        Two processes on one directory are not modelled. But the second one has to give up before
+        it changes anything, so it is enough to give it the directory as it is now, with the lock
+        held by another: what it changes in its own copy it would have changed under the feet of
+        the first.
+        """
+        simulation = self.simulation
+        if simulation.host(twin).running:
+            simulation.kill(twin)
+        simulation.host(twin).image = simulation.process(name).disk.image()
+
+        async def main(world: World) -> None:
+            with trio.move_on_after(TWIN_S):
+                await run_node(world, config)
+
+        process = simulation.start(twin, main)
+        process.disk.hold_lock(f"{STORE}/lock")
+        return process
 
     async def wipe(self, name: str) -> None:
         await self.kill(name)
@@ -230,7 +244,6 @@ class SimBackend:
         self._recorder.wiped(name)
 
     async def bit_flip(self, name: str) -> str:
-        """Flip a bit within what the log holds."""
         if self.state(name) != "down":
             raise BackendError(f"{name} is running: bits are flipped while a node is down")
         random = self.simulation.timeline.stream("bit-flip")
@@ -252,24 +265,19 @@ class SimBackend:
         await self._act(partial(network.changed, source, target))
 
     async def reset(self, one: str, other: str) -> None:
-        """Reset all connections between two hosts."""
         await self._act(partial(self.simulation.network.reset, one, other))
 
     async def set_disk(self, name: str, faults: Sequence[DiskFault]) -> None:
-        """What the disk does wrong, this incarnation's and later ones'."""
-        faulty = self._disk(name)
-        faulty.set(faults)
+        self._faults[name] = tuple(faults)
         if self.state(name) != "down":
-            await self._act(partial(faulty.apply, self.simulation.process(name).disk))
+            await self._act(partial(put_faults, self.simulation.process(name).disk, faults))
 
     async def set_clock(self, name: str, *, jump_s: float = 0.0, drift: float = 0.0) -> None:
-        """Wall clock and rate of a host."""
         clock = self.simulation.host(name).clock
         clock.wall_offset_ms += int(jump_s * 1000)
         clock.rate = 1.0 + drift
 
     async def set_cpu(self, name: str, slowness: float) -> None:
-        """Processor time of a host's steps."""
         self.simulation.host(name).slowness = slowness
 
     # --- clients
@@ -279,15 +287,11 @@ class SimBackend:
         return None
 
     def start_client(self, name: str, program: Program) -> None:
-        """Start a program on a host of its own."""
         self.simulation.start(name, program)
 
-    async def kill_client(self, name: str) -> None:
-        """SIGKILL."""
-        await self.kill(name)
+    kill_client = kill
 
     async def pause_client(self, name: str, *, resume: bool = False) -> None:
-        """SIGSTOP, SIGCONT."""
         await (self.resume if resume else self.pause)(name)
 
     # --- the end
@@ -303,16 +307,12 @@ class SimBackend:
             self._in_harness(ended.set)
         self.nodes.pop(process.host.name, None)
 
-    def _disk(self, name: str) -> DiskFaults:
-        return self._disks.setdefault(name, DiskFaults())
-
     def _in_harness(self, function: Callable[[], object]) -> None:
         harness = self.simulation.host(HARNESS).process
         if harness is not None and not harness.done:
             harness.call(function)
 
     async def _act(self, action: Callable[[], T]) -> T:
-        """Do something to the simulation between the steps of all loops."""
         done = trio.Event()
         result: list[T] = []
         failure: list[Exception] = []

@@ -49,7 +49,6 @@ class Timeline:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def stream(self, name: str) -> Random:
-        """The stream of chance of this name."""
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = Random(f"{self.seed}/{name}")
@@ -83,11 +82,9 @@ class Timeline:
             self.trace.append(entry)
 
     def digest(self) -> str:
-        """Fingerprint of all that was recorded so far."""
         return self._digest.hexdigest()
 
     def clear(self) -> None:
-        """Forget what was going to happen."""
         self._queue.clear()
 
 
@@ -136,15 +133,12 @@ class HostClock(trio.abc.Clock):
         """Nothing to start."""
 
     def current_time(self) -> float:
-        """Seconds, for trio."""
         return self.local() / SECOND
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Seconds until a deadline."""
         return deadline - self.current_time()
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
         return EPOCH_MS + self.local() // MILLISECOND + self.wall_offset_ms
 
     def utc_offset_ms(self) -> int:
@@ -152,5 +146,4 @@ class HostClock(trio.abc.Clock):
         return self.zone_offset_ms
 
     def monotonic(self) -> float:
-        """Seconds since the host booted."""
         return (self.local() - self._boot_local) / SECOND

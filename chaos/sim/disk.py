@@ -5,7 +5,7 @@ cut keeps each unsynced 512-byte sector or not, by mode (`chaos.sim.inode`), and
 change of names or not (`chaos.sim.namespace`); so a file made without a sync of its directory
 vanishes, is empty, or is whole. A sync covers what was dirty when it was called, once it returns.
 `random` is the harsh model a store must survive; `prefix` is close to ext4 with data=ordered. What
-may be lost is spelled out by `chaos.sim.outcomes`, and real ext4 is held to it
+may be lost is spelled out by tests/support/sim/disk_outcomes.py, and real ext4 is held to it
 (tests/property/test_disk_against_ext4.py).
 
 Whatever changes the disk is an event and is counted, in synchronous code too. `crash_at` names the
@@ -22,9 +22,8 @@ import trio
 
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault, disk_error
-from rocketbed.chaos.sim.file import SimFile, SimLock
 from rocketbed.chaos.sim.incarnation import Fate, SimKilled
-from rocketbed.chaos.sim.inode import Inode
+from rocketbed.chaos.sim.inode import PAGE, Inode
 from rocketbed.chaos.sim.namespace import Change, Namespace, normal, split
 from rocketbed.world.api import DiskUsage, Lock
 
@@ -62,16 +61,16 @@ class SimDisk:
         """Share of cached reads that find nothing cached."""
         self.observer: Callable[[str, str, int, int], None] | None = None
         """Told of each event before it happens: kind, path, offset, size."""
-        self.burn: Callable[[float], None] = _burn_nothing
+        self.burn: Callable[[float], None] = lambda seconds: None
         """Makes a synchronous call take time (seconds), where an engine can do that."""
         self._names = image.namespace() if image is not None else Namespace()
-        self._wall_ms = wall_ms or _no_wall_clock
+        self.wall_ms = wall_ms or (lambda: 0)
         self._locked: set[str] = set()
         self._released = trio.Event()
 
     # What a node uses.
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimFile:
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> "SimFile":
         """Open a file; making one is an event."""
         self.fate.check()
         path = normal(path)
@@ -81,15 +80,13 @@ class SimDisk:
                 raise disk_error(errno.EISDIR, path)
             if not create or split(path)[0] not in self._names.visible.children:
                 raise disk_error(errno.ENOENT, path)
-            inode = Inode()
-            inode.modified_ms = self._wall_ms()
+            inode = Inode(modified_ms=self.wall_ms())
             self._change(Change("create", path, inode=inode))
         elif self.read_only and writable:
             raise disk_error(errno.EROFS, path)
         return SimFile(self, path, inode, writable)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory has this name."""
         self.fate.check()
         path = normal(path)
         return path in self._names.visible.files or path in self._names.visible.children
@@ -114,7 +111,6 @@ class SimDisk:
         self._change(Change("mkdir", path))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing the target."""
         self.fate.check()
         old, new = normal(old), normal(new)
         names = self._names.visible
@@ -148,15 +144,14 @@ class SimDisk:
         self._change(Change("rmdir", path))
 
     async def sync_dir(self, path: str) -> None:
-        """Make the names in a directory durable."""
         self.fate.check()
         path = normal(path)
         if path not in self._names.visible.children:
             raise disk_error(errno.ENOENT, path)
-        self._event("sync_dir", path)
+        self.event("sync_dir", path)
         changes = self._names.changes_in(path)
-        effect = await self._pass_time("sync_dir", path)
-        self._event("sync_dir_end", path)
+        effect = await self.pass_time("sync_dir", path)
+        self.event("sync_dir_end", path)
         if effect != "lose":
             self._names.make_durable(changes)
 
@@ -177,7 +172,6 @@ class SimDisk:
     # What a harness uses; none of it asks whether the process lives.
 
     def image(self) -> DiskImage:
-        """The disk as it is now, for another incarnation or for reading."""
         return DiskImage(self._names.clone())
 
     def kill(self) -> None:
@@ -229,22 +223,27 @@ class SimDisk:
         return inode.read(0, inode.length)
 
     def paths(self) -> list[str]:
-        """All files, sorted, dead or alive."""
         return sorted(self._names.visible.files)
 
     def allocated(self) -> int:
-        """Bytes that files take up."""
         return sum(inode.allocated for inode in self._names.visible.files.values())
 
     # For files of this disk.
 
-    def event(self, kind: str, path: str, offset: int = 0, size: int = 0) -> None:
+    def event(
+        self, kind: str, path: str, offset: int = 0, size: int = 0, *, told: str = ""
+    ) -> None:
         """Count an event that is about to happen; dies or fails here when it is told to."""
         self.fate.check()
-        self._event(kind, path, offset, size)
-
-    def stamp(self, inode: Inode) -> None:
-        inode.modified_ms = self._wall_ms()
+        if self.is_crash_point():
+            raise self.crash()
+        self.events += 1
+        if self.observer is not None:
+            self.observer(kind, told or path, offset, size)
+        if self.read_only and not kind.startswith("sync"):
+            raise disk_error(errno.EROFS, path)
+        if self.faults and not kind.startswith("sync"):
+            self._meet_faults(kind, path)
 
     def room(self, inode: Inode, size: int) -> int:
         """How far a file may grow towards `size`, bytes; less only under a quota."""
@@ -256,18 +255,6 @@ class SimDisk:
         self.fate.check()
         if self.faults:
             self._meet_faults("read", path)
-
-    def is_cold(self) -> bool:
-        """Whether a cached read is to find nothing."""
-        return self.cold_share > 0.0 and self.random.random() < self.cold_share
-
-    async def sync_inode(self, path: str, inode: Inode) -> None:
-        self.event("sync", path)
-        number = inode.begin_sync()
-        effect = await self._pass_time("sync", path, inode, number)
-        self._event("sync_lost" if effect == "lose" else "sync_end", path)
-        if effect != "lose":
-            inode.complete_sync(number)
 
     def is_crash_point(self) -> bool:
         """Whether the process dies at the next event."""
@@ -287,21 +274,8 @@ class SimDisk:
             if self.crash_kind == "power":
                 self._names.change(change)
             raise self.crash()
-        self._event(change.kind, change.path, told=change.target)
+        self.event(change.kind, change.path, told=change.target)
         self._names.change(change)
-
-    def _event(
-        self, kind: str, path: str, offset: int = 0, size: int = 0, *, told: str = ""
-    ) -> None:
-        if self.is_crash_point():
-            raise self.crash()
-        self.events += 1
-        if self.observer is not None:
-            self.observer(kind, told or path, offset, size)
-        if self.read_only and not kind.startswith("sync"):
-            raise disk_error(errno.EROFS, path)
-        if self.faults and not kind.startswith("sync"):
-            self._meet_faults(kind, path)
 
     def _meet_faults(self, operation: str, path: str) -> None:
         for fault in self.faults:
@@ -311,7 +285,7 @@ class SimDisk:
                 else:
                     raise fault.raised(path)
 
-    async def _pass_time(
+    async def pass_time(
         self, kind: str, path: str, inode: Inode | None = None, number: int = 0
     ) -> str:
         """Let a sync take its time. Returns the effect of the fault that hit it, or nothing."""
@@ -344,9 +318,125 @@ class SimDisk:
         return inode
 
 
-def _no_wall_clock() -> int:
-    return 0
+class SimFile:
+    def __init__(self, disk: SimDisk, path: str, inode: Inode, writable: bool) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        self._writable = writable
+        self._closed = False
+
+    def size(self) -> int:
+        self._check()
+        return self._inode.length
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        self._check()
+        if self._disk.faults:
+            self._disk.reads(self.path)
+        return self._inode.read(offset, size)
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """The same, or None now and then (`SimDisk.cold_share`)."""
+        self._check()
+        cold_share = self._disk.cold_share
+        if cold_share > 0.0 and self._disk.random.random() < cold_share:
+            return None
+        return self.read_at(offset, size)
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write into the cache; short with ENOSPC under a quota."""
+        self._check_writable()
+        disk, inode = self._disk, self._inode
+        size = len(data)
+        if disk.crash_at is not None and disk.is_crash_point():
+            view = memoryview(data)
+            if disk.crash_kind == "kill":  # it dies within the write, between two pages
+                ends = range(PAGE - offset % PAGE, size, PAGE)
+                view = view[: disk.random.choice((0, *ends))]
+            inode.write(offset, view)
+            raise disk.crash()
+        disk.event("write", self.path, offset, size)
+        if disk.quota is not None and disk.room(inode, offset + size) < offset + size:
+            whole_pages = disk.room(inode, offset + size) // PAGE * PAGE
+            inode.write(offset, memoryview(data)[: max(0, whole_pages - offset)])
+            raise disk_error(errno.ENOSPC, self.path)
+        inode.write(offset, data)
+        inode.modified_ms = disk.wall_ms()
+
+    def allocate(self, size: int) -> None:
+        self._check_writable()
+        disk, inode = self._disk, self._inode
+        if size <= inode.length:
+            inode.allocate(size)
+            return
+        disk.event("allocate", self.path, 0, size)
+        if disk.room(inode, size) < size:
+            raise disk_error(errno.ENOSPC, self.path)
+        inode.allocate(size)
+        inode.modified_ms = disk.wall_ms()
+
+    def truncate(self, size: int) -> None:
+        self._check_writable()
+        if size != self._inode.length:
+            self._disk.event("truncate", self.path, 0, size)
+            self._inode.truncate(size)
+            self._inode.modified_ms = self._disk.wall_ms()
+
+    def zero(self, offset: int, size: int) -> None:
+        self._check_writable()
+        self._disk.event("zero", self.path, offset, size)
+        self._inode.zero(offset, size)
+        self._inode.modified_ms = self._disk.wall_ms()
+
+    def punch(self, offset: int, size: int) -> None:
+        """As `zero`: the model does not count blocks inside a file."""
+        self.zero(offset, size)
+
+    async def sync(self) -> None:
+        self._check()
+        disk, inode = self._disk, self._inode
+        disk.event("sync", self.path)
+        number = inode.begin_sync()
+        effect = await disk.pass_time("sync", self.path, inode, number)
+        disk.event("sync_lost" if effect == "lose" else "sync_end", self.path)
+        if effect != "lose":
+            inode.complete_sync(number)
+
+    def has_name(self) -> bool:
+        self._check()
+        return self._inode.links > 0
+
+    def modified_ms(self) -> int:
+        self._check()
+        return self._inode.modified_ms
+
+    def set_modified_ms(self, wall_ms: int) -> None:
+        self._check()
+        self._inode.modified_ms = wall_ms
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Nothing to do: all is in memory."""
+        self._check()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check(self) -> None:
+        self._disk.fate.check()
+        if self._closed:
+            raise ValueError(f"{self.path} is closed")
+
+    def _check_writable(self) -> None:
+        self._check()
+        if not self._writable:
+            raise disk_error(errno.EBADF, self.path)
 
 
-def _burn_nothing(_seconds: float) -> None:
-    return None
+class SimLock:
+    def __init__(self, locked: set[str], path: str) -> None:
+        self._locked = locked
+        self._path = path
+
+    def release(self) -> None:
+        self._locked.discard(self._path)

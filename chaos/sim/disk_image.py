@@ -20,7 +20,6 @@ class DiskImage:
         return sorted(self._namespace.visible.files)
 
     def contents(self, path: str) -> bytes:
-        """A whole file. Raises `FileNotFoundError`."""
         inode = self._namespace.visible.files.get(normal(path))
         if inode is None:
             raise disk_error(errno.ENOENT, path)

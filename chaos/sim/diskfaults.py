@@ -1,4 +1,4 @@
-"""Faults of a plan, put onto a simulated disk: those of this incarnation and of later ones."""
+"""Faults of a plan, put onto a simulated disk."""
 
 import errno
 from collections.abc import Sequence
@@ -11,41 +11,30 @@ from rocketbed.chaos.sim.process import SimHost
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault
 
 
-class DiskFaults:
-    """What one host's disk does wrong at present."""
-
-    def __init__(self) -> None:
-        self._faults: Sequence[DiskFault] = ()
-
-    def set(self, faults: Sequence[DiskFault]) -> None:
-        """These and no others."""
-        self._faults = tuple(faults)
-
-    def apply(self, disk: SimDisk) -> None:
-        """Let a disk behave so from now on."""
-        disk.faults.clear()
-        disk.release()
-        disk.read_only = False
-        disk.quota = None
-        for fault in self._faults:
-            if fault.kind == "full":
-                disk.quota = disk.allocated() + fault.after
-            elif fault.kind == "read-only":
-                disk.read_only = True
-            else:
-                for rule in _rules(fault):
-                    disk.inject(rule)
+def put_faults(disk: SimDisk, faults: Sequence[DiskFault]) -> None:
+    """Let a disk do these things wrong from now on, and no others."""
+    disk.faults.clear()
+    disk.release()
+    disk.read_only = False
+    disk.quota = None
+    for fault in faults:
+        if fault.kind == "full":
+            disk.quota = disk.allocated() + fault.after
+        elif fault.kind == "read-only":
+            disk.read_only = True
+        else:
+            disk.inject(_rule(fault))
 
 
-def _rules(fault: DiskFault) -> list[SimFault]:
+def _rule(fault: DiskFault) -> SimFault:
     times = 1 if fault.once else None
     if fault.kind in ("slow-fsync", "hang"):
-        return [SimFault(operation="sync", effect="delay", seconds=fault.seconds, times=times)]
+        return SimFault(operation="sync", effect="delay", seconds=fault.seconds, times=times)
     if fault.kind == "eio-fsync":
-        return [SimFault(operation="sync", effect="error_clean", error=errno.EIO, times=times)]
+        return SimFault(operation="sync", effect="error_clean", error=errno.EIO, times=times)
     if fault.kind == "eio-write":
-        return [SimFault(operation="write", error=errno.EIO, times=times)]
-    return [SimFault(operation="sync", effect="lose", times=times)]
+        return SimFault(operation="write", error=errno.EIO, times=times)
+    return SimFault(operation="sync", effect="lose", times=times)
 
 
 def arm(disk: SimDisk, point: CrashPoint) -> None:

@@ -91,7 +91,11 @@ class NodeLoop:
         current.update(self._context)
         try:
             if self._started:
-                timeout = self._generator.send(self._events())
+                # I/O events to feed: none, unless something came through `run_sync_soon`.
+                entries = self._runner.entry_queue
+                waiting = entries.queue or entries.idempotent_queue
+                events: Any = self._runner.io_manager.get_events(0) if waiting else []
+                timeout = self._generator.send(events)
             else:
                 self._started = True
                 timeout = self._begin()
@@ -123,7 +127,6 @@ class NodeLoop:
             return function(*arguments)
 
     def wake(self, task: trio.lowlevel.Task, value: object = None) -> None:
-        """Wake a task that parked itself with `trio.lowlevel.wait_task_rescheduled`."""
         self._runner.reschedule(task, Value(value))
 
     def stacks(self) -> list[str]:
@@ -149,7 +152,7 @@ class NodeLoop:
         if self.outcome is not None:
             return
         self.outcome = Error(SimulationError("buried"))
-        hook, sys.unraisablehook = sys.unraisablehook, _say_nothing
+        hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         hooks = sys.get_asyncgen_hooks()
         try:
             with warnings.catch_warnings(), _context(self._context):
@@ -180,13 +183,6 @@ class NodeLoop:
         self._runner.tasks.clear()
         self._runner.runq.clear()
 
-    def _events(self) -> Any:
-        """I/O events to feed: none, unless something came through `run_sync_soon`."""
-        entries = self._runner.entry_queue
-        if entries.queue or entries.idempotent_queue:
-            return self._runner.io_manager.get_events(0)
-        return []
-
 
 @contextmanager
 def _context(inner: dict[str, object]) -> Iterator[None]:
@@ -209,7 +205,3 @@ class _ClosedPoll:
         """Nothing is polled any more."""
 
     modify = unregister = close = register
-
-
-def _say_nothing(_unraisable: object) -> None:
-    return None

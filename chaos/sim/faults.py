@@ -46,7 +46,6 @@ class SimFault:
         return True
 
     def raised(self, path: str) -> OSError:
-        """The error as the system would word it."""
         return disk_error(self.error, path)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import trio
 
-from rocketbed.chaos.sim.network import Network
+from rocketbed.chaos.sim.network import Network, SimListener, SimStream
 from rocketbed.chaos.sim.parking import Owner
-from rocketbed.chaos.sim.stream import SimListener, SimStream
 from rocketbed.world.api import Address, File, Listener, Stream
 
 RETRY_NS = 200_000_000
@@ -60,7 +59,6 @@ class HostNetwork:
         return ours
 
     async def resolve(self, host: str) -> list[str]:
-        """The address of a host of this simulation."""
         self._process.fate.check()
         await trio.lowlevel.checkpoint()
         if host in ("localhost", "127.0.0.1"):

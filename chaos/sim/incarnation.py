@@ -31,7 +31,6 @@ class Fate:
             raise SimKilled(self.cause)
 
     def die(self, cause: str) -> None:
-        """Die; only the first cause counts."""
         if not self.dead:
             self.dead = True
             self.cause = cause

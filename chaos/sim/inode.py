@@ -13,6 +13,7 @@ no sync completes: what stood between two of them may come back (ext4 does it; s
 tests/property/test_disk_against_ext4.py).
 """
 
+from dataclasses import dataclass, field, replace
 from random import Random
 
 SECTOR = 512
@@ -24,77 +25,46 @@ POWER_CUT_MODES = ("random", "strict", "prefix", "reorder")
 """What of the unsynced survives: a coin for each sector; nothing; the oldest part; the newest."""
 
 
+@dataclass(slots=True, eq=False)
 class Generation:
     """What was there before the first write since the previous sync began, or journalled change."""
 
-    __slots__ = ("grown", "length", "sectors")
-
-    def __init__(self) -> None:
-        self.sectors: dict[int, bytes] = {}
-        """Sector number -> its bytes before; short or empty where the file had not got there."""
-        self.length: int | None = None
-        """Length before, None while unchanged."""
-        self.grown = False
-        """Whether writes made it longer: a device takes those piece by piece. A truncation or a
-        reservation sets the length in one step."""
-
-    def copy(self) -> "Generation":
-        """A twin; the bytes are shared, being immutable."""
-        twin = Generation()
-        twin.sectors = dict(self.sectors)
-        twin.length = self.length
-        twin.grown = self.grown
-        return twin
+    sectors: dict[int, bytes] = field(default_factory=dict)
+    """Sector number -> its bytes before; short or empty where the file had not got there."""
+    length: int | None = None
+    """Length before, None while unchanged."""
+    grown: bool = False
+    """Whether writes made it longer: a device takes those piece by piece. A truncation or a
+    reservation sets the length in one step."""
 
 
+@dataclass(slots=True, eq=False)
 class Inode:
     """One file's bytes. Offsets and lengths in bytes."""
 
-    __slots__ = (
-        "allocated",
-        "data",
-        "forsaken",
-        "generations",
-        "length",
-        "links",
-        "modified_ms",
-        "shared",
-        "sync_count",
-    )
+    data: bytearray = field(default_factory=bytearray)
+    length: int = 0
+    """At least `len(data)`: the rest reads as zeros."""
+    allocated: int = 0
+    """Bytes that have blocks; holes below count, which no preallocating store has."""
+    links: int = 1
+    modified_ms: int = 0
+    shared: bool = False
+    """True while `data` is also a clone's: copied before the next write."""
+    generations: list[Generation] = field(default_factory=lambda: [Generation()])
+    """Oldest first; the last is open, those before belong to syncs in flight."""
+    sync_count: int = 0
+    """Syncs completed or dropped so far, which numbers the generations."""
+    forsaken: dict[int, bytes] = field(default_factory=dict)
+    """Sectors a failed sync marked clean: no later sync writes them out, only a new write."""
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.length = 0
-        """At least `len(data)`: the rest reads as zeros."""
-        self.allocated = 0
-        """Bytes that have blocks; holes below count, which no preallocating store has."""
-        self.links = 1
-        self.modified_ms = 0
-        self.shared = False
-        """True while `data` is also a clone's: copied before the next write."""
-        self.generations = [Generation()]
-        """Oldest first; the last is open, those before belong to syncs in flight."""
-        self.sync_count = 0
-        """Syncs completed or dropped so far, which numbers the generations."""
-        self.forsaken: dict[int, bytes] = {}
-        """Sectors a failed sync marked clean: no later sync writes them out, only a new write."""
-
-    def clone(self) -> "Inode":
+    def __deepcopy__(self, memo: object) -> "Inode":
         """A twin that shares the bytes until either is written to."""
-        twin = Inode()
-        self.shared = twin.shared = True
-        twin.data = self.data
-        twin.length = self.length
-        twin.allocated = self.allocated
-        twin.links = self.links
-        twin.modified_ms = self.modified_ms
-        twin.generations = [generation.copy() for generation in self.generations]
-        twin.sync_count = self.sync_count
-        twin.forsaken = dict(self.forsaken)
-        return twin
+        self.shared = True
+        before = [replace(one, sectors=dict(one.sectors)) for one in self.generations]
+        return replace(self, generations=before, forsaken=dict(self.forsaken))
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, fewer only at the end."""
         size = min(size, self.length - offset)
         if size <= 0:
             return b""
@@ -148,9 +118,7 @@ class Inode:
             for one in self.generations
         ):
             # What was grown by writes that are not on disk yet: the reservation may be, alone.
-            self.generations.append(Generation())
-            self.generations[-1].length = size
-            self.generations[-1].grown = True
+            self.generations.append(Generation(length=size, grown=True))
 
     @property
     def dirty(self) -> bool:
@@ -165,7 +133,6 @@ class Inode:
         return self.sync_count + len(self.generations) - 1
 
     def complete_sync(self, number: int) -> None:
-        """That sync has reached the platter."""
         done = number - self.sync_count
         if done > 0:
             del self.generations[:done]
@@ -241,8 +208,7 @@ class Inode:
 
     def _save(self, offset: int, end: int) -> None:
         """Remember the sectors of a range, before it changes."""
-        if self.shared:
-            self._own()
+        self._own()
         data = self.data
         sectors = self.generations[-1].sectors
         for sector in range(offset // SECTOR, -(-end // SECTOR)):

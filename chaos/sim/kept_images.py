@@ -46,7 +46,6 @@ class KeptImages:
             del self._kept[node, own[0].number]
 
     def export(self, directory: Path) -> None:
-        """Write every image below a run's directory."""
         for record in self.records:
             place = directory / IMAGES / f"{record.node}-{record.number}"
             self._kept[record.node, record.number].export(str(place))

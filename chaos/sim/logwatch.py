@@ -3,26 +3,26 @@
 The node's opinion of what is flushed is on trial, so nothing here asks it. Source: chaos.md 2.3.
 """
 
+from dataclasses import dataclass, field
+
 from rocketbed.chaos.trace import Ends, NodeTrace
 
 COMMIT_LOG = "/store/commitlog/"
 
 
+@dataclass(slots=True)
 class _Segment:
-    __slots__ = ("durable", "forsaken", "is_named", "syncs", "written")
-
-    def __init__(self) -> None:
-        self.written = 0
-        """End of the bytes written, in the file."""
-        self.durable = 0
-        """End of those that a completed sync covers."""
-        self.syncs: list[int] = []
-        """What was written when each sync under way began."""
-        self.forsaken: tuple[int, int] | None = None
-        """What a failed sync left marked clean: no later sync brings it to disk before it is
-        written again."""
-        self.is_named = False
-        """Whether its directory was synced since it was made: else a power cut may take it all."""
+    written: int = 0
+    """End of the bytes written, in the file."""
+    durable: int = 0
+    """End of those that a completed sync covers."""
+    syncs: list[int] = field(default_factory=list)
+    """What was written when each sync under way began."""
+    forsaken: tuple[int, int] | None = None
+    """What a failed sync left marked clean: no later sync brings it to disk before it is written
+    again."""
+    is_named: bool = False
+    """Whether its directory was synced since it was made: else a power cut may take it all."""
 
 
 class LogWatch:
@@ -37,7 +37,11 @@ class LogWatch:
     def saw(self, time_ns: int, kind: str, path: str, offset: int, size: int) -> None:
         """An event of the disk; others than the log's are ignored."""
         if f"{path}/" == COMMIT_LOG:
-            if self._named(kind):
+            if kind == "sync_dir":
+                self._naming.append(list(self._segments.values()))
+            elif kind == "sync_dir_end" and self._naming:
+                for segment in self._naming.pop(0):
+                    segment.is_named = True
                 self.trace.add(time_ns, *self.ends())
             return
         if not path.startswith(COMMIT_LOG):
@@ -49,9 +53,7 @@ class LogWatch:
         if kind == "unlink":
             self._segments.pop(start, None)
         else:
-            segment = self._segments.get(start)
-            if segment is None:
-                segment = self._segments[start] = _Segment()
+            segment = self._segments.setdefault(start, _Segment())
             if not _change(segment, kind, offset, size):
                 return
         self.trace.add(time_ns, *self.ends())
@@ -74,12 +76,10 @@ class LogWatch:
         for segment in self._segments.values():
             segment.written = min(segment.written, segment.durable)
             segment.forsaken = None
-            segment.syncs.clear()
-        self._naming.clear()
+        self.died()
         self.trace.add(time_ns, *self.ends())
 
     def died(self) -> None:
-        """The process died; its syncs under way never end."""
         for segment in self._segments.values():
             segment.syncs.clear()
         self._naming.clear()
@@ -96,18 +96,7 @@ class LogWatch:
                 segment.durable = min(segment.durable, limit)
         self.trace.add(time_ns, *self.ends())
 
-    def _named(self, kind: str) -> bool:
-        """Take a sync of the log's directory in; whether names became durable."""
-        if kind == "sync_dir":
-            self._naming.append(list(self._segments.values()))
-        elif kind == "sync_dir_end" and self._naming:
-            for segment in self._naming.pop(0):
-                segment.is_named = True
-            return True
-        return False
-
     def wiped(self, time_ns: int) -> None:
-        """The disk is another one, empty."""
         self._segments.clear()
         self.trace.add(time_ns, 0, 0)
 

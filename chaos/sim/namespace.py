@@ -7,6 +7,7 @@ A new directory needs no sync of its parent if it was synced itself: every journ
 writes the way to what it syncs. A renamed file moves as a whole: old name or new, never both.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass
 from posixpath import dirname, normpath
 from random import Random
@@ -23,17 +24,6 @@ class Names:
         self.files: dict[str, Inode] = {}
         self.children: dict[str, dict[str, None]] = {"/": {}, ".": {}}
         """Directory -> names in it; a dict, for its order."""
-
-    def copy(self, twins: dict[int, Inode]) -> "Names":
-        """A twin over cloned inodes; `twins` maps identities, so that two copies share clones."""
-        copy = Names()
-        for path, inode in self.files.items():
-            twin = twins.get(id(inode))
-            if twin is None:
-                twin = twins[id(inode)] = inode.clone()
-            copy.files[path] = twin
-        copy.children = {directory: dict(names) for directory, names in self.children.items()}
-        return copy
 
     def put(self, path: str, inode: Inode) -> None:
         self.files[path] = inode
@@ -102,15 +92,6 @@ class Change:
             if self.inode is not None and split(destination)[0] in names.children:
                 names.put(destination, self.inode)
 
-    def with_inode(self, twins: dict[int, Inode]) -> "Change":
-        """The same change in a cloned disk."""
-        if self.inode is None:
-            return self
-        twin = twins.get(id(self.inode))
-        if twin is None:
-            twin = twins[id(self.inode)] = self.inode.clone()
-        return Change(self.kind, self.path, self.target, twin)
-
 
 class Namespace:
     """Visible names, durable names and the changes between them."""
@@ -123,12 +104,8 @@ class Namespace:
         self.pending: list[Change] = []
 
     def clone(self) -> "Namespace":
-        twins: dict[int, Inode] = {}
-        twin = Namespace()
-        twin.visible = self.visible.copy(twins)
-        twin.durable = self.durable.copy(twins)
-        twin.pending = [change.with_inode(twins) for change in self.pending]
-        return twin
+        """A twin with twins of all files; a file that has several places here is one there too."""
+        return deepcopy(self)
 
     def change(self, change: Change) -> None:
         """Carry out a change; visible at once, durable later."""
@@ -150,7 +127,6 @@ class Namespace:
         return chosen[::-1]
 
     def make_durable(self, changes: list[Change]) -> None:
-        """These changes have reached the platter."""
         waiting = set(changes)
         for change in self.pending:
             if change in waiting:

@@ -8,12 +8,14 @@ powerless host says nothing, so its peers stay half open until they send to its 
 A paused process still accepts: the kernel shakes hands, not the process.
 """
 
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol
+
+import trio
 
 from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, Timeline
-from rocketbed.chaos.sim.parking import Owner
-from rocketbed.world.api import Address
+from rocketbed.chaos.sim.parking import Owner, Parking
+from rocketbed.world.api import Address, Stream
 
 SPLIT_SHARE = 0.2
 """Share of sends that arrive in two pieces."""
@@ -21,6 +23,9 @@ RETRANSMIT_NS = 200_000_000
 """First retransmission timeout of Linux's TCP."""
 RETRANSMISSIONS_MAX = 6
 FIRST_EPHEMERAL_PORT = 32_768
+WINDOW = 256 * 1024
+"""Bytes sent and not yet read by the peer's process."""
+RECEIVE_SIZE = 65_536
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,35 +43,6 @@ class Link:
     """When the last byte that was put on it has left, under a rate."""
 
 
-class End(Protocol):
-    """One end of a connection, as the network knows it."""
-
-    process: Owner
-    local: Address
-    remote: Address
-
-    def pump(self) -> None:
-        """Put on the wire what waits, unless the link is cut."""
-
-    def break_off(self) -> None:
-        """A reset arrives that the peer never sent."""
-
-    def abandon(self, cause: str) -> None:
-        """Its process died."""
-
-
-class Ear(Protocol):
-    """A listening socket, as the network knows it."""
-
-    process: Owner
-
-    def offer(self, stream: Any) -> None:
-        """A connection was made."""
-
-    def drop(self) -> None:
-        """Take it off the network."""
-
-
 class Network:
     """All links, listeners and connections of a simulation."""
 
@@ -74,11 +50,11 @@ class Network:
         self.timeline = timeline
         self.addresses: dict[str, str] = {}
         """Host name -> IP address."""
-        self.listeners: dict[Address, Ear] = {}
+        self.listeners: dict[Address, SimListener] = {}
         self.weather = Link()
         """What links begin as."""
         self._links: dict[tuple[str, str], Link] = {}
-        self._ends: dict[End, None] = {}
+        self.ends: dict[SimStream, None] = {}
         self._random = timeline.stream("network")
         self._next_port = FIRST_EPHEMERAL_PORT
 
@@ -88,7 +64,6 @@ class Network:
         return address
 
     def link(self, source: str, target: str) -> Link:
-        """The link from one address to another; may be changed."""
         link = self._links.get((source, target))
         if link is None:
             weather = self.weather
@@ -103,32 +78,16 @@ class Network:
     def changed(self, one: str, other: str) -> None:
         """A link was changed; what it held back may go now."""
         self.timeline.record("link", one, other, self.between(one, other).cut)
-        for end in list(self._ends):
+        for end in list(self.ends):
             end.pump()
 
     def reset(self, one: str, other: str) -> None:
         """Reset all connections between two hosts, as a firewall between them would."""
         pair = {self.addresses[one], self.addresses[other]}
         self.timeline.record("reset", one, other)
-        for end in list(self._ends):
+        for end in list(self.ends):
             if {end.local[0], end.remote[0]} == pair:
                 end.break_off()
-
-    def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
-        """Cut hosts (by name) from each other."""
-        a, b = self.addresses[one], self.addresses[other]
-        self.link(a, b).cut = True
-        if both_ways:
-            self.link(b, a).cut = True
-        self.timeline.record("cut", one, other, both_ways)
-
-    def heal(self) -> None:
-        """Mend all links; what was held back arrives now."""
-        for link in self._links.values():
-            link.cut = False
-        self.timeline.record("heal")
-        for end in list(self._ends):
-            end.pump()
 
     def delay(self, source: str, target: str, size: int = 0) -> int:
         """Draw the time that a transmission of `size` bytes takes, nanoseconds."""
@@ -159,12 +118,8 @@ class Network:
             self._next_port += 1
         return self._next_port
 
-    def add(self, end: End) -> None:
-        self._ends[end] = None
-
-    def forget(self, end: End) -> None:
-        """Forget an end whose process is done with it."""
-        self._ends.pop(end, None)
+    def forget(self, end: "SimStream") -> None:
+        self.ends.pop(end, None)
 
     def drop_process(self, process: Owner, cause: str) -> None:
         """The process is gone: its listeners close; a killed one resets its peers, one that ended
@@ -172,10 +127,228 @@ class Network:
         for listener in list(self.listeners.values()):
             if listener.process is process:
                 listener.drop()
-        for end in list(self._ends):
+        for end in list(self.ends):
             if end.process is process:
                 end.abandon(cause)
 
     def clear(self) -> None:
-        self._ends.clear()
+        self.ends.clear()
         self.listeners.clear()
+
+
+class SimStream(trio.abc.HalfCloseableStream):
+    """One end of a connection: TCP as programs see it."""
+
+    def __init__(self, network: Network, process: Owner, local: Address, peer: Address) -> None:
+        self.process = process
+        self.local = local
+        self.remote = peer
+        self.peer: SimStream | None = None
+        self._network = network
+        self._received = bytearray()
+        self._ended = False
+        self._reset = False
+        self._closed = False
+        self._sent_eof = False
+        self._in_flight = 0
+        self._last_arrival = 0
+        self._outgoing: deque[tuple[str, bytes]] = deque()
+        self._returned: list[tuple[str, bytes]] = []
+        """What was lost on a cut link, in order."""
+        self._reader = Parking(process)
+        self._writer = Parking(process)
+        network.ends[self] = None
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send; waits while the peer's window is full."""
+        await self._enter(self._writer)
+        self._check_writable()
+        view = memoryview(bytes(data))
+        while view:
+            while self._in_flight >= WINDOW:
+                await self._writer.park()
+                self._check_writable()
+            size = self._network.split_point(min(len(view), WINDOW - self._in_flight))
+            self._in_flight += size
+            self._transmit("data", bytes(view[:size]))
+            view = view[size:]
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._enter(self._writer)
+        self._check_writable()
+        while self._in_flight >= WINDOW:
+            await self._writer.park()
+            self._check_writable()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What has arrived; nothing at the peer's end of file.
+
+        As with trio's sockets other tasks run first when something is there already, and while
+        this one waits when nothing is.
+        """
+        if self._received:
+            await self._enter(self._reader)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._claim(self._reader)
+            self._check()
+        while not self._received:
+            self._check()
+            if self._ended:
+                return b""
+            await self._reader.park()
+        self.process.fate.check()
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed")
+        size = RECEIVE_SIZE if max_bytes is None else max_bytes
+        data = bytes(self._received[:size])
+        del self._received[:size]
+        if self.peer is not None:
+            self.peer.acknowledge(len(data))
+        return data
+
+    async def send_eof(self) -> None:
+        await self._enter(self._writer)
+        if not self._sent_eof:
+            self._check_writable()
+            self._sent_eof = True
+            self._transmit("eof", b"")
+
+    async def aclose(self) -> None:
+        """Close both directions; bytes that arrived and were not read make it a reset."""
+        self.process.fate.check()
+        if not self._closed:
+            self._closed = True
+            if not self._reset:
+                self._transmit("reset" if self._received else "eof", b"")
+            self._reader.wake()
+            self._writer.wake()
+        await trio.lowlevel.checkpoint()
+
+    # What the network does.
+
+    def acknowledge(self, size: int) -> None:
+        self._in_flight -= size
+        if self._in_flight < WINDOW:
+            self._writer.wake()
+
+    def abandon(self, cause: str) -> None:
+        if cause == "power":
+            self._outgoing.clear()
+        elif not self._closed and not self._reset:
+            self._transmit("eof" if cause == "end" and not self._received else "reset", b"")
+        self._closed = True
+
+    def pump(self) -> None:
+        """Put on the wire what waits, unless the link is cut."""
+        timeline = self._network.timeline
+        peer = self.peer
+        if peer is None or self._network.link(self.local[0], self.remote[0]).cut:
+            return
+        if self._returned:
+            self._outgoing.extendleft(reversed(self._returned))
+            self._returned.clear()
+        while self._outgoing:
+            kind, data = self._outgoing.popleft()
+            delay = self._network.delay(self.local[0], self.remote[0], len(data))
+            moment = timeline.now + delay
+            self._last_arrival = max(moment, self._last_arrival + 1)
+            timeline.at(self._last_arrival, peer.arrive, kind, data)
+
+    def arrive(self, kind: str, data: bytes) -> None:
+        peer = self.peer
+        assert peer is not None
+        if self._network.link(peer.local[0], self.local[0]).cut:
+            peer._returned.append((kind, data))
+            return
+        if self._closed:
+            if kind != "data":
+                self._network.forget(self)
+            elif self.process.host.has_power:
+                self._transmit("reset", b"")
+            return
+        self._network.timeline.record(kind, self.remote, self.local, len(data))
+        if kind == "data":
+            self._received += data
+        elif kind == "eof":
+            self._ended = True
+        else:
+            self._reset = True
+            self._received.clear()
+            self._writer.wake()
+            self._network.forget(self)
+        self._reader.wake()
+
+    def break_off(self) -> None:
+        """A reset arrives that the peer never sent."""
+        if not self._closed and not self._reset:
+            self._reset = True
+            self._received.clear()
+            self._reader.wake()
+            self._writer.wake()
+            self._network.forget(self)
+
+    def _transmit(self, kind: str, data: bytes) -> None:
+        self._outgoing.append((kind, data))
+        self.pump()
+
+    def _claim(self, parking: Parking) -> None:
+        self.process.fate.check()
+        if parking.taken:
+            raise trio.BusyResourceError("another task is using this direction of the stream")
+
+    async def _enter(self, parking: Parking) -> None:
+        self._claim(parking)
+        await trio.lowlevel.checkpoint()
+        self._check()
+
+    def _check(self) -> None:
+        self.process.fate.check()
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed")
+        if self._reset:
+            raise trio.BrokenResourceError("connection reset by peer")
+
+    def _check_writable(self) -> None:
+        self._check()
+        if self._sent_eof:
+            raise trio.ClosedResourceError("this direction of the stream was closed")
+
+
+class SimListener:
+    def __init__(self, network: Network, process: Owner, address: Address) -> None:
+        self.process = process
+        self.address = address
+        self._network = network
+        self._waiting: deque[SimStream] = deque()
+        self._acceptor = Parking(process)
+        self._closed = False
+        network.listeners[address] = self
+
+    async def accept(self) -> Stream:
+        self.process.fate.check()
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            self.process.fate.check()
+            if self._closed:
+                raise trio.ClosedResourceError(f"listener {self.address} is closed")
+            await self._acceptor.park()
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        """Stop listening; connections nobody accepted are reset."""
+        self.process.fate.check()
+        self.drop()
+        for stream in self._waiting:
+            stream.abandon("kill")
+        self._acceptor.wake()
+        await trio.lowlevel.checkpoint()
+
+    def offer(self, stream: SimStream) -> None:
+        self._waiting.append(stream)
+        self._acceptor.wake()
+
+    def drop(self) -> None:
+        self._closed = True
+        if self._network.listeners.get(self.address) is self:
+            del self._network.listeners[self.address]

@@ -7,13 +7,6 @@ import trio
 from rocketbed.chaos.sim.incarnation import Fate
 
 
-class Waker(Protocol):
-    """A process whose tasks can be woken."""
-
-    def wake(self, task: trio.lowlevel.Task) -> None:
-        """Wake a parked task; does nothing once the process is dead."""
-
-
 class SimMachine(Protocol):
     """A host, as its connections know it."""
 
@@ -21,14 +14,16 @@ class SimMachine(Protocol):
     has_power: bool
 
 
-class Owner(Waker, Protocol):
+class Owner(Protocol):
     """A process, as its listeners and connections know it."""
 
     fate: Fate
 
     @property
-    def host(self) -> SimMachine:
-        """Where it runs."""
+    def host(self) -> SimMachine: ...
+
+    def wake(self, task: trio.lowlevel.Task) -> None:
+        """Wake a parked task; does nothing once the process is dead."""
 
 
 class Parking:
@@ -36,13 +31,12 @@ class Parking:
 
     __slots__ = ("_process", "_task")
 
-    def __init__(self, process: Waker) -> None:
+    def __init__(self, process: Owner) -> None:
         self._process = process
         self._task: trio.lowlevel.Task | None = None
 
     @property
     def taken(self) -> bool:
-        """Whether a task is parked here."""
         return self._task is not None
 
     async def park(self) -> None:

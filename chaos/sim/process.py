@@ -37,19 +37,12 @@ class Scene(Protocol):
     network: Network
     on_disk: Callable[[str, str, str, int, int], None] | None
 
-    def reachable(self, source: str, target: str) -> bool:
-        """Whether packets pass between two addresses both ways, and the target has power."""
-
-    def process_ended(self, process: "SimProcess") -> None:
-        """A process died or ended."""
-
-    def reached(self, process: "SimProcess", mark: str) -> None:
-        """A node reached a mark; dies there if it was told to."""
-
+    def reachable(self, source: str, target: str) -> bool: ...
+    def process_ended(self, process: "SimProcess") -> None: ...
+    def reached(self, process: "SimProcess", mark: str) -> None: ...
     def logged(
         self, process: "SimProcess", level: str, event: str, fields: dict[str, object]
-    ) -> None:
-        """A node logged something."""
+    ) -> None: ...
 
 
 class SimHost:
@@ -142,6 +135,16 @@ class SimProcess:
         """Whether its `main` let an error out by itself."""
         return self.fate.cause == "end" and isinstance(self._loop.outcome, Error)
 
+    @property
+    def end_reason(self) -> str:
+        """Kind and text of the error that its `main` let out; empty without one."""
+        if not self.crashed or not isinstance(self._loop.outcome, Error):
+            return ""
+        error = self._loop.outcome.error
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        return f"{type(error).__name__}: {error}"
+
     def value(self) -> Any:
         """What `main` returned; raises what it raised, `SimulationError` if it never ended."""
         if self._loop.outcome is None or self.fate.cause != "end":
@@ -149,14 +152,12 @@ class SimProcess:
         return self._loop.outcome.unwrap()
 
     def request_stop(self) -> None:
-        """SIGTERM."""
         if not self.done:
             self._timeline.record("stop", self.name)
             self._loop.inside(self.system.stop_requested.set)
             self._kick()
 
     def pause(self) -> None:
-        """SIGSTOP."""
         if self.state == "running":
             self._timeline.record("pause", self.name)
             self.state = "paused"
@@ -169,7 +170,6 @@ class SimProcess:
             self._kick(0)
 
     def wake(self, task: trio.lowlevel.Task) -> None:
-        """Wake a parked task of this process."""
         if not self.fate.dead:
             self._loop.wake(task)
             self._kick()
@@ -183,7 +183,6 @@ class SimProcess:
         return result
 
     def burn(self, seconds: float) -> None:
-        """Let the step under way take longer."""
         self._burnt_ns += int(seconds * SECOND)
 
     def exit(self, code: int) -> SimKilled:
@@ -193,7 +192,6 @@ class SimProcess:
         return SimKilled(f"exit {code}")
 
     def bury(self) -> None:
-        """End what is left of its coroutines."""
         self.fate.die("end")
         self._loop.bury()
 

@@ -12,14 +12,16 @@ from rocketbed.chaos.record import STORES
 from rocketbed.chaos.sim.coverage import Coverage
 from rocketbed.chaos.sim.kept_images import KeptImages
 from rocketbed.chaos.sim.logwatch import COMMIT_LOG, LogWatch
-from rocketbed.chaos.sim.markwatch import mark_ahead, table_in_place
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.simulation import LogLine, Simulation
-from rocketbed.chaos.sim.twin import innermost
 from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.api import Collected
+from rocketbed.inspect.marks import CKPT_NAME, read_marks
 from rocketbed.node.config.node_config import NodeConfig
 
+ROOT: Final = "/store"
+TABLES: Final = f"{ROOT}/config/"
+MARK: Final = f"{ROOT}/{CKPT_NAME}"
 CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
 
 
@@ -29,6 +31,7 @@ class Recorder:
     def __init__(self, simulation: Simulation, history: HistoryWriter, store: str) -> None:
         """`store` is the directory of the store on every disk, with its slash."""
         self._simulation = simulation
+        self._timeline = simulation.timeline
         self._history = history
         self._store = store
         self._trace = Trace()
@@ -52,7 +55,6 @@ class Recorder:
         return self._end_counts.get(name, 0)
 
     def end_reason(self, name: str) -> str:
-        """The error that its main let out."""
         return self._reasons.get(name, "")
 
     def log(self, name: str) -> tuple[int, int]:
@@ -63,12 +65,12 @@ class Recorder:
         """The power of a node's host was cut; of other hosts nothing is kept."""
         if name in self._watches:
             self._keep_image(name, "powercut")
-            self._watches[name].lost_power(self._now_ns())
+            self._watches[name].lost_power(self._timeline.now)
             self._after_power_cut[name] = True
 
     def wiped(self, name: str) -> None:
         """A node that is down has an empty disk now."""
-        self._watch(name).wiped(self._now_ns())
+        self._watch(name).wiped(self._timeline.now)
 
     def collect(self, directory: Path) -> Collected:
         """Write stores and images below a run's directory."""
@@ -88,21 +90,31 @@ class Recorder:
             watch = self._watches[name] = LogWatch(self._trace.node(name))
         return watch
 
-    def _now_ns(self) -> int:
-        return self._simulation.timeline.now
-
     def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
         watch = self._watches.get(host)
         if watch is not None:
-            watch.saw(self._simulation.timeline.now, kind, path, offset, size)
+            watch.saw(self._timeline.now, kind, path, offset, size)
             if kind == "sync_failed" and path.startswith(COMMIT_LOG):
                 self._history.event(Function.NODE, host, "eio", {"path": path})
-            if table_in_place(kind, path):
-                self._history.event(Function.NODE, host, "table_in_place", {"path": path})
-            durable = watch.ends().durable if kind == "sync_dir" else 0
-            ahead = mark_ahead(self._simulation.process(host).disk, kind, path, durable)
-            if ahead is not None:
-                fields = {"offset": ahead, "durable": durable}
+            self._check_small_files(host, watch, kind, path)
+
+    def _check_small_files(self, host: str, watch: LogWatch, kind: str, path: str) -> None:
+        """Laws held at every event of a disk, so that no power cut has to come just then.
+
+        A table is only ever replaced as a whole, never written under its own name (S15). The
+        durable mark, which counts once its directory is synced, never names what is not on disk
+        (S11).
+        """
+        if kind in ("write", "truncate") and path.startswith(TABLES) and path.endswith(".json"):
+            self._history.event(Function.NODE, host, "table_in_place", {"path": path})
+        if kind != "sync_dir" or path != ROOT:
+            return
+        disk = self._simulation.process(host).disk
+        if disk.exists(MARK):
+            marks = read_marks(disk.contents(MARK), b"", abort_lines=None, checkpoint=b"")
+            durable = watch.ends().durable
+            if marks is not None and marks.durable_offset > durable:
+                fields = {"offset": marks.durable_offset, "durable": durable}
                 self._history.event(Function.NODE, host, "mark_ahead", fields)
 
     def _process_ended(self, process: SimProcess) -> None:
@@ -112,12 +124,7 @@ class Recorder:
         cause = {"end": "crash" if process.crashed else "stop", "power": "powercut"}.get(
             process.fate.cause, process.fate.cause
         )
-        reason = self._reasons[name] = ""
-        if process.crashed:
-            try:
-                process.value()
-            except BaseException as error:
-                reason = self._reasons[name] = innermost(error)
+        reason = self._reasons[name] = process.end_reason
         if process.fate.cause == "closed":
             return
         ends = self._watches[name].ends()
@@ -141,7 +148,7 @@ class Recorder:
             self._simulation.host(name).image,
             name,
             cause,
-            time_ns=self._now_ns(),
+            time_ns=self._timeline.now,
             written=ends.written,
             durable=ends.durable,
         )

@@ -7,12 +7,11 @@ from typing import Final
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.record import HISTORY_FILE, RunRecord
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import machine_names
 from rocketbed.chaos.sim.backend import HARNESS, SimBackend
 from rocketbed.chaos.sim.clock import MILLISECOND
 from rocketbed.chaos.sim.simulation import Simulation
-from rocketbed.chaos.trial.attendant import Company
-from rocketbed.chaos.trial.conductor import Conductor, MakeConductor
-from rocketbed.chaos.trial.targets import machine_names
+from rocketbed.chaos.trial.conductor import Company, Conductor, MakeConductor
 from rocketbed.world.api import World
 
 LIMIT_S: Final = 600.0

@@ -14,11 +14,10 @@ gives the same run, to the last event, which `digest` proves.
 from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from rocketbed.chaos.sim.clock import SECOND, Timeline
 from rocketbed.chaos.sim.disk import SimDisk
-from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.engine import seeded_scheduling
 from rocketbed.chaos.sim.incarnation import SimKilled, SimulationError
 from rocketbed.chaos.sim.network import Network
@@ -57,7 +56,6 @@ class Simulation:
         """Told of each event of a disk: host, kind, path, offset, size."""
         self._buried: list[SimProcess] = []
         self._crash_at_pattern: dict[str, tuple[str, str]] = {}
-        self._crash_at_mark: dict[tuple[str, str], tuple[int, str, str]] = {}
         self._crashes: list[SimProcess] = []
 
     def __enter__(self) -> "Simulation":
@@ -91,7 +89,6 @@ class Simulation:
         return process
 
     def kill(self, name: str) -> None:
-        """SIGKILL."""
         process = self.process(name)
         if not process.done:
             process.disk.kill()
@@ -106,28 +103,23 @@ class Simulation:
             process.disk.power_cut(mode)
             process.end()
         else:
-            host.image = _powerless(host.image, self.timeline, name, mode)
+            disk = SimDisk(host.image, random=self.timeline.stream(f"power/{name}"))
+            disk.power_cut(mode)
+            host.image = disk.image()
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
         self.process(name).pause()
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
         self.process(name).resume()
 
     def stop(self, name: str) -> None:
-        """SIGTERM."""
         self.process(name).request_stop()
 
-    def crash_at_mark(self, name: str, mark: str, *, nth: int = 1, kind: str = "kill") -> None:
-        """Kill a host's process, or cut its power, when it reaches a mark for the nth time."""
-        self._crash_at_mark[name, mark] = (nth, kind, "random")
-
     def crash_at_pattern(self, name: str, pattern: str | None, *, kind: str = "kill") -> None:
-        """The same at the next mark whose name matches a pattern, as a shell writes it.
+        """Kill a host's process, or cut its power, at the next mark whose name matches.
 
-        None takes it back.
+        The pattern is one as a shell writes it; None takes it back.
         """
         self._crash_at_pattern.pop(name, None)
         if pattern is not None:
@@ -167,7 +159,6 @@ class Simulation:
         return process.value()
 
     def digest(self) -> str:
-        """Fingerprint of the run so far."""
         return self.timeline.digest()
 
     def close(self) -> None:
@@ -186,7 +177,6 @@ class Simulation:
     # What hosts and processes tell.
 
     def reachable(self, source: str, target: str) -> bool:
-        """Whether packets pass between two addresses both ways, and the target has power."""
         cut = self.network.link(source, target).cut or self.network.link(target, source).cut
         return not cut and any(
             host.address == target and host.has_power for host in self.hosts.values()
@@ -211,20 +201,14 @@ class Simulation:
         for listener in self.on_mark:
             listener(name, mark)
         self.timeline.record("mark", name, mark)
-        wanted = self._crash_at_mark.get((name, mark))
-        if wanted is not None and wanted[0] == self.marks[name, mark]:
-            self._die_at(process, mark, wanted[1], wanted[2])
-        pattern = self._crash_at_pattern.get(name)
-        if pattern is not None and fnmatchcase(mark, pattern[0]):
+        pattern, kind = self._crash_at_pattern.get(name, ("", ""))
+        if pattern and fnmatchcase(mark, pattern):
             del self._crash_at_pattern[name]
-            self._die_at(process, mark, pattern[1], process.disk.crash_mode)
-
-    def _die_at(self, process: SimProcess, mark: str, kind: str, mode: str) -> NoReturn:
-        if kind == "power":
-            process.disk.power_cut(mode)
-        else:
-            process.disk.kill()
-        raise SimKilled(f"mark {mark}")
+            if kind == "power":
+                process.disk.power_cut(process.disk.crash_mode)
+            else:
+                process.disk.kill()
+            raise SimKilled(f"mark {mark}")
 
     def logged(
         self, process: SimProcess, level: str, event: str, fields: dict[str, object]
@@ -234,10 +218,3 @@ class Simulation:
         self.timeline.record("log", process.host.name, level, event, fields)
         for listener in self.on_log:
             listener(line)
-
-
-def _powerless(image: DiskImage, timeline: Timeline, name: str, mode: str) -> DiskImage:
-    """What a power cut leaves of a disk whose process had ended before."""
-    disk = SimDisk(image, random=timeline.stream(f"power/{name}"))
-    disk.power_cut(mode)
-    return disk.image()

@@ -69,7 +69,7 @@ def run_solo(
         disk = process.disk
         disk.crash_at, disk.crash_kind, disk.crash_mode = crash_at, kind, mode
         if crash_at_mark is not None:
-            simulation.crash_at_mark(NAME, crash_at_mark, kind=kind)
+            simulation.crash_at_pattern(NAME, crash_at_mark, kind=kind)
         if prepare is not None:
             prepare(disk)
         simulation.tolerate_crashes = True

@@ -1,6 +1,7 @@
 """Seams of a simulated process's World, all bound to its fate."""
 
 from collections.abc import Callable
+from functools import partialmethod
 from typing import NoReturn, TypeVar
 
 import trio
@@ -54,21 +55,11 @@ class SimLog:
         self._fate = fate
         self._keep = record
 
-    def debug(self, event: str, **fields: object) -> None:
-        """For someone who follows one message."""
-        self._record("debug", event, fields)
-
-    def info(self, event: str, **fields: object) -> None:
-        """For someone who follows the node."""
-        self._record("info", event, fields)
-
-    def warning(self, event: str, **fields: object) -> None:
-        """Something an operator should look at."""
-        self._record("warning", event, fields)
-
-    def error(self, event: str, **fields: object) -> None:
-        self._record("error", event, fields)
-
-    def _record(self, level: str, event: str, fields: dict[str, object]) -> None:
+    def _record(self, level: str, event: str, **fields: object) -> None:
         self._fate.check()
         self._keep(level, event, fields)
+
+    debug = partialmethod(_record, "debug")
+    info = partialmethod(_record, "info")
+    warning = partialmethod(_record, "warning")
+    error = partialmethod(_record, "error")

@@ -6,20 +6,20 @@ given. Each method is that of `Cluster`, `TopicProducer` and so on, without `awa
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
 import trio
 
-from rocketbed.chaos.scenario.step import At, Step, Trigger
-from rocketbed.chaos.scenario.verb_methods import VerbMethods
+from rocketbed.chaos.scenario.step import Step, parse_step
 from rocketbed.chaos.testing.clients import TopicConsumer, TopicProducer, Value
-from rocketbed.chaos.testing.cluster import Cluster
+from rocketbed.chaos.testing.cluster import Cluster, ClusterNames
 from rocketbed.chaos.testing.errors import ClusterFailed, NotReady
-from rocketbed.chaos.testing.faults import Chaos, Fault, place_of
+from rocketbed.chaos.testing.faults import Chaos, ChaosVerbs, Fault, place_of
 from rocketbed.chaos.testing.perform import perform
 from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
@@ -33,13 +33,12 @@ START_S: Final = 90.0
 class StageThread:
     """A thread with a cluster in it; it has gone through everything when `finish` returns."""
 
-    def __init__(self, spec: RunSpec, directory: Path, *, keep_record: bool = False) -> None:
+    def __init__(self, spec: RunSpec, directory: Path) -> None:
         self.script = Script(
             body=self._wait_for_end,
             choice=spec.choice,
             failover_s=spec.wishes.failover_s,
             is_open=True,
-            keep_record=keep_record,
         )
         self.cluster = Cluster()
         self._spec = spec
@@ -66,9 +65,8 @@ class StageThread:
         try:
             return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as error:
-            raise ClusterFailed(
-                f"the cluster has ended: {self._broken or 'it was over'}"
-            ) from error
+            reason = self._broken or "it was over"
+            raise ClusterFailed(f"the cluster has ended: {reason}") from error
 
     def finish(
         self, failure: BaseException | None = None
@@ -104,17 +102,11 @@ class StageThread:
             self._ready.set()
 
 
-class _InThread(Protocol):
-    @property
-    def thread(self) -> StageThread: ...
-
-    @property
-    def inner(self) -> object: ...
-
-
 class Blocking(Generic[P, T]):
-    """A method of the async object `inner`, called without `await`; parameters and result keep
-    their types."""
+    """A method of the async object `owner.inner`, called without `await` in `owner.thread`.
+
+    Parameters and result keep their types.
+    """
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
         self._name = method.__name__
@@ -124,9 +116,9 @@ class Blocking(Generic[P, T]):
     def __get__(self, owner: None, kind: type) -> "Blocking[P, T]": ...
 
     @overload
-    def __get__(self, owner: _InThread, kind: type) -> Callable[P, T]: ...
+    def __get__(self, owner: object, kind: type) -> Callable[P, T]: ...
 
-    def __get__(self, owner: _InThread | None, kind: type) -> "Blocking[P, T] | Callable[P, T]":
+    def __get__(self, owner: Any, kind: type) -> "Blocking[P, T] | Callable[P, T]":
         if owner is None:
             return self
         return partial(owner.thread.call, getattr(owner.inner, self._name))
@@ -167,7 +159,7 @@ class BlockingConsumer:
         return self.inner.values
 
 
-class BlockingCluster:
+class BlockingCluster(ClusterNames):
     """`Cluster` without `await`; the fixture `cluster` of plain functions, and `cluster_module`."""
 
     create_topic = Blocking(Cluster.create_topic)
@@ -189,7 +181,6 @@ class BlockingCluster:
 
     @property
     def thread(self) -> StageThread:
-        """Raises `NotReady` outside the test."""
         if self._thread is None:
             raise NotReady("the cluster runs only during the body of the test: use it there")
         return self._thread
@@ -200,37 +191,8 @@ class BlockingCluster:
         return self.thread.cluster
 
     @property
-    def nameserver_address(self) -> str:
-        """What clients are given: `host:port`, several joined by `;`."""
-        return self.inner.nameserver_address
-
-    @property
-    def nodes(self) -> list[str]:
-        """Masters and slaves."""
-        return self.inner.nodes
-
-    @property
-    def nameservers(self) -> list[str]:
-        """`ns1`, ..."""
-        return self.inner.nameservers
-
-    @property
-    def leaders(self) -> Mapping[str, str]:
-        """Group -> its master now."""
-        return self.inner.leaders
-
-    @property
-    def leader(self) -> str:
-        """The master of the only group."""
-        return self.inner.leader
-
-    def address(self, name: str) -> str:
-        """Where clients find a node or nameserver, `host:port`."""
-        return self.inner.address(name)
-
-    def state(self, name: str) -> str:
-        """`running`, `paused` or `down`."""
-        return self.inner.state(name)
+    def stage(self) -> Stage:
+        return self.inner.stage
 
     def producer(self, topic: str, *, group: str = "test-producer") -> BlockingProducer:
         """A producer whose sends go into the history."""
@@ -243,51 +205,49 @@ class BlockingCluster:
         return BlockingConsumer(self.thread, made)
 
 
+@dataclass(eq=False)
 class BlockingFault:
     """A step that was not taken yet."""
 
-    def __init__(self, chaos: "BlockingChaos", step: Step) -> None:
-        self.step = step
-        self._chaos = chaos
+    chaos: "BlockingChaos"
+    step: Step
 
     def __str__(self) -> str:
         return self.step.action()
 
     def now(self) -> list[str]:
         """Take the step; names of those it hit."""
-        return self._chaos.take(self.step)
+        return self.chaos.take(self.step)
 
 
-class BlockingChaos(VerbMethods[BlockingFault]):
+class BlockingChaos(ChaosVerbs[BlockingFault]):
     """`Chaos` without `await`: `with chaos.during(chaos.kill("leader")): ...`"""
 
-    _trigger: Trigger = At(0.0)
+    storm = Blocking(Chaos.storm)
+    mend = Blocking(Chaos.mend)
 
     def __init__(self, cluster: BlockingCluster) -> None:
         self._cluster = cluster
 
     @property
-    def _inner(self) -> Chaos:
+    def thread(self) -> StageThread:
+        return self._cluster.thread
+
+    @property
+    def inner(self) -> Chaos:
         return Chaos(self._cluster.inner)
 
     def _take(self, step: Step) -> BlockingFault:
-        return BlockingFault(self, Chaos(Cluster())._take(step).step)
-
-    def _unknown(self, name: str) -> Exception:
-        return Chaos(Cluster())._unknown(name)
-
-    def step(self, text: str) -> BlockingFault:
-        """A step as scenarios have it, without its time."""
-        return BlockingFault(self, Chaos(Cluster()).step(text).step)
+        return BlockingFault(self, parse_step(str(step)))
 
     def take(self, step: Step) -> list[str]:
         """Take a step now; names of those it hit."""
-        return self._cluster.thread.call(Fault(self._inner, step).now)
+        return self.thread.call(Fault(self.inner, step).now)
 
     @contextmanager
     def during(self, *faults: BlockingFault | str) -> Iterator[list[str]]:
         """Faults for as long as the block runs; see `Chaos.during`."""
-        inner, thread = self._inner, self._cluster.thread
+        inner, thread = self.inner, self.thread
         given = [one if isinstance(one, str) else Fault(inner, one.step) for one in faults]
         block = inner.during(*given)
         names = thread.call(block.__aenter__)
@@ -296,14 +256,6 @@ class BlockingChaos(VerbMethods[BlockingFault]):
         finally:
             thread.call(block.__aexit__, None, None, None)
 
-    def storm(self, seconds: float, *, only: tuple[str, ...] | None = None) -> None:
-        """Faults drawn from the seed for this many seconds; then everything is healed."""
-        self._cluster.thread.call(self._inner.storm, seconds, only=only)
-
-    def mend(self) -> None:
-        """End every fault and start everything that is down."""
-        self._cluster.mend()
-
     def check(self, *ids: str) -> None:
         """Have the history judged once the body has ended."""
-        self._cluster.thread.script.ask(ids, place_of(inspect.currentframe()))
+        self.thread.script.ask(ids, place_of(inspect.currentframe()))

@@ -46,98 +46,82 @@ class Body:
         return self.function(**{name: values[name] for name in self.names})
 
 
-class AsyncPerformance:
-    """A body that is an async function."""
+def run_async(
+    spec: RunSpec,
+    body: Body,
+    directory: Path,
+    cluster: Cluster,
+    arguments: Mapping[str, Any],
+    overdue: Overdue | None,
+) -> tuple[RunResult, BaseException | None]:
+    """Run a body that is an async function. Without `overdue` it has all the time there is."""
 
-    def __init__(self, spec: RunSpec, body: Body, directory: Path, cluster: Cluster) -> None:
-        self._spec = spec
-        self._test = body
-        self._home = body.home
-        self._directory = directory
-        self._cluster = cluster
-        self._arguments: Mapping[str, Any] = {}
-        self._script = Script(
-            body=self._body, choice=spec.choice, failover_s=spec.wishes.failover_s
-        )
-
-    def run(
-        self, arguments: Mapping[str, Any], overdue: Overdue | None
-    ) -> tuple[RunResult, BaseException | None]:
-        """Run it. Without `overdue` it has all the time there is."""
-        self._arguments = arguments
-        spec, script = self._spec, self._script
-        if overdue is None:
-            return perform(spec, script, self._directory, home=self._home)
-
-        def ring(frame: FrameType | None) -> None:
-            error = spent(spec.budget_s, where_is(script, frame, self._home))
-            if spec.backend == "sim" or script.token is None or script.scope is None:
-                overdue(error)  # nothing of it outlives this process
-            script.failure = error
-            if is_running(frame, self._home):
-                raise error
-            script.token.run_sync_soon(script.scope.cancel)
-
-        with alarm(spec.budget_s, ring):
-            result, failure = perform(spec, script, self._directory, home=self._home)
-        if isinstance(failure, BudgetSpent):
-            result.signature = BUDGET
-        return result, failure
-
-    async def _body(self, stage: Stage) -> None:
-        self._cluster.bind(stage)
+    async def main(stage: Stage) -> None:
+        cluster.bind(stage)
         fixtures = Fixtures()
         try:
-            await self._test.call(await fixtures.open(self._arguments))
+            await body.call(await fixtures.open(arguments))
         finally:
             with trio.CancelScope(shield=True):
                 await fixtures.close()
-            self._cluster.bind(None)
+            cluster.bind(None)
+
+    script = Script(body=main, choice=spec.choice, failover_s=spec.wishes.failover_s)
+    if overdue is None:
+        return perform(spec, script, directory, home=body.home)
+
+    def ring(frame: FrameType | None) -> None:
+        error = spent(spec.budget_s, where_is(script, frame, body.home))
+        if spec.backend == "sim" or script.token is None or script.scope is None:
+            overdue(error)  # nothing of it outlives this process
+        script.failure = error
+        if own_frames(frame, body.home):  # it does not await anything
+            raise error
+        script.token.run_sync_soon(script.scope.cancel)
+
+    with alarm(spec.budget_s, ring):
+        result, failure = perform(spec, script, directory, home=body.home)
+    if isinstance(failure, BudgetSpent):
+        result.signature = BUDGET
+    return result, failure
 
 
-class BlockingPerformance:
-    """A body that is a plain function: the cluster is in a thread beside it."""
+def run_blocking(
+    spec: RunSpec,
+    body: Body,
+    directory: Path,
+    cluster: BlockingCluster,
+    arguments: Mapping[str, Any],
+    overdue: Overdue | None,
+) -> tuple[RunResult, BaseException | None]:
+    """Run a body that is a plain function: the cluster is in a thread beside it."""
+    for name, value in arguments.items():
+        if isinstance(value, Deferred):
+            raise TestingError(
+                f"fixture {name!r} is an async function: a test that uses it must be async too"
+            )
+    thread = StageThread(spec, directory)
 
-    def __init__(
-        self, spec: RunSpec, body: Body, directory: Path, cluster: BlockingCluster
-    ) -> None:
-        self._spec = spec
-        self._test = body
-        self._home = body.home
-        self._cluster = cluster
-        self._thread = StageThread(spec, directory)
+    def ring(frame: FrameType | None) -> None:
+        raise spent(spec.budget_s, where_is(thread.script, frame, body.home))
 
-    def run(
-        self, arguments: Mapping[str, Any], overdue: Overdue | None
-    ) -> tuple[RunResult, BaseException | None]:
-        """Run it. Without `overdue` it has all the time there is."""
-        for name, value in arguments.items():
-            if isinstance(value, Deferred):
-                raise TestingError(
-                    f"fixture {name!r} is an async function: a test that uses it must be async too"
-                )
-        thread, spec = self._thread, self._spec
-
-        def ring(frame: FrameType | None) -> None:
-            raise spent(spec.budget_s, where_is(thread.script, frame, self._home))
-
-        failure: BaseException | None = None
-        try:
-            with alarm(0.0 if overdue is None else spec.budget_s, ring):
-                if thread.start():
-                    self._cluster.bind(thread)
-                    self._test.call(arguments)
-        except BaseException as error:
-            failure = error
-        self._cluster.bind(None)
-        result, found = thread.finish(failure)
-        if isinstance(failure, KeyboardInterrupt):
-            raise failure
-        if failure is not None:
-            result.kind = "failed"
-            is_late = isinstance(failure, BudgetSpent)
-            result.signature = BUDGET if is_late else signature(failure, self._home)
-        return result, failure or found
+    failure: BaseException | None = None
+    try:
+        with alarm(0.0 if overdue is None else spec.budget_s, ring):
+            if thread.start():
+                cluster.bind(thread)
+                body.call(arguments)
+    except BaseException as error:
+        failure = error
+    cluster.bind(None)
+    result, found = thread.finish(failure)
+    if isinstance(failure, KeyboardInterrupt):
+        raise failure
+    if failure is not None:
+        result.kind = "failed"
+        is_late = isinstance(failure, BudgetSpent)
+        result.signature = BUDGET if is_late else signature(failure, body.home)
+    return result, failure or found
 
 
 # --- the budget
@@ -147,10 +131,7 @@ class BlockingPerformance:
 def alarm(seconds: float, ring: Callable[[FrameType | None], None]) -> Iterator[None]:
     """Call `ring` with the frame under way once so much real time has passed."""
 
-    def handle(_number: int, frame: FrameType | None) -> None:
-        ring(frame)
-
-    before = signal.signal(signal.SIGALRM, handle)
+    before = signal.signal(signal.SIGALRM, lambda number, frame: ring(frame))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -160,27 +141,22 @@ def alarm(seconds: float, ring: Callable[[FrameType | None], None]) -> Iterator[
 
 
 def spent(budget_s: float, where: str) -> BudgetSpent:
-    """The error of a run over its budget."""
     return BudgetSpent(
         f"the test took longer than its budget of {budget_s:g} s (--rb-budget) and was stopped; it"
         f" was at {where}"
     )
 
 
-def is_running(frame: FrameType | None, home: str) -> bool:
-    """Whether a function of the test's own file is on the stack: it does not await anything."""
-    return frame is not None and any(
-        _same(entry.filename, home) for entry in traceback.extract_stack(frame)
-    )
+def own_frames(frame: FrameType | None, home: str) -> list[traceback.FrameSummary]:
+    """What of the test's own file is on the stack."""
+    stack = [] if frame is None else traceback.extract_stack(frame)
+    return [entry for entry in stack if _same(entry.filename, home)]
 
 
 def where_is(script: Script, frame: FrameType | None, home: str) -> str:
     """Where the body is: in which line of its own file, and what it waits for there."""
-    if frame is not None:
-        stack = traceback.extract_stack(frame)
-        own = [entry for entry in stack if _same(entry.filename, home)]
-        if own:
-            return f"{_line(own[-1].filename, own[-1].lineno or 0, own[-1].name)}, not awaiting"
+    if own := own_frames(frame, home):
+        return f"{_line(own[-1].filename, own[-1].lineno or 0, own[-1].name)}, not awaiting"
     task = script.body_task
     if task is None:
         return "the set-up of the cluster, before its body began"
@@ -189,12 +165,12 @@ def where_is(script: Script, frame: FrameType | None, home: str) -> str:
     places: list[str] = []
     for one in _with_children(task):
         frames = [(frame.f_code, line) for frame, line in one.iter_await_frames()]
-        own_frames = [(code, line) for code, line in frames if _same(code.co_filename, home)]
-        if not own_frames:
+        inside = [(code, line) for code, line in frames if _same(code.co_filename, home)]
+        if not inside:
             continue
-        code, line = own_frames[-1]
+        code, line = inside[-1]
         text = _line(code.co_filename, line, code.co_name)
-        behind = frames[len(frames) - frames[::-1].index(own_frames[-1]) :]
+        behind = frames[len(frames) - frames[::-1].index(inside[-1]) :]
         if behind:
             text += f", waiting in {behind[0][0].co_name}"
         places.append(text)

@@ -4,7 +4,7 @@ A send is one attempt of the real producer, never retried inside it, so that a s
 as what it is; `retry=True` attempts again with a body of its own until it is acknowledged.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -13,8 +13,8 @@ import trio
 from rocketbed.chaos.history import UNKNOWN, Function
 from rocketbed.chaos.history import Outcome as Said
 from rocketbed.chaos.testing.errors import NotRead, NotSent, TestingError
-from rocketbed.chaos.trial.load import ClientFailure, finish_sends
-from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, decode_body, sign_body
+from rocketbed.chaos.trial.load import ClientFailure, begin_send, finish_sends
+from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, decode_body, sign_body
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from rocketbed.chaos.testing.stage import Stage
 
 TIMEOUT_S: Final = 60.0
-ATTEMPT_S: Final = 3.0
 PAUSE_S: Final = 0.05
 IN_FLIGHT: Final = 8
 POLL_S: Final = 0.2
-HOLD_S: Final = 1.0
 SHOWN: Final = 5
 Value = Any
 """An int, text, bytes, float, bool, None, or a tuple of those."""
@@ -130,19 +128,11 @@ class TopicProducer:
     ) -> tuple[Outcome, bool]:
         control = self._stage.control
         number = control.value()
-        body = wrap(Writer(number, operation, self._process, sequence), value)
         key = f"v{number}"
+        writer = Writer(number, operation, self._process, sequence)
+        body = wrap(writer, value)
         message = Message(self.topic, body, tag=tag, keys=(key,))
-        row = self._stage.backend.history.begin(
-            Function.SEND,
-            process=self._process,
-            topic=self.topic,
-            value=number,
-            operation=operation,
-            attempt=min(attempt, 255),
-            length=len(body),
-            body_crc=body_crc(body),
-        )
+        row = begin_send(self._stage.backend.history, self.topic, writer, body, attempt)
         outcome = await self.client.send(message, order_key=order_key)
         said = finish_sends(outcome, [row])
         control.counts[said.name.lower()] += 1
@@ -199,24 +189,10 @@ class TopicConsumer:
 
     async def commit(self) -> None:
         """Store where the group stands. Raises `ClientError`, `RemotingError`."""
-        if not self._is_recorded:
+        if self._is_recorded:
+            await self._stage.reading.commit(self.client, self._process, self._group)
+        else:
             await self.client.commit()
-            return
-        for queue, position in self.client.positions().items():
-            row = self._stage.backend.history.begin(
-                Function.COMMIT_OFFSET,
-                process=self._process,
-                topic=queue.topic,
-                queue=queue.queue_id,
-                operation=self._group,
-                node=queue.broker_name,
-            )
-            try:
-                await self.client.commit({queue: position})
-            except ClientFailure:
-                row.finish(Said.INFO, queue_offset=position)
-                raise
-            row.finish(Said.OK, queue_offset=position)
 
     @property
     def _is_recorded(self) -> bool:
@@ -229,34 +205,6 @@ class TopicConsumer:
             if position < end:
                 return f"queue {queue.queue_id} was read to {position} of {end}"
         return ""
-
-
-async def open_producer(stage: "Stage", topic: str, *, group: str) -> TopicProducer:
-    """A producer for the rest of the test."""
-    await stage.ensure_topic(topic)
-    if topic not in stage.topics:
-        stage.topics.append(topic)
-    client = Producer(
-        stage.backend.world,
-        nameservers=stage.backend.nameservers(),
-        group=group,
-        timeout_s=ATTEMPT_S,
-        retries=0,
-    )
-    return TopicProducer(stage, await stage.host(client), topic)
-
-
-async def open_consumer(stage: "Stage", topics: Sequence[str], *, group: str) -> TopicConsumer:
-    """A member of a group for the rest of the test; a new group begins at the first message."""
-    (topic,) = topics
-    await stage.ensure_topic(topic)
-    number = stage.groups.setdefault(group, len(stage.groups) + 1)
-    client: Any = Consumer(
-        stage.backend.world, nameservers=stage.backend.nameservers(), group=group, hold_s=HOLD_S
-    )
-    consumer: Consumer = await stage.host(client)
-    await stage.insist(lambda: consumer.subscribe(topic, start="first"), f"subscribing to {topic}")
-    return TopicConsumer(stage, consumer, topic, number)
 
 
 def _show(outcome: Outcome | None) -> str:

@@ -1,15 +1,11 @@
 """The cluster of a test, as its body sees it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.chaos.scenario.step import parse_step
-from rocketbed.chaos.testing.clients import (
-    TopicConsumer,
-    TopicProducer,
-    open_consumer,
-    open_producer,
-)
+from rocketbed.chaos.testing.clients import TopicConsumer, TopicProducer
 from rocketbed.chaos.testing.errors import NotReady, TestingError
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
@@ -20,42 +16,22 @@ if TYPE_CHECKING:
     from rocketbed.chaos.testing.stage import Stage
 
 SETTLE_S: Final = 60.0
+ATTEMPT_S: Final = 3.0
+HOLD_S: Final = 1.0
 
 
-class Cluster:
-    """A running cluster; the fixture `cluster` of tests that are async functions.
-
-    It runs while the body does: fixtures may keep it, and only async ones may use it.
-    """
-
-    def __init__(self) -> None:
-        self._stage: Stage | None = None
+class ClusterNames(ABC):
+    """What can be asked of a cluster without waiting for an answer."""
 
     @property
+    @abstractmethod
     def stage(self) -> "Stage":
         """The trial behind it. Raises `NotReady` outside the body and its async fixtures."""
-        if self._stage is None:
-            raise NotReady(
-                "the cluster runs only during the body of the test: use it there, or in a"
-                " fixture that is an async function"
-            )
-        return self._stage
-
-    def bind(self, stage: "Stage | None") -> None:
-        """The cluster of this stage from now on."""
-        self._stage = stage
-
-    # --- names
 
     @property
     def nameserver_address(self) -> str:
         """What clients are given: `host:port`, several joined by `;`."""
         return self.stage.backend.nameservers()
-
-    @property
-    def world(self) -> World:
-        """The machine of the body: what clients of yours are given as their world."""
-        return self.stage.backend.world
 
     @property
     def nodes(self) -> list[str]:
@@ -89,15 +65,66 @@ class Cluster:
         """`running`, `paused` or `down`."""
         return self.stage.backend.state(self._known(name))
 
+    def _known(self, name: str) -> str:
+        if name not in (*self.nodes, *self.nameservers):
+            raise TestingError(
+                f"unknown node {name!r}: {', '.join([*self.nodes, *self.nameservers])}"
+            )
+        return name
+
+
+class Cluster(ClusterNames):
+    """A running cluster; the fixture `cluster` of tests that are async functions.
+
+    It runs while the body does: fixtures may keep it, and only async ones may use it.
+    """
+
+    def __init__(self) -> None:
+        self._stage: Stage | None = None
+
+    @property
+    def stage(self) -> "Stage":
+        if self._stage is None:
+            raise NotReady(
+                "the cluster runs only during the body of the test: use it there, or in a"
+                " fixture that is an async function"
+            )
+        return self._stage
+
+    def bind(self, stage: "Stage | None") -> None:
+        """The cluster of this stage from now on."""
+        self._stage = stage
+
     # --- clients
+
+    @property
+    def world(self) -> World:
+        """The machine of the body: what clients of yours are given as their world."""
+        return self.stage.backend.world
 
     async def producer(self, topic: str, *, group: str = "test-producer") -> TopicProducer:
         """A producer whose sends go into the history; the topic is made if need be."""
-        return await open_producer(self.stage, topic, group=group)
+        stage = self.stage
+        await stage.ensure_topic(topic)
+        if topic not in stage.topics:
+            stage.topics.append(topic)
+        client = self.real_producer(group=group, timeout_s=ATTEMPT_S, retries=0)
+        return TopicProducer(stage, await stage.host(client), topic)
 
     async def consumer(self, topic: str, *, group: str = "test-group") -> TopicConsumer:
-        """A member of a group whose reading goes into the history."""
-        return await open_consumer(self.stage, [topic], group=group)
+        """A member of a group whose reading goes into the history.
+
+        A new group begins at the first message.
+        """
+        stage = self.stage
+        await stage.ensure_topic(topic)
+        number = stage.groups.setdefault(group, len(stage.groups) + 1)
+        client: Any = self.real_consumer(group, hold_s=HOLD_S)
+        consumer: Consumer = await stage.host(client)
+        await stage.insist(
+            lambda: consumer.subscribe(topic, start="first"), f"subscribing to {topic}"
+        )
+        return TopicConsumer(stage, consumer, topic, number)
 
     async def create_topic(self, topic: str, *, queues: int | None = None) -> None:
         """Make a topic at every master."""
@@ -162,10 +189,3 @@ class Cluster:
     async def _do(self, text: str) -> list[str]:
         held = await self.stage.begin(parse_step(f"at 0s {text}"))
         return [] if held is None else held.done.names
-
-    def _known(self, name: str) -> str:
-        if name not in (*self.nodes, *self.nameservers):
-            raise TestingError(
-                f"unknown node {name!r}: {', '.join([*self.nodes, *self.nameservers])}"
-            )
-        return name

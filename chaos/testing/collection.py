@@ -62,7 +62,6 @@ def needs_of(item: pytest.Item) -> tuple[str, ...]:
 
 
 def is_async(item: Any) -> bool:
-    """Whether a test is an async function."""
     return inspect.iscoroutinefunction(inspect.unwrap(item.obj))
 
 
@@ -87,12 +86,11 @@ def _pairs(item: pytest.Item, config: pytest.Config) -> list[tuple[str, int]]:
         return [(replay[0].backend, replay[0].plan.seed)]
     backends = _backends(item, config)
     counts = {backend: wishes.seed_count(backend) for backend in backends}
-    for mark in item.iter_markers("rb_seeds"):
+    if (mark := item.get_closest_marker("rb_seeds")) is not None:
         if len(mark.args) != 1 or mark.kwargs:
             raise ScenarioError("the mark rb_seeds takes one number: rb_seeds(20)")
         check_count(f"rb_seeds({mark.args[0]!r})", mark.args[0])
         counts = dict.fromkeys(backends, mark.args[0])
-        break
     count, first = number_of(config, "rb_seeds"), number_of(config, "rb_seed")
     if count is None and first is not None:
         count = 1
@@ -106,10 +104,8 @@ def _backends(item: pytest.Item, config: pytest.Config) -> list[str]:
     """Those of the mark, as far as the option wants them; the option's without a mark."""
     option = config.getoption("rb_backend")
     wanted = None if option is None else read_backends(option)
-    marked: list[str] | None = None
-    for mark in item.iter_markers("rb_backend"):
-        marked = read_backends(",".join(map(str, mark.args)))
-        break
+    mark = item.get_closest_marker("rb_backend")
+    marked = None if mark is None else read_backends(",".join(map(str, mark.args)))
     if marked is not None and wanted is not None:
         return [name for name in marked if name in wanted] or marked
     if marked is None and wanted is None:

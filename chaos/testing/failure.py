@@ -38,9 +38,6 @@ def shrink_test(
     spec: RunSpec,
     result: RunResult,
     run: Callable[[RunSpec], RunResult],
-    *,
-    runs: int = RUNS,
-    seconds: float = SECONDS,
 ) -> tuple[RunSpec, RunResult, Shrunk]:
     """The smallest run found that fails with the signature of `result`, and its last result."""
     tries = 1 if spec.backend == "sim" else TRIES
@@ -59,7 +56,7 @@ def shrink_test(
 
     plan = replace(spec.plan, steps=steps, storm_s=1.0, calm_s=1.0)
     shrunk = shrink_plan(
-        plan, result.signature, probe, concrete=steps, budget=Budget(runs, seconds), width=1
+        plan, result.signature, probe, concrete=steps, budget=Budget(RUNS, SECONDS), width=1
     )
     if not shrunk.reproduced:
         return spec, result, shrunk
@@ -69,15 +66,14 @@ def shrink_test(
 
 def replay_of_run(node: str, spec: RunSpec, result: RunResult) -> Replay:
     """What repeats a run of the test `node` as it was."""
+    left_out = tuple(sorted(spec.choice.left_out))
     return Replay(
         plan=spec.plan,
         taken=Taken(verdict=result.kind, digest=result.digest, steps=tuple(result.done)),
         backend=read_backend(spec.backend),
         repro="exact" if spec.backend == "sim" else "schedule",
         finding=result.signature,
-        test=TestPart(
-            node=node, left_out=tuple(sorted(spec.choice.left_out)), storms=dict(result.storms)
-        ),
+        test=TestPart(node=node, left_out=left_out, storms=dict(result.storms)),
         versions=versions(),
     )
 
@@ -178,9 +174,8 @@ def _cluster(plan: Plan) -> str:
     shape = plan.shape
     groups = f"{shape.groups} groups of " if shape.groups > 1 else ""
     copies = f"{shape.copies} copies" if shape.copies > 1 else "1 copy"
-    weather = (
-        "plain weather" if plan.weather == Weather() else "background faults chosen by the seed"
-    )
+    is_plain = plan.weather == Weather()
+    weather = "plain weather" if is_plain else "background faults chosen by the seed"
     nodes = "node" if shape.brokers == 1 else "nodes"
     return f"{groups}{shape.brokers} {nodes}, {shape.flush} flush, {copies}, {weather}"
 

@@ -8,8 +8,9 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -25,13 +26,15 @@ from rocketbed.chaos.trial.schedule import Held
 if TYPE_CHECKING:
     from rocketbed.chaos.testing.stage import Stage
 
+R = TypeVar("R")
 
+
+@dataclass(eq=False)
 class Fault:
     """A step that was not taken yet: `await` it, or give it to `chaos.during`."""
 
-    def __init__(self, chaos: "Chaos", step: Step) -> None:
-        self.step = step
-        self._chaos = chaos
+    chaos: "Chaos"
+    step: Step
 
     def __str__(self) -> str:
         return self.step.action()
@@ -41,14 +44,26 @@ class Fault:
 
     async def now(self) -> list[str]:
         """Take the step; names of those it hit. Without `for_` it lasts until all is mended."""
-        held = await self._chaos.stage.begin(self.step)
+        held = await self.chaos.stage.begin(self.step)
         return [] if held is None else held.done.names
 
 
-class Chaos(VerbMethods[Fault]):
-    """What breaks the cluster of a test; the fixture `chaos`."""
+class ChaosVerbs(VerbMethods[R]):
+    """Steps as they are written in a test: without a time, since they are taken at once."""
 
     _trigger: Trigger = At(0.0)
+
+    def step(self, text: str) -> R:
+        """A step as scenarios have it, without its time: `disk leader slow-fsync 300ms for 5s`."""
+        return self._take(parse_step(f"at 0s {text}"))
+
+    def _unknown(self, name: str) -> Exception:
+        known = [*VERBS, "during", "storm", "mend", "check", "step"]
+        return AttributeError(unknown("fault", name, known))
+
+
+class Chaos(ChaosVerbs[Fault]):
+    """What breaks the cluster of a test; the fixture `chaos`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -60,14 +75,6 @@ class Chaos(VerbMethods[Fault]):
 
     def _take(self, step: Step) -> Fault:
         return Fault(self, parse_step(str(step)))
-
-    def _unknown(self, name: str) -> Exception:
-        known = [*VERBS, "during", "storm", "mend", "check", "step"]
-        return AttributeError(unknown("fault", name, known))
-
-    def step(self, text: str) -> Fault:
-        """A step as scenarios have it, without its time: `disk leader slow-fsync 300ms for 5s`."""
-        return Fault(self, parse_step(f"at 0s {text}"))
 
     @asynccontextmanager
     async def during(self, *faults: Fault | str) -> AsyncIterator[list[str]]:

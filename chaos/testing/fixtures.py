@@ -6,18 +6,19 @@ those that are generators go on after the body, the last one first.
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rocketbed.chaos.testing.errors import TestingError
 
 
+@dataclass(eq=False)
 class Deferred:
     """A fixture that is still to be called."""
 
-    def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-        self.name = name
-        self.function = function
-        self.arguments = arguments
+    name: str
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
 
 
 def is_deferred(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
@@ -55,18 +56,14 @@ class Fixtures:
         if not isinstance(value, Deferred):
             return value
         if id(value) not in self._values:
-            arguments = {name: await self._value(inner) for name, inner in value.arguments.items()}
-            self._values[id(value)] = await self._call(value, arguments)
+            made: Any = value.function(**await self.open(value.arguments))
+            if inspect.isawaitable(made):
+                made = await made
+            elif inspect.isasyncgen(made):
+                self._open.append((value.name, made))
+                made = await anext(made)
+            elif inspect.isgenerator(made):
+                self._open.append((value.name, made))
+                made = next(made)
+            self._values[id(value)] = made
         return self._values[id(value)]
-
-    async def _call(self, deferred: Deferred, arguments: dict[str, Any]) -> Any:
-        made: Any = deferred.function(**arguments)
-        if inspect.isawaitable(made):
-            return await made
-        if inspect.isasyncgen(made):
-            self._open.append((deferred.name, made))
-            return await anext(made)
-        if inspect.isgenerator(made):
-            self._open.append((deferred.name, made))
-            return next(made)
-        return made

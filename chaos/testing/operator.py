@@ -31,7 +31,6 @@ class Operator:
         self._paused = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
         if self._after_s is None:
             return
         down_since: dict[str, float] = {}
@@ -53,13 +52,9 @@ class Operator:
         if self._after_s is not None and members.is_leader(name):
             await self._promote(members.members[name].group, name)
 
-    def pause(self) -> None:
-        """Do nothing by itself any more."""
-        self._paused += 1
-
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do nothing by itself meanwhile: the plan of a storm has its own promotions."""
+        """Do nothing by itself meanwhile: a storm's plan has promotions of its own."""
         self._paused += 1
         try:
             yield
@@ -78,4 +73,4 @@ class Operator:
                 return
             suffix = f":{group}" if stage.plan.shape.groups > 1 else ""
             step = parse_step(f"at 0s promote follower:longest{suffix}")
-            await stage.body_schedule.begin(step)
+            await stage.body_schedule.begin(step, by_hand=True)

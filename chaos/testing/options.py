@@ -69,6 +69,5 @@ def replay_of(config: pytest.Config) -> tuple[Replay, TestPart] | None:
 
 
 def report_directory(config: pytest.Config) -> Path:
-    """Where runs and replay files go."""
     option = config.getoption("rb_report")
     return config.rootpath / ".rocketbed" if option is None else Path(option).absolute()

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from rocketbed.chaos.testing.blocking import BlockingCluster, StageThread
+from rocketbed.chaos.testing.body import Body
 from rocketbed.chaos.testing.collection import (
     collected,
     file_name,
@@ -47,7 +48,6 @@ ASYNCIO: Final = ("pytest_asyncio.plugin",)
 
 
 def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial:
-    """The value of the fixture behind all others."""
     item: Any = request.node
     if backend == "sim" and not is_async(item):
         pytest.skip(
@@ -77,14 +77,9 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
     replay = replay_of(request.config)
     if replay is not None:
         spec = repeated(spec, *replay)
-    return Trial(
-        spec,
-        item.obj,
-        str(item.path),
-        report_directory(request.config) / file_name(item),
-        names=item._fixtureinfo.argnames,
-        is_async=is_async(item),
-    )
+    body = Body(function=item.obj, names=item._fixtureinfo.argnames, home=str(item.path))
+    directory = report_directory(request.config) / file_name(item)
+    return Trial(spec, body, directory, is_async=is_async(item))
 
 
 def fixture(fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest) -> object:

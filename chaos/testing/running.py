@@ -10,12 +10,7 @@ from io import StringIO
 from typing import Any, Final
 
 import pytest
-from _pytest._code.code import (
-    ReprEntryNative,
-    ReprExceptionInfo,
-    ReprFileLocation,
-    ReprTraceback,
-)
+from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from rocketbed.chaos.hunt.replay import save_replay
 from rocketbed.chaos.hunt.shrink import Shrunk
@@ -57,9 +52,9 @@ def call(item: Any) -> None:
     config = item.config
     if config.getoption("usepdb") or config.getoption("trace"):
         result, error = trial.run_here(arguments)
-        if error is not None and not isinstance(error, OUTCOMES):
-            item.stash[RESULT] = result
         if error is not None:
+            if not isinstance(error, OUTCOMES):
+                item.stash[RESULT] = result
             raise error
         _raise(item, result, None)
         return
@@ -95,8 +90,7 @@ def render(item: pytest.Item, result: RunResult, error: BaseException) -> None:
     elif isinstance(error, PLAIN):
         result.longrepr = _plain_longrepr(item, f"{type(error).__name__}: {error}")
     else:
-        excinfo = pytest.ExceptionInfo.from_exception(error)
-        result.longrepr = item.repr_failure(excinfo)
+        result.longrepr = item.repr_failure(pytest.ExceptionInfo.from_exception(error))
     result.error = error
 
 
@@ -118,7 +112,6 @@ def tell(item: pytest.Item, call_: "pytest.CallInfo[None]", report: Any) -> None
 
 
 def summarize(reporter: Any, config: pytest.Config) -> None:
-    """Lines at the end of the session: how a replay that passed compares."""
     for line in config.stash.get(NOTES, []):
         reporter.write_line(f"rocketbed: {line}")
 
@@ -129,12 +122,8 @@ def summarize(reporter: Any, config: pytest.Config) -> None:
 def _arguments(item: Any) -> dict[str, Any]:
     """Those of the body, and async fixtures that it uses without naming them, in their order."""
     names = item._fixtureinfo.argnames
-    values = {name: item.funcargs[name] for name in item.fixturenames if name in item.funcargs}
-    return {
-        name: value
-        for name, value in values.items()
-        if name in names or isinstance(value, Deferred)
-    }
+    values = [(name, item.funcargs[name]) for name in item.fixturenames if name in item.funcargs]
+    return {name: value for name, value in values if name in names or isinstance(value, Deferred)}
 
 
 def _look_into(
@@ -154,10 +143,8 @@ def _look_into(
         done.add(spec.test)
         spec, result, shrunk = _shrink(item, trial, arguments, result)
         if shrunk.reproduced:
-            notes.append(
-                f"shrunk from {shrunk.steps_before} to {shrunk.steps_after} steps in"
-                f" {shrunk.runs} runs"
-            )
+            change = f"from {shrunk.steps_before} to {shrunk.steps_after} steps"
+            notes.append(f"shrunk {change} in {shrunk.runs} runs")
         else:
             notes.append("it did not recur when the test was repeated")
     path = report_directory(config) / f"FAIL-{file_name(item)}.rbx"

@@ -80,8 +80,6 @@ class Script:
     """How long a master is down before a slave is promoted; None: never."""
     is_open: bool = False
     """Whether programs of others are to reach the cluster."""
-    keep_record: bool = False
-    """Whether the run's directory is to be whole even if nothing is judged."""
     checks: set[str] | None = None
     """Ids of the checks asked for; empty: all; None: nothing is judged."""
     asked_at: str = ""
@@ -111,20 +109,13 @@ class Script:
         """Whether the body has ended well and asked for checks."""
         return self.failure is None and not self.skipped and self.checks is not None
 
-    @property
-    def wants_record(self) -> bool:
-        """Whether the directory is to tell of the run."""
-        return self.wants_judgement or (self.keep_record and not self.skipped)
-
     async def perform(self, stage: "Stage") -> None:
         """Run the body; what it raises becomes `failure`."""
         self.body_task = trio.lowlevel.current_task()
         began = trio.current_time()
         try:
             await self.body(stage)
-        except trio.Cancelled:
-            raise
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:
             self.failure = error
@@ -139,9 +130,3 @@ class Script:
         else:
             self.checks = self.checks | set(ids) if self.checks and ids else set()
         self.asked_at = self.asked_at or where
-
-    def note_step(self, number: int, step: Step) -> None:
-        self.steps[number] = step
-
-    def note_storm(self, number: int, texts: tuple[str, ...]) -> None:
-        self.storms[number] = texts

@@ -26,8 +26,8 @@ from rocketbed.chaos.testing.errors import ClusterFailed, FaultMissing
 from rocketbed.chaos.testing.operator import Operator
 from rocketbed.chaos.testing.spec import Script
 from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.attendant import Company
-from rocketbed.chaos.trial.conductor import Conductor
+from rocketbed.chaos.trial.conductor import Company, Conductor
+from rocketbed.chaos.trial.load import ClientFailure
 from rocketbed.chaos.trial.reading import Reading
 from rocketbed.chaos.trial.schedule import Held, Schedule
 from rocketbed.chaos.trial.targets import Resolver
@@ -52,19 +52,6 @@ class BodyResolver(Resolver):
         if part == BODY or part.startswith("clients:"):
             return [HARNESS]
         return await super()._part(part, beside)
-
-
-class BodySchedule(Schedule):
-    def begin_now(self) -> None:
-        self._zero_s = trio.current_time()
-
-    async def begin(self, step: Step) -> Held | None:
-        """Carry a step out; None when there was nobody to do it to."""
-        return await self._begin(step, by_hand=True)
-
-    def struck(self, held: Held, what: str) -> None:
-        """A fault that was armed has struck, or never will."""
-        self._event(held.step, held.done, what, held.concrete, by_hand=True)
 
 
 class Stage(Conductor):
@@ -111,19 +98,19 @@ class Stage(Conductor):
                 script.failure = ClusterFailed(f"{crash.node} ended by itself: {crash.reason}")
             nursery.cancel_scope.cancel()
         script.done = [str(_shown(step)) for step in self.schedule.done]
-        if script.wants_record:
+        if script.wants_judgement:
             await self._collect(directory)
         return self.record
 
     async def _finish(self) -> None:
         """Mend everything, let it come into order, read it back, stop it."""
-        self.operator.pause()
-        await self._mend()
-        self.record.calm_ns = self.backend.now_ns()
-        await self._wait_masters()
-        await self._drain()
-        await self._read()
-        await self._stop()
+        with self.operator.paused():
+            await self._mend()
+            self.record.calm_ns = self.backend.now_ns()
+            await self._wait_masters()
+            await self._drain()
+            await self._read()
+            await self._stop()
 
     # --- steps
 
@@ -149,24 +136,20 @@ class Stage(Conductor):
         self.check(step)
         number = next(self._step_numbers)
         if number in self.script.choice.left_out:
-            self.script.note_step(number, step)
+            self.script.steps[number] = step
             await trio.lowlevel.checkpoint()
             return None
         async with self.operator.lock:
-            held = await self.body_schedule.begin(step)
-        self.script.note_step(number, step if held is None else held.concrete)
-        if held is None:
-            return None
-        if held.done.wait is not None:
+            held = await self.body_schedule.begin(step, by_hand=True)
+        self.script.steps[number] = step if held is None else held.concrete
+        if held is not None and held.done.wait is not None:
             self.nursery.start_soon(self._wait_struck, held, held.done.wait)
-        elif step.for_s is not None:
+        elif held is not None and step.for_s is not None:
             self.nursery.start_soon(self._end_later, held, step.for_s)
         return held
 
     async def end(self, held: Held) -> None:
-        """End a fault of the body's: what it ended is started again, as a slave if need be."""
-        lost = [name for name in held.done.names if held.step.verb in LOST]
-        for name in lost:
+        for name in held.done.names if held.step.verb in LOST else ():
             await self.operator.replace_lost(name)
         async with self.operator.lock:
             await self.body_schedule.end(held, by_hand=True)
@@ -179,7 +162,7 @@ class Stage(Conductor):
             wishes = Generate(storm_s=seconds, classes=classes or STORM_CLASSES)
             steps = draw_steps(f"{self.plan.name}/{number}", self.plan, wishes)
             texts = tuple(re.sub(r"\be(\d+)\b", rf"w{number}e\1", text) for text in steps)
-        self.script.note_storm(number, texts)
+        self.script.storms[number] = texts
         plan = replace(self.plan, steps=tuple(map(parse_step, texts)), storm_s=seconds)
         base_s = self.body_schedule.now_s()
         storm = self._schedule(plan)
@@ -188,8 +171,10 @@ class Stage(Conductor):
             await trio.sleep_forever()
         with trio.CancelScope(shield=True):
             await self.mend()
-        moved = (_later(step, base_s) for step in storm.done)
-        self.body_schedule.done.extend(moved)
+        for step in storm.done:
+            assert isinstance(step.trigger, At)
+            moved = At(round(step.trigger.seconds + base_s, 6))
+            self.body_schedule.done.append(replace(step, trigger=moved))
         self.record.skipped += storm.skipped
 
     async def mend(self) -> None:
@@ -250,23 +235,12 @@ class Stage(Conductor):
         if topic in self._made:
             return
         self._made.add(topic)
-        from rocketbed.client.admin import Admin
-
-        count = self.plan.producers.queues if queues is None else queues
-        brokers = list(self.plan.shape.group_nodes())
-
-        async def make() -> None:
-            async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
-                await admin.create_topic(topic, queues=count, brokers=brokers)
-
-        await self.insist(make, f"making topic {topic}")
+        await self.insist(lambda: self._make_topics([topic], queues), f"making topic {topic}")
 
     async def insist(
         self, action: Callable[[], Awaitable[T]], what: str, timeout_s: float = SETTLE_S
     ) -> T:
         """Try until it works. Raises `ClusterFailed` with the last reason."""
-        from rocketbed.chaos.trial.load import ClientFailure
-
         reason = "no answer"
         with trio.move_on_after(timeout_s):
             while True:
@@ -282,10 +256,8 @@ class Stage(Conductor):
     def _make_resolver(self, random: Random) -> Resolver:
         return BodyResolver(self.plan, self.members, random)
 
-    def _schedule(self, plan: Plan) -> BodySchedule:
-        return BodySchedule(
-            plan, self.backend, self.members, self.control, self.actions, self.resolver, self._tell
-        )
+    def _schedule(self, plan: Plan) -> Schedule:
+        return Schedule(plan, self.control, self.actions, self.resolver, self._tell)
 
     async def _end_later(self, held: Held, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -293,7 +265,7 @@ class Stage(Conductor):
 
     async def _wait_struck(self, held: Held, wait: Callable[[], Awaitable[bool]]) -> None:
         struck = await wait()
-        self.body_schedule.struck(held, "struck" if struck else "missed")
+        self.body_schedule.event(held, "struck" if struck else "missed", by_hand=True)
         if struck and held.step.for_s is not None:
             await self._end_later(held, held.step.for_s)
 
@@ -309,8 +281,3 @@ def _shown(step: Step) -> Step:
     assert isinstance(step.trigger, At)
     for_s = None if step.for_s is None else round(step.for_s, 3)
     return replace(step, trigger=At(round(step.trigger.seconds, 3)), for_s=for_s)
-
-
-def _later(step: Step, seconds: float) -> Step:
-    assert isinstance(step.trigger, At)
-    return replace(step, trigger=At(round(step.trigger.seconds + seconds, 6)))

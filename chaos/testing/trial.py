@@ -12,7 +12,8 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -20,7 +21,7 @@ from rocketbed.chaos.host.child import EXIT_INTERRUPTED, Child, NothingSent, hel
 from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.hunt.failures import explain
 from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
-from rocketbed.chaos.testing.body import BUDGET, AsyncPerformance, BlockingPerformance, Body
+from rocketbed.chaos.testing.body import BUDGET, Body, Overdue, run_async, run_blocking
 from rocketbed.chaos.testing.cluster import Cluster
 from rocketbed.chaos.testing.errors import BudgetSpent
 from rocketbed.chaos.testing.faults import Chaos
@@ -36,24 +37,10 @@ Finish = Callable[[RunResult, BaseException | None], None]
 class Trial:
     """What stands behind the fixtures of one test."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        function: Callable[..., Any],
-        home: str,
-        directory: Path,
-        *,
-        names: Sequence[str],
-        is_async: bool,
-    ) -> None:
-        """`home` is the file of the test, `directory` where its run goes if it is kept, `names`
-        are the function's arguments."""
-        self.function = function
-        self.names = tuple(names)
+    def __init__(self, spec: RunSpec, body: Body, directory: Path, *, is_async: bool) -> None:
+        """`directory` is where its run goes if it is kept."""
         self.spec = spec
-        self.home = home
-        self.is_async = is_async
-        self.was_asked_for_directory = False
+        self.body = body
         self._directory = directory
         self.cluster: Cluster | BlockingCluster
         self.chaos: Chaos | BlockingChaos
@@ -64,13 +51,11 @@ class Trial:
             self.cluster = BlockingCluster()
             self.chaos = BlockingChaos(self.cluster)
 
-    @property
+    @cached_property
     def directory(self) -> Path:
         """The directory of this run, created on first use."""
-        if not self.was_asked_for_directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory.mkdir(parents=True)
-            self.was_asked_for_directory = True
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
         return self._directory
 
     def run_forked(
@@ -92,7 +77,9 @@ class Trial:
 
             def work(send: Callable[[RunResult], NoReturn]) -> RunResult:
                 if quiet:
-                    _silence()
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    for stream in (1, 2):
+                        os.dup2(nowhere, stream)
                 if wanted.backend == "sim":
                     gc.freeze()
                     gc.disable()
@@ -103,7 +90,7 @@ class Trial:
                     send(_sendable(result))
 
                 try:
-                    result, error = self._performance(wanted, place.path).run(arguments, overdue)
+                    result, error = self._run(wanted, place.path, arguments, overdue)
                     finish(result, error)
                 except KeyboardInterrupt:
                     raise
@@ -122,17 +109,16 @@ class Trial:
         """Run the body in this very process, without a budget: for a debugger."""
         place = Scratch()
         try:
-            return self._performance(self.spec, place.path).run(arguments, None)
+            return self._run(self.spec, place.path, arguments, None)
         finally:
             place.remove()
 
-    def _performance(
-        self, spec: RunSpec, directory: Path
-    ) -> AsyncPerformance | BlockingPerformance:
-        body = Body(function=self.function, names=self.names, home=self.home)
+    def _run(
+        self, spec: RunSpec, directory: Path, arguments: Mapping[str, Any], overdue: Overdue | None
+    ) -> tuple[RunResult, BaseException | None]:
         if isinstance(self.cluster, Cluster):
-            return AsyncPerformance(spec, body, directory, self.cluster)
-        return BlockingPerformance(spec, body, directory, self.cluster)
+            return run_async(spec, self.body, directory, self.cluster, arguments, overdue)
+        return run_blocking(spec, self.body, directory, self.cluster, arguments, overdue)
 
 
 def _in_child(
@@ -172,27 +158,16 @@ def _in_child(
                 child.reap(0.0)
         stacks.seek(0)
         places = stacks.read().decode("utf-8", "replace").strip()
-    return RunResult(
-        kind="broken",
-        reason=(
-            f"the test took longer than its budget of {spec.budget_s:g} s (--rb-budget), did"
-            f" not stop when told to, and was killed; it was at:\n{places}"
-        ),
+    reason = (
+        f"the test took longer than its budget of {spec.budget_s:g} s (--rb-budget), did not stop"
+        f" when told to, and was killed; it was at:\n{places}"
     )
+    return RunResult(kind="broken", reason=reason)
 
 
 def _sendable(result: RunResult) -> RunResult:
-    """Without an error that cannot be sent from process to process."""
     try:
         pickle.loads(pickle.dumps(result.error))
     except Exception:
         result.error = None
     return result
-
-
-def _silence() -> None:
-    """What is written to standard output and error from now on is lost."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
-    os.close(nowhere)

@@ -7,8 +7,8 @@ that names the nearest known one.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, get_args, get_origin
 
 from rocketbed.chaos.scenario.check import CAPABILITIES, check_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
@@ -79,35 +79,28 @@ class Wishes:
 
         Raises `ScenarioError`.
         """
-        size = self.segment
-        settings = {key: _line(value) for key, value in self.settings.items()}
-        shape = Shape(
-            brokers=self.brokers,
-            groups=self.groups,
-            nameservers=self.nameservers,
-            flush=self.flush,
-            repl=self.repl,
-            min_isr=self.min_isr,
-            segment=parse_size(size) if isinstance(size, str) else size,
-            settings=settings,
-        )
-        weather = Weather()
-        if self.weather == "swarm":
-            weather = swarm_weather(shape, f"{name}/{seed}/weather")
-        load = Producers(count=1, topics=1, queues=self.queues, batch=0.0)
-        reading = Consumers(count=0)
-        common: dict[str, Any] = {
-            "name": name,
-            "seed": seed,
-            "shape": shape,
-            "weather": weather,
-            "storm_s": LONGEST_S,
-            "calm_s": 1.0,
-            "needs": needs,
+        own = {one.name: getattr(self, one.name) for one in fields(Shape)}
+        if isinstance(self.segment, str):
+            own["segment"] = parse_size(self.segment)
+        own["settings"] = {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in self.settings.items()
         }
-        check_plan(Plan(producers=load, consumers=reading, **common))
-        none = Producers(count=0, topics=0, queues=self.queues, batch=0.0)
-        return Plan(producers=none, consumers=reading, **common)
+        shape = Shape(**own)
+        swarm = self.weather == "swarm"
+        plan = Plan(
+            name=name,
+            seed=seed,
+            shape=shape,
+            producers=Producers(count=1, topics=1, queues=self.queues, batch=0.0),
+            consumers=Consumers(count=0),
+            weather=swarm_weather(shape, f"{name}/{seed}/weather") if swarm else Weather(),
+            storm_s=LONGEST_S,
+            calm_s=1.0,
+            needs=needs,
+        )
+        check_plan(plan)
+        return replace(plan, producers=replace(plan.producers, count=0, topics=0))
 
 
 def read_wishes(marks: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> Wishes:
@@ -155,20 +148,14 @@ def read_backends(text: str) -> list[str]:
 
 
 def _check(wishes: Wishes) -> None:
-    words: dict[str, tuple[str, ...]] = {
-        "flush": ("sync", "async"),
-        "repl": ("sync", "async"),
-        "weather": ("plain", "swarm"),
-        "net": ("auto", "plain", "proxy", "switch"),
-    }
-    for name, allowed in words.items():
-        value = getattr(wishes, name)
-        if value not in allowed:
-            raise ScenarioError(f"rocketbed({name}={value!r}): must be one of {', '.join(allowed)}")
-    for name in ("brokers", "groups", "nameservers", "min_isr", "queues"):
-        value = getattr(wishes, name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ScenarioError(f"rocketbed({name}={value!r}): must be an integer")
+    for one in fields(Wishes):
+        value = getattr(wishes, one.name)
+        allowed = get_args(one.type) if get_origin(one.type) is Literal else ()
+        if allowed and value not in allowed:
+            words = ", ".join(allowed)
+            raise ScenarioError(f"rocketbed({one.name}={value!r}): must be one of {words}")
+        if one.type is int and (not isinstance(value, int) or isinstance(value, bool)):
+            raise ScenarioError(f"rocketbed({one.name}={value!r}): must be an integer")
     seeds = wishes.seeds if isinstance(wishes.seeds, Mapping) else {"sim": wishes.seeds}
     for backend, count in seeds.items():
         if backend not in BACKENDS:
@@ -185,9 +172,3 @@ def check_count(what: str, count: object) -> None:
     """Raises `ScenarioError` for a number of seeds that is none."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise ScenarioError(f"{what}: must be an integer, at least 1")
-
-
-def _line(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

@@ -7,17 +7,17 @@ step ended are started again by its undoing, unless somebody did so before.
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
 import trio
 
-from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import Step
-from rocketbed.chaos.trial.api import Backend, CrashPoint, DiskFault, LinkState, Program
+from rocketbed.chaos.scenario.targets import machine_names
+from rocketbed.chaos.trial.api import CrashPoint, DiskFault, LinkState, Program
 from rocketbed.chaos.trial.effects import Effect, Effects, both_ways
-from rocketbed.chaos.trial.members import Members
-from rocketbed.chaos.trial.targets import Resolver, machine_names
+from rocketbed.chaos.trial.targets import Resolver
 
 LOOK_S: Final = 0.02
 OPERATOR: Final = ("promote", "restart")
@@ -40,24 +40,16 @@ class Done:
 
 
 class Actions:
-    def __init__(
-        self,
-        plan: Plan,
-        backend: Backend,
-        members: Members,
-        resolver: Resolver,
-        random: Random,
-        programs: dict[str, Program],
-    ) -> None:
-        self.effects = Effects(backend)
+    def __init__(self, resolver: Resolver, random: Random, programs: dict[str, Program]) -> None:
+        self._resolver = resolver
+        self._plan = resolver.plan
+        self._members = resolver.members
+        self._backend = resolver.members.backend
+        self.effects = Effects(self._backend)
         self.excused: set[str] = set()
         """Nodes that may end by themselves now: a fault makes them."""
         self.damaged: set[str] = set()
         """Nodes that may refuse to start: what they had stored was damaged, as they have to say."""
-        self._plan = plan
-        self._backend = backend
-        self._members = members
-        self._resolver = resolver
         self._random = random
         self._programs = programs
         self._operator = trio.Lock()
@@ -105,15 +97,12 @@ class Actions:
             else:
                 self._unwanted(name)
                 await self._backend.kill(name)
-        return Done(names=names, undo=self._starter(names))
+        return Done(names=names, undo=_each(names, self._start))
 
     async def _stop(self, step: Step, names: list[str]) -> Done:
         for name in names:
-            if name in self._members.members:
-                await self._members.stop(name)
-            else:
-                await self._backend.stop(name)
-        return Done(names=names, undo=self._starter(names))
+            await (self._members if name in self._members.members else self._backend).stop(name)
+        return Done(names=names, undo=_each(names, self._start))
 
     async def _restart(self, step: Step, names: list[str]) -> Done:
         if "down" in step.words:
@@ -131,12 +120,7 @@ class Actions:
                 await self._backend.pause_client(name)
             else:
                 await self._backend.pause(name)
-
-        async def undo() -> None:
-            for name in running:
-                await self._resume(name)
-
-        return Done(names=running, undo=undo)
+        return Done(names=running, undo=_each(running, self._resume))
 
     async def _powercut(self, step: Step, names: list[str]) -> Done:
         modes = [word for word in step.words if word != "kernel"]
@@ -144,17 +128,16 @@ class Actions:
         for name in names:
             self._unwanted(name)
             await self._backend.power_cut(name, mode)
-        return Done(names=names, undo=self._starter(names), words=dict(step.words))
+        return Done(names=names, undo=_each(names, self._start), words=dict(step.words))
 
     async def _crash(self, step: Step, names: list[str]) -> Done:
         words = dict(step.words)
-        if isinstance(event := words.get("store-event"), str):
-            words["store-event"] = str(self._draw(event))
-        point = CrashPoint(
-            event=int(words["store-event"]) if "store-event" in words else None,
-            mark=words.get("mark"),
-            power="powercut" in words,
-        )
+        event: int | None = None
+        if "store-event" in words:
+            low, _, high = str(words["store-event"]).removeprefix("rand:").partition("..")
+            event = self._random.randint(int(low), int(high)) if high else int(low)
+            words["store-event"] = str(event)
+        point = CrashPoint(event=event, mark=words.get("mark"), power="powercut" in words)
         before = {name: self._backend.ends(name) for name in names}
         for name in names:
             self.excused.add(name)
@@ -174,7 +157,7 @@ class Actions:
                 await self._backend.crash(name, CrashPoint())
             return struck
 
-        return Done(names=names, undo=self._starter(names), words=words, wait=wait)
+        return Done(names=names, undo=_each(names, self._start), words=words, wait=wait)
 
     async def _wipe(self, step: Step, names: list[str]) -> Done:
         for name in names:
@@ -183,7 +166,7 @@ class Actions:
                 self._members.members[name].joined = False
             await self._backend.wipe(name)
             self.damaged.discard(name)
-        return Done(names=names, undo=self._starter(names))
+        return Done(names=names, undo=_each(names, self._start))
 
     async def _promote(self, step: Step, names: list[str]) -> Done:
         await self._members.promote(names[0], unfenced="unfenced" in step.words)
@@ -261,10 +244,7 @@ class Actions:
             return await self._bit_flip(names)
         seconds = words[kind] if kind in ("slow-fsync", "hang") else 0.0
         fault = DiskFault(
-            kind=cast(Any, kind),
-            seconds=seconds,
-            once="once" in words,
-            after=words.get("after", 0),
+            kind=cast(Any, kind), seconds=seconds, once="once" in words, after=words.get("after", 0)
         )
         effect = Effect(disks=dict.fromkeys(names, fault))
         if kind in ("eio-fsync", "eio-write", "full", "read-only"):
@@ -272,11 +252,10 @@ class Actions:
         if kind == "lost-fsync":
             self.damaged.update(names)
         await self.effects.begin(effect)
-        done = Done(names=names, undo=lambda: self.effects.end(effect), words=dict(words))
         if kind == "hang" and step.for_s is None:
             await trio.sleep(seconds)
             await self.effects.end(effect)
-        return done
+        return Done(names=names, undo=partial(self.effects.end, effect), words=dict(words))
 
     async def _bit_flip(self, names: list[str]) -> Done:
         for name in names:
@@ -292,11 +271,7 @@ class Actions:
         for name in names:
             self._drifting[name] = None
             await self._backend.set_clock(name, jump_s=jump, drift=drift)
-
-        async def undo() -> None:
-            for name in names:
-                await self._backend.set_clock(name, jump_s=-jump)
-
+        undo = _each(names, partial(self._backend.set_clock, jump_s=-jump))
         back = undo if step.for_s is None else self._undone_in_the_end(undo)
         return Done(names=names, undo=back, words=dict(step.words))
 
@@ -304,11 +279,7 @@ class Actions:
         for name in names:
             self._slow[name] = None
             await self._backend.set_cpu(name, step.words.get("slow", 10.0))
-
-        async def undo() -> None:
-            for name in names:
-                await self._backend.set_cpu(name, 1.0)
-
+        undo = _each(names, partial(self._backend.set_cpu, slowness=1.0))
         return Done(names=names, undo=undo, words=dict(step.words))
 
     async def _heal(self, step: Step, names: list[str]) -> Done:
@@ -327,12 +298,8 @@ class Actions:
     ) -> Done:
         effect = Effect(dict.fromkeys(pairs, state))
         await self.effects.begin(effect)
-        return Done(
-            names=names,
-            second=second,
-            undo=lambda: self.effects.end(effect),
-            words=dict(step.words),
-        )
+        undo = partial(self.effects.end, effect)
+        return Done(names=names, second=second, undo=undo, words=dict(step.words))
 
     def _undone_in_the_end(self, undo: Undo) -> Undo:
         """The same, to be called by `mend` if nobody did so before."""
@@ -344,13 +311,6 @@ class Actions:
 
         self._lasting.append(once)
         return once
-
-    def _starter(self, names: list[str]) -> Undo:
-        async def undo() -> None:
-            for name in names:
-                await self._start(name)
-
-        return undo
 
     async def _start(self, name: str, *, stale: bool = False) -> None:
         if self._state(name) != "down":
@@ -378,8 +338,12 @@ class Actions:
         if name in self._members.members:
             self._members.members[name].wanted = False
 
-    def _draw(self, count: str) -> int:
-        if not count.startswith("rand:"):
-            return int(count)
-        low, _, high = count.removeprefix("rand:").partition("..")
-        return self._random.randint(int(low), int(high))
+
+def _each(names: list[str], action: Callable[[str], Awaitable[None]]) -> Undo:
+    """Do something to each of them."""
+
+    async def undo() -> None:
+        for name in names:
+            await action(name)
+
+    return undo

@@ -6,7 +6,7 @@ they are written down. Every node is named, never described: targets are resolve
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -39,6 +39,15 @@ class Sample:
     is_master: bool
     is_following: bool
     """A slave that is connected and has the same log."""
+
+    def as_row(self) -> dict[str, Any]:
+        """Fields as the history has them; `of_row` is the way back."""
+        row = asdict(self)
+        return {key.removeprefix("is_"): value for key, value in row.items()}
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> "Sample":
+        return cls(**{one.name: row[one.name.removeprefix("is_")] for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

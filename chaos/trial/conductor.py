@@ -5,25 +5,25 @@ Phases: set up; storm (the steps); calm (nothing is broken any more and the load
 happen in its time is written down as a stall, and the run goes on as far as it can.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Stall
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import consumer_names, producer_names
 from rocketbed.chaos.trial.actions import Actions
 from rocketbed.chaos.trial.api import Backend, Program
-from rocketbed.chaos.trial.attendant import OCCASIONS, Company
 from rocketbed.chaos.trial.load import ClientFailure, LoadControl, ProducerProgram, topic_names
 from rocketbed.chaos.trial.members import Members
 from rocketbed.chaos.trial.reading import FinalReader, GroupMember, QueueFollower, Reading
 from rocketbed.chaos.trial.schedule import Schedule
-from rocketbed.chaos.trial.targets import Resolver, consumer_names, producer_names
+from rocketbed.chaos.trial.targets import Resolver
 from rocketbed.client.admin import Admin
 
 SAMPLE_S: Final = 0.5
@@ -32,6 +32,30 @@ SET_UP_S: Final = 60.0
 DRAIN_S: Final = 60.0
 """Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
 READ_S: Final = 60.0
+OCCASIONS: Final = ("before the faults", "after the faults")
+"""Of visits."""
+
+
+class Attendant(Protocol):
+    """Somebody at the controls: watches a run, breaks things by hand, and says when to end it."""
+
+    needs: tuple[str, ...]
+    """Capabilities that would be of use."""
+
+    async def attend(self, conductor: "Conductor") -> None:
+        """Called when the run begins, cancelled when it is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """Who is beside a run: notified of events, given read access, or in control of it."""
+
+    say: Callable[[str], None]
+    """Is told what happens, as it happens, in lines for people."""
+    visit: Callable[[str, Backend], Awaitable[None]] | None = None
+    """Called with the occasion: when all serves, before the load, and again before the stop."""
+    attendant: Attendant | None = None
+    """With one the storm goes on after the last step, until `end_storm`."""
 
 
 class Conductor:
@@ -61,24 +85,15 @@ class Conductor:
                 plan, self.control, backend.history, backend.nameservers(), name
             )
         for number, name in enumerate(consumer_names(plan)):
-            in_group = plan.consumers.mode == "group" or (
-                plan.consumers.mode == "mixed" and number % 2 == 0
-            )
+            mode = plan.consumers.mode
+            in_group = mode == "group" or (mode == "mixed" and number % 2 == 0)
             self.programs[name] = (
-                GroupMember(reading, name, number + 1) if in_group else QueueFollower(reading, name)
+                GroupMember(reading, number + 1) if in_group else QueueFollower(reading, name)
             )
         self.resolver = self._make_resolver(Random(f"{plan.seed}/targets"))
-        self.actions = Actions(
-            plan,
-            backend,
-            self.members,
-            self.resolver,
-            Random(f"{plan.seed}/actions"),
-            self.programs,
-        )
-        self.schedule = Schedule(
-            plan, backend, self.members, self.control, self.actions, self.resolver, self._tell
-        )
+        random = Random(f"{plan.seed}/actions")
+        self.actions = Actions(self.resolver, random, self.programs)
+        self.schedule = Schedule(plan, self.control, self.actions, self.resolver, self._tell)
         self._company = company
         self._storm_scope = trio.CancelScope()
         self.phase = "set up"
@@ -121,11 +136,9 @@ class Conductor:
         return self.record
 
     def now_s(self) -> float:
-        """Seconds of the scenario: since the load began."""
         return (self.backend.now_ns() - self.zero_ns) / 1e9
 
     def end_storm(self) -> None:
-        """End the faults now, whatever the plan says."""
         self._storm_scope.cancel()
 
     def _enter(self, phase: str) -> None:
@@ -133,7 +146,6 @@ class Conductor:
         self._tell(phase)
 
     def _tell(self, line: str, moment: float | None = None) -> None:
-        """Say what happens, with the scenario's time."""
         self._company.say(f"{self.now_s() if moment is None else moment:7.2f} s  {line}")
 
     # --- phases
@@ -149,8 +161,15 @@ class Conductor:
                 if not await members.wait_serving(node, SET_UP_S):
                     self._stall("set-up", node, "it does not serve after its first start")
                     return False
-            await self._make_topics()
-            await self._wait_in_sync()
+            while True:
+                try:
+                    await self._make_topics(self._reading.topics)
+                    break
+                except ClientFailure:
+                    await trio.sleep(LOOK_S)
+            for group in self.plan.shape.group_nodes():
+                while not await self._is_in_sync(group):
+                    await trio.sleep(LOOK_S)
             if self._company.visit is not None:
                 await self._company.visit(OCCASIONS[0], backend)
             self.zero_ns = backend.now_ns()
@@ -161,26 +180,13 @@ class Conductor:
         self._stall("set-up", "cluster", f"it was not ready within {SET_UP_S:g} s")
         return False
 
-    async def _make_topics(self) -> None:
-        while True:
-            try:
-                async with Admin(
-                    self.backend.world, nameservers=self.backend.nameservers()
-                ) as admin:
-                    for topic in self._reading.topics:
-                        await admin.create_topic(
-                            topic,
-                            queues=self.plan.producers.queues,
-                            brokers=list(self.plan.shape.group_nodes()),
-                        )
-                return
-            except ClientFailure:
-                await trio.sleep(LOOK_S)
-
-    async def _wait_in_sync(self) -> None:
-        for group in self.plan.shape.group_nodes():
-            while not await self._is_in_sync(group):
-                await trio.sleep(LOOK_S)
+    async def _make_topics(self, topics: Iterable[str], queues: int | None = None) -> None:
+        """Make topics at every master. Raises `ClientFailure`."""
+        count = self.plan.producers.queues if queues is None else queues
+        brokers = list(self.plan.shape.group_nodes())
+        async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
+            for topic in topics:
+                await admin.create_topic(topic, queues=count, brokers=brokers)
 
     async def _is_in_sync(self, group: str) -> bool:
         sample = await self.backend.observe(self.members.leader(group))
@@ -200,7 +206,6 @@ class Conductor:
         self.record.calm_ns = self.backend.now_ns()
 
     async def _mend(self) -> None:
-        """End every fault, start everything that is down."""
         await self.actions.mend()
         self.backend.history.event(Function.NEMESIS, "", "heal", {"step": "everything"})
 
@@ -261,7 +266,6 @@ class Conductor:
         self.control.consuming = False
 
     async def _disorder(self, group: str) -> str | None:
-        """Why a group is not in order yet."""
         leader = self.members.leader(group)
         master = await self.backend.observe(leader)
         if master is None:
@@ -317,7 +321,7 @@ class Conductor:
     async def _collect(self, directory: Path) -> None:
         collected = await self.backend.collect(directory)
         collected.trace.save(directory / TRACE_FILE)
-        record, counts = self.record, self.control.counts
+        record = self.record
         record.stores = collected.stores
         record.images = collected.images
         record.digest = collected.digest
@@ -330,7 +334,7 @@ class Conductor:
         record.facts |= {
             **collected.facts,
             "missed": self.schedule.missed,
-            "counts": dict(counts),
+            "counts": dict(self.control.counts),
             "outages": [list(outage) for outage in self.control.outages],
         }
         record.save(directory)
@@ -348,16 +352,7 @@ class Conductor:
                 sample = await self.backend.observe(node)
                 if sample is not None:
                     self.members.note(node, sample)
-                    fields = {
-                        "written": sample.written,
-                        "flushed": sample.flushed,
-                        "confirmed": sample.confirmed,
-                        "dispatched": sample.dispatched,
-                        "in_sync": sample.in_sync,
-                        "master": sample.is_master,
-                        "following": sample.is_following,
-                    }
-                    self.backend.history.event(Function.NODE, node, "sample", fields)
+                    self.backend.history.event(Function.NODE, node, "sample", sample.as_row())
             await trio.sleep(SAMPLE_S)
 
     def _note_ends(self) -> None:
@@ -365,13 +360,14 @@ class Conductor:
             if member.wanted and not member.busy and self.backend.state(node) == "down":
                 member.wanted = False
                 reason = self.backend.end_reason(node)
-                if node in self.actions.excused and _is_disk_trouble(reason):
+                # The way it should when its disk failed it, or a fault killed it.
+                expected = not reason or reason.startswith(("StoreFailed", "OSError"))
+                if node in self.actions.excused and expected:
                     continue
                 if node in self.actions.damaged and reason.startswith("DamagedLog"):
                     continue
-                self.record.crashes.append(
-                    Crash(node=node, time_ns=self.backend.now_ns(), reason=reason)
-                )
+                crash = Crash(node=node, time_ns=self.backend.now_ns(), reason=reason)
+                self.record.crashes.append(crash)
 
     def _stall(self, what: str, subject: str, reason: str) -> None:
         self.record.stalls.append(Stall(what=what, subject=subject, reason=reason))
@@ -380,8 +376,3 @@ class Conductor:
 
 MakeConductor = Callable[[Plan, Backend, Company], Conductor]
 """Makes the one that conducts a run on a backend; nothing has begun yet."""
-
-
-def _is_disk_trouble(reason: str) -> bool:
-    """Whether a node ended the way it should when its disk failed it, or a fault killed it."""
-    return not reason or reason.startswith(("StoreFailed", "OSError"))

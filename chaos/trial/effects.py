@@ -45,22 +45,15 @@ class Effects:
 
     def links(self) -> dict[Pair, LinkState]:
         """What is on each link now; links without any fault are left out."""
-        pairs = dict.fromkeys(pair for effect in self._parts for pair in effect.links)
-        return {
-            pair: _together([part.links[pair] for part in self._parts if pair in part.links])
-            for pair in pairs
-        }
+        return {pair: self._link(pair) for effect in self._parts for pair in effect.links}
 
-    async def _apply(self, changed: Iterable[Effect]) -> None:
-        pairs: dict[Pair, None] = {}
-        disks: dict[str, None] = {}
-        for effect in changed:
-            pairs.update(dict.fromkeys(effect.links))
-            disks.update(dict.fromkeys(effect.disks))
-        for pair in pairs:
-            states = [effect.links[pair] for effect in self._parts if pair in effect.links]
-            await self._backend.set_link(*pair, _together(states))
-        for node in disks:
+    def _link(self, pair: Pair) -> LinkState:
+        return _together([effect.links[pair] for effect in self._parts if pair in effect.links])
+
+    async def _apply(self, changed: list[Effect]) -> None:
+        for pair in dict.fromkeys(pair for effect in changed for pair in effect.links):
+            await self._backend.set_link(*pair, self._link(pair))
+        for node in dict.fromkeys(node for effect in changed for node in effect.disks):
             faults = [effect.disks[node] for effect in self._parts if node in effect.disks]
             await self._backend.set_disk(node, faults)
 

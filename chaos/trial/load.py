@@ -9,7 +9,7 @@ a fault changes nothing else.
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -82,8 +82,7 @@ def topic_names(plan: Plan) -> list[str]:
     return [f"{plan.producers.prefix}-{number + 1}" for number in range(plan.producers.topics)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     """One message to be sent: everything but who writes it."""
 
     size: int
@@ -92,15 +91,8 @@ class _Item:
 
 
 class ProducerProgram:
-    """A producer: a main for a client's machine."""
-
     def __init__(
-        self,
-        plan: Plan,
-        control: LoadControl,
-        history: HistoryWriter,
-        nameservers: str,
-        name: str,
+        self, plan: Plan, control: LoadControl, history: HistoryWriter, nameservers: str, name: str
     ) -> None:
         self._plan = plan
         self._load = plan.producers
@@ -108,7 +100,6 @@ class ProducerProgram:
         self._history = history
         self._nameservers = nameservers
         self._name = name
-        self._topics = topic_names(plan)
         self._failed_ns: int | None = None
         self._sequence = 0
         self._incarnation = 0
@@ -141,7 +132,7 @@ class ProducerProgram:
         self, nursery: trio.Nursery, limit: trio.CapacityLimiter, producer: Producer, random: Random
     ) -> None:
         load = self._load
-        topic = random.choice(self._topics)
+        topic = random.choice(topic_names(self._plan))
         count = random.randint(2, BATCH_MAX) if random.random() < load.batch else 1
         key = f"k{random.randrange(load.keys)}"
         items = [
@@ -162,13 +153,11 @@ class ProducerProgram:
         items: list[_Item],
         sequence: int,
     ) -> None:
-        """One operation with all its attempts."""
         operation = self._control.operation()
         async with limit:
             for attempt in range(ATTEMPTS_MAX):
-                if await self._attempt(producer, topic, items, sequence, operation, attempt):
-                    return
-                if not self._control.producing:
+                sent = await self._attempt(producer, topic, items, sequence, operation, attempt)
+                if sent or not self._control.producing:
                     return
                 await trio.sleep(PAUSE_S * (1 + min(attempt, 9)))
 
@@ -190,18 +179,7 @@ class ProducerProgram:
             body = encode_body(writer, item.size)
             keys = (item.key, f"v{value}")
             messages.append(Message(topic, body, tag=item.tag, keys=keys))
-            rows.append(
-                self._history.begin(
-                    Function.SEND,
-                    process=self._process,
-                    topic=topic,
-                    value=value,
-                    operation=operation,
-                    attempt=min(attempt, 255),
-                    length=len(body),
-                    body_crc=body_crc(body),
-                )
-            )
+            rows.append(begin_send(self._history, topic, writer, body, attempt))
         order_key = items[0].key if self._load.ordered else None
         if len(messages) > 1:
             outcome = await producer.send_batch(messages, order_key=order_key)
@@ -227,6 +205,21 @@ class ProducerProgram:
         if len(control.keys) < KEYS_KEPT or rows[0].row.value % 64 == 0:
             value = rows[-1].row.value
             control.keys.append((topic, f"v{value}", value))
+
+
+def begin_send(
+    history: HistoryWriter, topic: str, writer: Writer, body: bytes, attempt: int
+) -> Attempt:
+    return history.begin(
+        Function.SEND,
+        process=writer.producer,
+        topic=topic,
+        value=writer.value,
+        operation=writer.operation,
+        attempt=min(attempt, 255),
+        length=len(body),
+        body_crc=body_crc(body),
+    )
 
 
 def finish_sends(outcome: Outcome, rows: list[Attempt]) -> Said:

@@ -69,14 +69,12 @@ class Members:
         return list(self.members)
 
     def leader(self, group: str) -> str:
-        """The node with broker id 0."""
         return next(m.name for m in self.members.values() if m.group == group and not m.broker_id)
 
     def leaders(self) -> dict[str, str]:
         return {group: self.leader(group) for group in self.shape.group_nodes()}
 
     def is_leader(self, node: str) -> bool:
-        """Whether it has broker id 0."""
         return node in self.members and self.members[node].broker_id == 0
 
     def followers(self, group: str) -> list[str]:
@@ -146,16 +144,12 @@ class Members:
             member.incarnation += 1
             settings = self.settings(node)
             await self.backend.settled(node)
-            self.backend.history.event(
-                Function.NODE,
-                node,
-                "start",
-                {
-                    "role": "ELECTED" if self.backend.elects else settings["brokerRole"],
-                    "id": -1 if self.backend.elects else int(settings["brokerId"]),
-                    "incarnation": member.incarnation,
-                },
-            )
+            fields = {
+                "role": "ELECTED" if self.backend.elects else settings["brokerRole"],
+                "id": -1 if self.backend.elects else int(settings["brokerId"]),
+                "incarnation": member.incarnation,
+            }
+            self.backend.history.event(Function.NODE, node, "start", fields)
             await self.backend.start(node, settings)
         finally:
             member.busy = False
@@ -233,12 +227,8 @@ class Members:
         member.cut = 0
         member.joined = True
         await self.stop(node)
-        self.backend.history.event(
-            Function.NODE,
-            node,
-            "promote",
-            {"former": former, "written": sample.written if sample else -1},
-        )
+        fields = {"former": former, "written": sample.written if sample else -1}
+        self.backend.history.event(Function.NODE, node, "promote", fields)
         await self.start(node)
         for name in self.followers(member.group):
             if name != former and self.backend.state(name) == "running":

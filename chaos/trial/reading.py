@@ -1,6 +1,7 @@
 """Clients that read: members of groups, followers of queues, and the reader at the end."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -23,19 +24,16 @@ COMMIT_EVERY: Final = 8
 """Polls between two commits of a group's member."""
 
 
+@dataclass(slots=True)
 class Reading:
     """What readers share: the history and how a message is written into it."""
 
-    def __init__(
-        self, control: LoadControl, history: HistoryWriter, nameservers: str, topics: Sequence[str]
-    ) -> None:
-        self.control = control
-        self.history = history
-        self.nameservers = nameservers
-        self.topics = topics
+    control: LoadControl
+    history: HistoryWriter
+    nameservers: str
+    topics: Sequence[str]
 
     def note_pull(self, process: int, queue: MessageQueue, asked: int, pulled: Pulled) -> None:
-        """Rows of one pull and of what it returned."""
         pull = self.history.begin(
             Function.PULL,
             process=process,
@@ -57,7 +55,6 @@ class Reading:
     def note(
         self, function: Function, process: int, message: Received, operation: int, asked: int
     ) -> None:
-        """The row of one message that a client got."""
         writer = decode_body(message.body)
         self.history.note(
             function,
@@ -73,13 +70,30 @@ class Reading:
             body_crc=body_crc(message.body),
         )
 
+    async def commit(self, consumer: Consumer, process: int, group: int) -> None:
+        """Store where a member of a group stands, with a row for each queue."""
+        for queue, position in consumer.positions().items():
+            row = self.history.begin(
+                Function.COMMIT_OFFSET,
+                process=process,
+                topic=queue.topic,
+                queue=queue.queue_id,
+                operation=group,
+                node=queue.broker_name,
+            )
+            try:
+                await consumer.commit({queue: position})
+            except ClientFailure:
+                row.finish(Outcome.INFO, queue_offset=position)
+                raise
+            row.finish(Outcome.OK, queue_offset=position)
+
 
 class GroupMember:
     """Polls all topics for its group and commits where it stands."""
 
-    def __init__(self, reading: Reading, name: str, group: int) -> None:
+    def __init__(self, reading: Reading, group: int) -> None:
         self._reading = reading
-        self._name = name
         self._group = group
 
     async def __call__(self, world: World) -> None:
@@ -94,10 +108,7 @@ class GroupMember:
     async def _consume(self, world: World, process: int) -> None:
         reading = self._reading
         async with Consumer(
-            world,
-            nameservers=reading.nameservers,
-            group=f"group-{self._group}",
-            hold_s=HOLD_S,
+            world, nameservers=reading.nameservers, group=f"group-{self._group}", hold_s=HOLD_S
         ) as consumer:
             for topic in reading.topics:
                 await consumer.subscribe(topic, start="first")
@@ -107,26 +118,8 @@ class GroupMember:
                     reading.note(Function.DELIVER, process, message, self._group, UNKNOWN)
                 polls += 1
                 if polls % COMMIT_EVERY == 0:
-                    await self._commit(consumer, process)
-            await self._commit(consumer, process)
-
-    async def _commit(self, consumer: Consumer, process: int) -> None:
-        reading = self._reading
-        for queue, position in consumer.positions().items():
-            row = reading.history.begin(
-                Function.COMMIT_OFFSET,
-                process=process,
-                topic=queue.topic,
-                queue=queue.queue_id,
-                operation=self._group,
-                node=queue.broker_name,
-            )
-            try:
-                await consumer.commit({queue: position})
-            except ClientFailure:
-                row.finish(Outcome.INFO, queue_offset=position)
-                raise
-            row.finish(Outcome.OK, queue_offset=position)
+                    await reading.commit(consumer, process, self._group)
+            await reading.commit(consumer, process, self._group)
 
 
 class QueueFollower:
@@ -178,27 +171,22 @@ class FinalReader:
         self._reading = reading
         self._world = world
 
-    async def run(self) -> int:
-        """Number of messages read. Raises `ClientError`, `RemotingError`."""
-        count = 0
+    async def run(self) -> None:
         async with Consumer(
             self._world, nameservers=self._reading.nameservers, group="final-reader"
         ) as consumer:
             for topic in self._reading.topics:
                 for queue in await consumer.queues(topic):
-                    count += await self._read(consumer, queue)
+                    await self._read(consumer, queue)
         await self._ask_keys()
-        return count
 
-    async def _read(self, consumer: Consumer, queue: MessageQueue) -> int:
+    async def _read(self, consumer: Consumer, queue: MessageQueue) -> None:
         offset = await consumer.offsets.min_offset(queue)
-        count = 0
         while True:
             pulled = await consumer.pull(queue, offset)
             self._reading.note_pull(FINAL_READER, queue, offset, pulled)
-            count += len(pulled.messages)
             if pulled.status is PullStatus.NO_NEW or pulled.next_offset <= offset:
-                return count
+                return
             offset = pulled.next_offset
 
     async def _ask_keys(self) -> None:

@@ -17,9 +17,8 @@ from rocketbed.chaos.history import Function
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import After, At, Every, Step, When
 from rocketbed.chaos.trial.actions import Actions, Done
-from rocketbed.chaos.trial.api import Backend, BackendError
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.chaos.trial.load import LoadControl
-from rocketbed.chaos.trial.members import Members
 from rocketbed.chaos.trial.targets import Resolver
 
 LOOK_S: Final = 0.05
@@ -54,8 +53,6 @@ class Schedule:
     def __init__(
         self,
         plan: Plan,
-        backend: Backend,
-        members: Members,
         control: LoadControl,
         actions: Actions,
         resolver: Resolver,
@@ -70,8 +67,8 @@ class Schedule:
         self.held: list[Held] = []
         """What can be ended, the oldest first; later steps may have overtaken some of it."""
         self._plan = plan
-        self._backend = backend
-        self._members = members
+        self._members = resolver.members
+        self._backend = resolver.members.backend
         self._control = control
         self._actions = actions
         self._resolver = resolver
@@ -82,9 +79,12 @@ class Schedule:
         self._closed = False
         self._followers: dict[str, list[Step]] = defaultdict(list)
 
-    async def run(self) -> None:
-        """Carry all steps out; returns when nothing is due any more."""
+    def begin_now(self) -> None:
+        """Let times count from here."""
         self._zero_s = trio.current_time()
+
+    async def run(self) -> None:
+        self.begin_now()
         async with trio.open_nursery() as nursery:
             possible: list[Step] = []
             for step in self._plan.steps:
@@ -105,7 +105,6 @@ class Schedule:
                     nursery.start_soon(self._at, nursery, step, moment)
 
     def now_s(self) -> float:
-        """Seconds since the load began."""
         return trio.current_time() - self._zero_s
 
     async def by_hand(self, step: Step) -> list[str]:
@@ -118,7 +117,7 @@ class Schedule:
             return []
         self._in_hand += 1
         try:
-            held = await self._begin(step, by_hand=True)
+            held = await self.begin(step, by_hand=True)
         finally:
             self._in_hand -= 1
         return [] if held is None else held.done.names
@@ -147,12 +146,12 @@ class Schedule:
             self._in_hand -= by_hand
         if by_hand:
             self.done[held.place] = replace(held.concrete, for_s=lasted_s)
-        self._event(held.step, held.done, "heal", held.concrete, by_hand=by_hand)
+        self.event(held, "heal", by_hand=by_hand)
 
     def overtaken(self, held: Held) -> None:
         """Something else has ended a fault, such as a start what was killed before."""
         self.held.remove(held)
-        self._event(held.step, held.done, "heal", held.concrete)
+        self.event(held, "heal")
 
     def _moments(self, trigger: At | Every) -> list[float]:
         if isinstance(trigger, At):
@@ -207,15 +206,15 @@ class Schedule:
         """Carry a step out, let those that follow it follow, and undo it in its time."""
         if step.share < 1.0 and self._random.random() >= step.share:
             return
-        held = await self._begin(step)
+        held = await self.begin(step)
         if held is None:
             return
-        done, concrete = held.done, held.concrete
+        done = held.done
         if done.wait is not None:
             if not await done.wait():
-                self._event(step, done, "missed", concrete)
+                self.event(held, "missed")
                 return
-            self._event(step, done, "struck", concrete)
+            self.event(held, "struck")
         if step.label:
             self._resolver.hit[step.label] = done.names
         for follower in self._followers.get(step.label, []) if step.label else []:
@@ -225,7 +224,7 @@ class Schedule:
             await trio.sleep(step.for_s)
             await self.end(held)
 
-    async def _begin(self, step: Step, *, by_hand: bool = False) -> Held | None:
+    async def begin(self, step: Step, *, by_hand: bool = False) -> Held | None:
         """Carry a step out and note it; None when it hit nobody."""
         moment = self.now_s()
         began_ns = self._backend.now_ns()
@@ -237,47 +236,35 @@ class Schedule:
         if not done.names:
             self.missed.append(f"{step}: no target matched at {moment:.3f} s")
             return None
-        concrete = self._note(step, done, moment, began_ns, by_hand=by_hand)
-        held = Held(
-            step=step,
-            concrete=concrete,
-            done=done,
-            place=len(self.done) - 1,
-            since_s=self.now_s(),
-            by_hand=by_hand,
-        )
-        if done.undo is not None:
-            self.held.append(held)
-        return held
-
-    def _note(self, step: Step, done: Done, moment: float, began_ns: int, *, by_hand: bool) -> Step:
         concrete = replace(
             step,
             trigger=At(round(moment, 6)),
-            target=",".join(done.names),
+            target="" if step.verb == "heal" else ",".join(done.names),
             second=",".join(done.second),
             words=done.words or step.words,
             share=1.0,
         )
-        if step.verb == "heal":
-            concrete = replace(concrete, target="")
+        held = Held(
+            step=step,
+            concrete=concrete,
+            done=done,
+            place=len(self.done),
+            since_s=self.now_s(),
+            by_hand=by_hand,
+        )
         self.done.append(concrete)
-        self._event(step, done, step.verb, concrete, began_ns=began_ns, by_hand=by_hand)
+        self.event(held, step.verb, began_ns=began_ns, by_hand=by_hand)
         self._say(concrete.action(), moment)
-        return concrete
+        if done.undo is not None:
+            self.held.append(held)
+        return held
 
-    def _event(
-        self,
-        step: Step,
-        done: Done,
-        what: str,
-        concrete: Step,
-        *,
-        began_ns: int | None = None,
-        by_hand: bool = False,
+    def event(
+        self, held: Held, what: str, *, began_ns: int | None = None, by_hand: bool = False
     ) -> None:
+        step, done = held.step, held.done
         fields: dict[str, Any] = {
-            "step": str(concrete),
+            "step": str(held.concrete),
             "targets": done.names,
             "second": done.second,
             "label": step.label,

@@ -13,13 +13,11 @@ from rocketbed.chaos.scenario.targets import (
 )
 from rocketbed.chaos.trial.members import Members
 
-__all__ = ["Resolver", "client_names", "consumer_names", "machine_names", "producer_names"]
-
 
 class Resolver:
     def __init__(self, plan: Plan, members: Members, random: Random) -> None:
-        self._plan = plan
-        self._members = members
+        self.plan = plan
+        self.members = members
         self._random = random
         self.hit: dict[str, list[str]] = {}
         """Label -> what its step hit last."""
@@ -33,14 +31,14 @@ class Resolver:
         return list(found)
 
     async def _part(self, part: str, beside: list[str]) -> list[str]:
-        plan, members = self._plan, self._members
+        plan, members = self.plan, self.members
         if part.startswith("@"):
             return self.hit.get(part[1:], [])
-        name = part.removeprefix("node:")
-        if name in machine_names(plan):
+        if (name := part.removeprefix("node:")) in machine_names(plan):
             return [name]
         if numbered := NUMBERED.fullmatch(part):
-            return self._numbered(numbered[1], int(numbered[2]))
+            number = numbered[2]
+            return [f"ns{number}"] if numbered[1] == "ns" else self._some(int(number))
         simple: dict[str, Callable[[], list[str]]] = {
             "all": lambda: members.nodes,
             "others": lambda: [node for node in members.nodes if node not in beside],
@@ -56,40 +54,34 @@ class Resolver:
             return simple[part]()
         return await self._role(part)
 
-    def _numbered(self, kind: str, number: int) -> list[str]:
-        return [f"ns{number}"] if kind == "ns" else self._some(number)
-
     def _some(self, count: int) -> list[str]:
-        nodes = self._members.nodes
+        nodes = self.members.nodes
         return sorted(self._random.sample(nodes, min(count, len(nodes))))
 
     async def _role(self, part: str) -> list[str]:
-        groups = self._plan.shape.group_nodes()
+        groups = self.plan.shape.group_nodes()
         head, _, last = part.rpartition(":")
         if head and last in groups:
             part, group = head, last
         else:
             group = self._random.choice(sorted(groups)) if len(groups) > 1 else next(iter(groups))
         if part == "leader":
-            return [self._members.leader(group)]
-        followers = self._members.followers(group)
-        if part == "longest":
-            longest = await self._members.longest(group, leader_too=True)
+            return [self.members.leader(group)]
+        followers = self.members.followers(group)
+        if part in ("longest", "follower:longest"):
+            longest = await self.members.longest(group, leader_too=part == "longest")
             return [] if longest is None else [longest]
         if part == "follower:all":
             return followers
-        if part == "follower:longest":
-            longest = await self._members.longest(group)
-            return [] if longest is None else [longest]
         if part in ("follower:insync", "follower:lagging"):
             followers = await self._by_lag(group, followers, lagging=part.endswith("lagging"))
         return [self._random.choice(followers)] if followers else []
 
     async def _by_lag(self, group: str, followers: list[str], *, lagging: bool) -> list[str]:
-        leader = await self._members.backend.observe(self._members.leader(group))
+        leader = await self.members.backend.observe(self.members.leader(group))
         found = []
         for node in followers:
-            sample = await self._members.backend.observe(node)
+            sample = await self.members.backend.observe(node)
             behind = sample is None or (leader is not None and sample.written < leader.confirmed)
             if behind == lagging:
                 found.append(node)

@@ -1,5 +1,6 @@
 """The oracle of the disk model: what cuts draw is allowed, and not all is allowed."""
 
+from copy import deepcopy
 from random import Random
 
 import pytest
@@ -9,8 +10,13 @@ from hypothesis import strategies as st
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.inode import POWER_CUT_MODES, Inode
-from rocketbed.chaos.sim.outcomes import content_refusal, possible_lengths, possible_names, refusal
 from tests.support.disk_calls import SEQUENCES, Call, perform
+from tests.support.sim.disk_outcomes import (
+    content_refusal,
+    possible_lengths,
+    possible_names,
+    refusal,
+)
 
 
 async def play(disk: SimDisk, calls: list[Call]) -> None:
@@ -65,7 +71,7 @@ def cut(inode: Inode) -> set[int]:
     """Every length that cuts of this file leave."""
     found = set()
     for seed in range(300):
-        twin = inode.clone()
+        twin = deepcopy(inode)
         twin.lose_power("random", Random(seed))
         found.add(twin.length)
     return found
@@ -92,7 +98,7 @@ def test_zeros_between_two_writes_may_come_back() -> None:
     assert content_refusal(inode, b"two" * 200) != ""
     found = set()
     for seed in range(300):
-        twin = inode.clone()
+        twin = deepcopy(inode)
         twin.lose_power("random", Random(seed))
         found.add(twin.read(0, 3))
     assert {b"old", b"new", b"\0\0\0", b""} == found

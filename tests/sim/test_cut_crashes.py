@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.sim.disk_image import DiskImage
+from tests.support.sim.links import cut
 from tests.support.sim.promotion import Group
 
 LOST, NEW = 140, 90
@@ -27,7 +28,7 @@ def prepared(sync_flush: bool) -> tuple[DiskImage, DiskImage, bytes]:
         group.simulation.run(2)
         group.send(60, size=SIZE)
         group.run_until_equal("b2")
-        group.simulation.network.cut("b1", "b2")
+        cut(group.simulation.network, "b1", "b2")
         group.send(LOST, prefix="lost", size=SIZE)
         log = group.log_of("b1")
         first = group.simulation.process("b1")

@@ -1,6 +1,7 @@
 """The disk's fault model: what may be lost, what may not, and that every mode says the same."""
 
 import errno
+from copy import deepcopy
 from random import Random
 
 import pytest
@@ -407,14 +408,14 @@ def test_an_inode_agrees_with_a_plain_model(
             inode.allocate(offset)
             model.extend(bytes(max(0, offset - len(model))))
         elif kind == "clone":
-            inode = inode.clone()
+            inode = deepcopy(inode)
         else:
             inode.complete_sync(inode.begin_sync())
             durable, history = bytes(model), []
         history.append(bytes(model))
         assert inode.length == len(model)
         assert inode.read(0, 20_000) == bytes(model)
-    strict = inode.clone()
+    strict = deepcopy(inode)
     strict.lose_power("strict", Random(seed))
     assert strict.read(0, 20_000) == durable
     inode.lose_power(mode, Random(seed))
@@ -448,7 +449,7 @@ def test_what_is_written_while_a_sync_fails_is_dirty_still() -> None:
     inode.write(600, b"b" * 600)
     inode.forsake(failing)
     assert set(inode.forsaken) == {0}
-    rewritten = inode.clone()
+    rewritten = deepcopy(inode)
     rewritten.write(0, rewritten.read(0, 1200))
     rewritten.complete_sync(rewritten.begin_sync())
     rewritten.lose_power("strict", Random(0))

@@ -12,10 +12,11 @@ import trio
 
 from rocketbed.chaos.sim.engine import _check_private_names
 from rocketbed.chaos.sim.incarnation import SimulationError
+from rocketbed.chaos.sim.network import WINDOW
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.chaos.sim.solo import run_solo
-from rocketbed.chaos.sim.stream import WINDOW
 from rocketbed.world.api import World
+from tests.support.sim.links import cut, heal
 from tests.support.sim.weather import run_weather
 
 ROOT = Path(__file__).parents[2]
@@ -189,15 +190,15 @@ def test_a_mark_can_be_a_crash_point() -> None:
         file = world.disk.open("/a", create=True)
         for number in range(5):
             file.write_at(number, b"x")
-            world.mark("written")
+            world.mark(f"written-{number}")
 
     with Simulation() as simulation:
-        simulation.crash_at_mark("node", "written", nth=3)
+        simulation.crash_at_pattern("node", "writ*-2")
         process = simulation.start("node", main)
         simulation.run(1)
         assert process.done
         assert process.disk.contents("/a") == b"xxx"
-        assert simulation.marks["node", "written"] == 3
+        assert [mark for _, mark in simulation.marks] == ["written-0", "written-1", "written-2"]
 
 
 def test_a_spinning_node_is_found() -> None:
@@ -298,13 +299,13 @@ def test_a_cut_holds_bytes_and_dials_until_it_is_healed() -> None:
         receiver = simulation.start("server", server)
         simulation.start("client", client)
         simulation.run(0.3)
-        simulation.network.cut("client", "server")
+        cut(simulation.network, "client", "server")
         simulation.run(3)
         late = simulation.start("client-2", dial)
-        simulation.network.cut("client-2", "server", both_ways=False)
+        cut(simulation.network, "client-2", "server", both_ways=False)
         simulation.run(3)
         assert not receiver.done
-        simulation.network.heal()
+        heal(simulation.network)
         assert simulation.run_process(receiver) == b"".join(b"%03d" % n for n in range(100))
         assert simulation.run_process(late) > 6
 

@@ -23,8 +23,7 @@ from rocketbed.chaos.scenario.step import At, parse_step
 from rocketbed.chaos.scenario.toml import read_file
 from rocketbed.chaos.sim.run import run_in_simulation
 from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.attendant import Company
-from rocketbed.chaos.trial.conductor import Conductor
+from rocketbed.chaos.trial.conductor import Company, Conductor
 
 pytestmark = pytest.mark.slow
 Script = Callable[["Hands"], Awaitable[None]]

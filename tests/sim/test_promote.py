@@ -20,6 +20,7 @@ from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import Command, request
 from rocketbed.world.api import World
 from tests.support.sim.client_cluster import NAMESERVERS, PORT
+from tests.support.sim.links import cut, heal
 from tests.support.sim.promotion import SEGMENT, Group
 
 
@@ -73,7 +74,7 @@ def test_a_former_master_is_cut_to_the_common_prefix_and_follows(
             group.simulation.run(20, until=lambda: process.done)
         else:
             group.end("b1", power="random" if how == "power" else "")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.restart("b2")
         group.send(sent_after, prefix="new")
@@ -89,7 +90,7 @@ def test_a_former_master_that_is_several_segments_longer(tmp_path: Path) -> None
         before = begin(group, common=100, lost=200, size=3000)
         assert len(before) > 12 * SEGMENT
         group.end("b1")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.restart("b2")
         group.send(1, prefix="new", size=3000)
@@ -106,7 +107,7 @@ def test_both_went_on_for_several_segments(tmp_path: Path) -> None:
     with Group(3) as group:
         begin(group, common=100, lost=120, size=3000)
         group.end("b1", power="prefix")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.restart("b2")
         group.send(150, prefix="new", size=3000)
@@ -130,7 +131,7 @@ def test_another_slave_that_is_longer_than_the_promoted_one(tmp_path: Path) -> N
         before = group.log_of("b3")
         group.end("b1", power="random")
         group.end("b2")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.start("b2")
         group.run_until_equal("b3", seconds=3)
@@ -144,13 +145,13 @@ def test_logs_with_nothing_in_common_are_refused_and_left_as_they_are() -> None:
     with Group(5) as group:
         group.start("b1", "b2")
         group.simulation.run(2)
-        group.simulation.network.cut("b1", "b2")
+        cut(group.simulation.network, "b1", "b2")
         group.send(30, prefix="lost")
         before = group.log_of("b1")
         group.end("b1")
         group.end("b2")
         group.simulation.host("b2").image = DiskImage()
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.start("b2")
         group.send(10, prefix="new")
@@ -167,7 +168,7 @@ def test_without_the_setting_it_is_refused_and_the_setting_is_named() -> None:
         group.diverged = "refuse"
         before = begin(group)
         group.end("b1")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.restart("b2")
         group.send(5, prefix="new")
@@ -187,7 +188,7 @@ def test_promoted_there_and_back(seed: int, power: str, tmp_path: Path) -> None:
         begin(group)
         for turn, (former, promoted) in enumerate((("b1", "b2"), ("b2", "b1"), ("b1", "b3"))):
             group.end(former, power=power)
-            group.simulation.network.heal()
+            heal(group.simulation.network)
             group.promote(promoted)
             group.restart(promoted)
             group.send(5, prefix=f"new-{turn}")
@@ -196,7 +197,7 @@ def test_promoted_there_and_back(seed: int, power: str, tmp_path: Path) -> None:
             group.isolate(promoted)
             group.send(5, prefix=f"lost-{turn}")
         group.end("b3")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b1")
         group.restart("b1")
         group.start("b3")
@@ -212,7 +213,7 @@ def test_what_synchronous_replication_acknowledged_survives() -> None:
         group.isolate("b3")
         group.send(20, prefix="without-b3")
         group.end("b1", power="strict")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.restart("b2")
         group.start("b1")
@@ -275,13 +276,13 @@ def test_offsets_beyond_the_promoted_log_are_brought_down() -> None:
         group.simulation.run(2)
         group.send(20)
         group.run_until_equal("b2")
-        group.simulation.network.cut("b1", "b2")
+        cut(group.simulation.network, "b1", "b2")
         group.send(40, prefix="lost")
         assert len(group.run(main)) == 60
         committed = group.nodes["b1"].tables.offsets.body()
         group.simulation.process("b2").call(group.nodes["b2"].tables.offsets.replace_all, committed)
         group.end("b1")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.restart("b2")
         group.send(40, prefix="new")
@@ -343,7 +344,7 @@ def test_a_pull_held_by_a_slave_is_answered_when_its_log_is_cut() -> None:
         process = group.program(main)
         group.simulation.run(3)
         assert not process.done
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.restart("b2")
         answer, moment = group.simulation.run_process(process, 20)
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -363,11 +364,11 @@ def test_a_slave_of_a_slave_follows_a_cut() -> None:
         group.simulation.run(2)
         group.send(20)
         group.run_until_equal("b2", "b3")
-        group.simulation.network.cut("b1", "b2")
+        cut(group.simulation.network, "b1", "b2")
         group.send(10, prefix="lost")
         group.run_until_equal("b3")
         group.end("b1")
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.promote("b2")
         group.restart("b2")
         group.start("b1")

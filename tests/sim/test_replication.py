@@ -16,6 +16,7 @@ from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.ha import TransferReader, encode_report, encode_transfer
 from rocketbed.world.api import World
 from tests.support.segmented_log import SegmentedLog
+from tests.support.sim.links import cut, heal
 from tests.support.wire_sessions import recorded, recorded_log
 
 SEGMENT = 100_000
@@ -271,12 +272,12 @@ def test_a_slave_behind_a_cut_gives_up_and_follows_again() -> None:
         group.start("master", holding(1000))
         slave = group.start("slave")
         group.run_until_equal("slave")
-        group.simulation.network.cut("master", "slave")
+        cut(group.simulation.network, "master", "slave")
         group.append(text(1000, 2000))
         group.simulation.run(25)
         assert group.events("replication.slave_lost")[0]["reason"] == "no report for 20 s"
         assert slave.slave.state == "connecting"
-        group.simulation.network.heal()
+        heal(group.simulation.network)
         group.run_until_equal("slave", seconds=15)
 
 

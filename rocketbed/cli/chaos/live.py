@@ -20,7 +20,7 @@ from rocketbed.chaos.report.text import run_command, summary_text
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.attendant import Attendant
+from rocketbed.chaos.trial.conductor import Attendant
 from rocketbed.cli.chaos.run import check_target, tell_failure
 from rocketbed.cli.interrupts import Interruptible
 

@@ -17,6 +17,7 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.remoting.client import parse_address
 from rocketbed.world.api import World
 from tests.support.sim.client_cluster import NAMESERVERS, PORT, SimCluster
+from tests.support.sim.links import cut
 
 SEGMENT = 64 * 1024
 NODES = ("b1", "b2", "b3")
@@ -110,10 +111,10 @@ class Group(SimCluster):
         self.run(main)
 
     def isolate(self, name: str) -> None:
-        """Cut a node from the other nodes until `network.heal`; clients still reach it."""
+        """Cut a node from the other nodes until `heal`; clients still reach it."""
         for other in NODES:
             if other != name:
-                self.simulation.network.cut(name, other)
+                cut(self.simulation.network, name, other)
 
     def log_of(self, name: str) -> bytes:
         """A node's commit log up to its end."""

@@ -4,6 +4,7 @@ import trio
 
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.world.api import Stream, World
+from tests.support.sim.links import cut, heal
 
 PORT = 7
 
@@ -79,9 +80,9 @@ def run_weather(seed: int, clients: int = 8, count: int = 30) -> tuple[str, int]
         simulation.run(0.2)
         simulation.start("server", serve_log)
         simulation.run(0.05)
-        simulation.network.cut("client-0", "server")
+        cut(simulation.network, "client-0", "server")
         simulation.run(0.5)
-        simulation.network.heal()
+        heal(simulation.network)
         simulation.power_cut("server")
         simulation.run(2)
         simulation.start("server", serve_log)
