@@ -6,6 +6,7 @@ it. Order of the words: chaos.md 2.10; exit codes: chaos.md 4.9.
 """
 
 import enum
+import json
 import os
 import traceback
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from rocketbed.chaos.history import History, Outcome, read_history
 from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RecordError, RunRecord, read_record
 from rocketbed.chaos.trace import read_trace
 
+VERDICT_FILE = "verdict.json"
 ACKS_FILE = "acks.rbt"
 """What slaves reported over their links, where it was tapped: a trace whose `written` is that."""
 RECOVERIES = 8
@@ -127,6 +129,11 @@ class Judgement:
             "steps": record.steps if record else [],
             "stalls": [asdict(stall) for stall in record.stalls] if record else [],
         }
+
+    def save(self, directory: Path) -> None:
+        """Write `verdict.json` into the run's directory. Raises `OSError`."""
+        text = json.dumps(self.as_row(), indent=1)
+        (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def decide(results: Sequence[CheckResult]) -> RunVerdict:

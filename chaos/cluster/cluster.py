@@ -222,10 +222,7 @@ class LocalCluster:
             if self.pid(one) is not None:
                 await self.stop(one, timeout_s=FENCE_S if one == former else STOP_S)
         self.plan = plan
-        try:
-            plan.save(self.directory)
-        except OSError as exc:
-            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc
+        plan.save(self.directory)
         await self.start(name, timeout_s=timeout_s)
         if again:
             await self.start(*again, timeout_s=timeout_s)

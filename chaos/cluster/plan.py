@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.host.ports import HOST, free_ports, is_free, node_ports
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.wire.properties_text import parse_properties, render_properties
@@ -150,9 +151,8 @@ class ClusterPlan:
         }
 
     def save(self, directory: Path) -> None:
-        temporary = directory / f"{FILE}.tmp"
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        temporary.replace(directory / FILE)
+        """Raises `ClusterError`."""
+        _write(directory / FILE, json.dumps(asdict(self), indent=2) + "\n")
 
 
 def read_settings(directory: Path) -> dict[str, str]:
@@ -174,13 +174,7 @@ def change_settings(directory: Path, wanted: Mapping[str, str]) -> None:
 
 def write_settings(directory: Path, settings: Mapping[str, str]) -> None:
     """Let there be these, all at once. Raises `ClusterError`."""
-    path = directory / CONFIG
-    temporary = path.with_suffix(".new")
-    try:
-        temporary.write_text(render_properties(settings), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as exc:
-        raise ClusterError(f"{path} cannot be written: {exc}") from exc
+    _write(directory / CONFIG, render_properties(settings))
 
 
 def read_plan(directory: Path) -> ClusterPlan:
@@ -237,6 +231,13 @@ def node_names(slaves: int) -> list[str]:
     if slaves < 0 or slaves > 16:
         raise ClusterError(f"the number of slaves must be 0 to 16, not {slaves}")
     return [MASTER, *(f"slave-{number}" for number in range(1, slaves + 1))]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as exc:
+        raise ClusterError(f"{path} cannot be written: {exc}") from exc
 
 
 def _fixed_ports(port: int, nodes: int) -> list[int]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import trio
 
+from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.host.janitor import processes
 from rocketbed.wire.errors import RocketbedError
 
@@ -89,9 +90,7 @@ class ManagedProcess:
             )
         pid = self._pid = child.pid
         _children[pid] = child
-        temporary = self.pid_path.with_suffix(".tmp")
-        temporary.write_text(f"{pid}\n{processes.began(pid)}\n", encoding="ascii")
-        temporary.replace(self.pid_path)
+        write_whole(self.pid_path, f"{pid}\n{processes.began(pid)}\n")
         return pid
 
     def pid(self) -> int | None:

@@ -5,7 +5,6 @@ replay file beside it. One run in a hundred of a simulation is made a second tim
 interpreter with other hashes, and has to give the same digest.
 """
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,14 +14,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.judgement import VERDICT_FILE, Judgement
 from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
 from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
 from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import VERDICT_FILE, Options, Outcome, Say, is_full, run_many
+from rocketbed.chaos.hunt.runner import Options, Outcome, Say, is_full, run_many
 from rocketbed.chaos.hunt.shrink import shrink
 from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from rocketbed.chaos.report.page import write_report
@@ -199,8 +198,7 @@ def _ask_second_judge(campaign: CampaignOptions, outcome: Outcome) -> None:
     if judgement.record is None or not judgement.record.stores:
         return
     judgement.results.append(campaign.second_judge(directory, judgement))
-    text = json.dumps(judgement.as_row(), indent=1)
-    (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
+    judgement.save(directory)
 
 
 def _write_page(directory: Path, judgement: Judgement, record: RunRecord) -> None:

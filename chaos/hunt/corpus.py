@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.hunt.runner import Outcome
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.check import check_plan
@@ -133,10 +134,7 @@ def _write(directory: Path, plan: Plan, points: list[str]) -> None:
     row = {"format": FORMAT, "plan": plan_to_row(plan), "points": points}
     text = json.dumps(row, indent=1) + "\n"
     name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    path = directory / f"{plan.name}-{name}.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(directory / f"{plan.name}-{name}.json", text)
 
 
 def _read(path: Path) -> tuple[Plan, list[str]]:

@@ -20,6 +20,7 @@ from typing import Final, Literal, cast, get_args
 import trio
 
 from rocketbed import __version__
+from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.hunt.determinism import shared_events, window
 from rocketbed.chaos.hunt.runner import BackendName, Options, Outcome, run_plan
 from rocketbed.chaos.record import with_tuples
@@ -165,13 +166,7 @@ def save_replay(replay: Replay, path: Path) -> None:
         "test": replay.test and asdict(replay.test),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        temporary.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(row, indent=1) + "\n")
 
 
 def load_replay(path: Path) -> Replay:

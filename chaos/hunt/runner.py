@@ -6,7 +6,6 @@ What comes back is an `Outcome`; the run's directory is kept if it is wanted.
 """
 
 import gc
-import json
 import resource
 import shutil
 import signal
@@ -28,7 +27,6 @@ from rocketbed.chaos.scenario.plan import Plan
 if TYPE_CHECKING:
     from rocketbed.chaos.process.run import ProcessHost
 
-VERDICT_FILE: Final = "verdict.json"
 END_S: Final = 20.0
 """What an interrupted run may take to clean up before it is killed."""
 TIMEOUT_S: Final = 900.0
@@ -114,8 +112,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     outcome.judgement = judge_run(directory)
     outcome.cpu_s = time.process_time() - began_cpu
     outcome.wall_s = time.monotonic() - began
-    text = json.dumps(outcome.judgement.as_row(), indent=1)
-    (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
+    outcome.judgement.save(directory)
     return outcome
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.cluster.plan import ClusterPlan
+from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.scenario.step import At, Step
@@ -70,8 +71,5 @@ class Notebook:
         """Write the scenario into the cluster's directory. Raises `OSError`."""
         path = directory / FILE
         what = "The faults that were injected by hand into a local cluster"
-        text = plan_to_toml(self.plan(), description=what)
-        temporary = path.with_suffix(".new")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, plan_to_toml(self.plan(), description=what))
         return path

@@ -5,7 +5,6 @@ storm, a second one (and SIGTERM at any time) the run, with everything cleaned u
 """
 
 import gc
-import json
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import trio
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.hunt.campaign import run_key
 from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import VERDICT_FILE, BackendName, Outcome, Say, explain
+from rocketbed.chaos.hunt.runner import BackendName, Outcome, Say, explain
 from rocketbed.chaos.live.attendant import RunAttendant
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.server import LiveServer
@@ -137,8 +136,7 @@ async def _session(
 def _write(session: _Session, place: Place, record: RunRecord, judgement: Judgement) -> None:
     outcome = session.outcome
     outcome.record, outcome.judgement = record, judgement
-    text = json.dumps(judgement.as_row(), indent=1)
-    (place.directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
+    judgement.save(place.directory)
     save_replay(Replay.of(outcome), place.replay)
     what = "The faults that were injected by hand in a live run"
     place.scenario.write_text(plan_to_toml(outcome.plan, description=what), encoding="utf-8")

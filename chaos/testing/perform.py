@@ -3,7 +3,6 @@
 A signal that ends the process ends what was started first.
 """
 
-import json
 import os
 import threading
 import time
@@ -15,7 +14,6 @@ from pathlib import Path
 import trio
 
 from rocketbed.chaos.checkers.judgement import RunVerdict, judge_run
-from rocketbed.chaos.hunt.runner import VERDICT_FILE
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.text import summary_text
@@ -71,8 +69,7 @@ def _judge(
     script: Script, record: RunRecord, directory: Path, result: RunResult
 ) -> ChecksFailed | None:
     judgement = judge_run(directory, only=script.checks or None)
-    text = json.dumps(judgement.as_row(), indent=1)
-    (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
+    judgement.save(directory)
     result.finding_ids = tuple(dict.fromkeys(one.id for one in judgement.by_weight))
     if judgement.verdict is RunVerdict.PASS:
         return None

@@ -118,14 +118,11 @@ class DockerCluster(LocalCluster):
         self.plan = replace(self.plan, members=members, subnet=network.subnet)
         self._processes = {member.name: self._make_process(member) for member in members}
         addresses = ("brokerIP1", "bindAddress", "namesrvAddr")
-        try:
-            for member in members[1:]:
-                own = self.member_directory(member.name)
-                wanted = self.plan.node_settings(member, own)
-                change_settings(own, {key: wanted[key] for key in addresses})
-            self.plan.save(self.directory)
-        except OSError as exc:
-            raise ClusterError(f"{self.directory} cannot be written: {exc}") from exc
+        for member in members[1:]:
+            own = self.member_directory(member.name)
+            wanted = self.plan.node_settings(member, own)
+            change_settings(own, {key: wanted[key] for key in addresses})
+        self.plan.save(self.directory)
 
     async def give_up(self, names: Sequence[str]) -> None:
         """End members that were to start; with the last of them containers and network go."""

@@ -25,7 +25,6 @@ from rocketbed.chaos.docker.image import IMAGE
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.disk.format import DiskRule
-from rocketbed.chaos.process.disk.strace import strace_faults
 from rocketbed.chaos.process.disk.volume import Volume, check_power_cut
 from rocketbed.chaos.process.machine import limits
 from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
@@ -205,19 +204,6 @@ def probe_preload(run: Ledger) -> str:
     if traced != [("file", 1000), ("failed", 1000)]:
         raise Broken(f"the trace of syncs says {traced}")
     return "a library inside the process fails syncs and traces them"
-
-
-def probe_strace(run: Ledger) -> str:
-    """A failing sync in a running child."""
-    if shutil.which("strace") is None:
-        raise Missing("no strace; install it")
-    with echo(run, _own_directory(run, "strace") / "file") as process:
-        good = process.ask()
-        with strace_faults(process.process.pid, [DiskRule(operation="sync")]):
-            bad = process.ask()
-    if not (_says(good, 0) and _says(bad, errno.EIO)):
-        raise Broken(f"without a rule {good}, with one {bad}")
-    return "attaches to a running process"
 
 
 def probe_clock(run: Ledger) -> str:

@@ -25,7 +25,6 @@ SIDE_BY_SIDE: Final = 6
 PROBES: Final[dict[str, ProbeFunction]] = {
     "disk.powercut.kernel": probes.probe_power_cut,
     "disk.faults.preload": probes.probe_preload,
-    "disk.faults.strace": probes.probe_strace,
     "disk.full": probes.probe_full,
     "disk.slow": probes.probe_slow,
     "disk.freeze": probes.probe_disk_freeze,

@@ -1,1 +1,1 @@
-"""Disks of real nodes: volumes that lose power, a preloaded library, strace."""
+"""Disks of real nodes: volumes that lose power, a preloaded library."""

@@ -7,8 +7,6 @@ directory outside of its volume: a power cut must not take the evidence along.
     start(command, environment=faults.environment())
     faults.set_rules([DiskRule(operation="sync", effect="error", path="*commitlog*", times=1)])
     faults.flush_trace()       # what was durable when, from below the node (chaos.md 2.2)
-
-Where there is no compiler, `strace.strace_faults` makes most of these faults from outside.
 """
 
 import hashlib

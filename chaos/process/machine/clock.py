@@ -13,6 +13,7 @@ Settings: chaos.md 3.2 no. 17.
 from pathlib import Path
 from typing import Final
 
+from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.host.janitor.cleaners import faketime_files
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.wire.errors import RocketbedError
@@ -73,9 +74,7 @@ class ClockFaults:
         self._pids.clear()
 
     def _write(self) -> None:
-        temporary = self.offset_path.with_suffix(".tmp")
-        temporary.write_text(f"{self.offset_s:+.6f}\n", encoding="ascii")
-        temporary.replace(self.offset_path)
+        write_whole(self.offset_path, f"{self.offset_s:+.6f}\n")
 
 
 def find_library() -> str:
