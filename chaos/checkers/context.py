@@ -12,7 +12,14 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, as_master, targets_of
+from rocketbed.chaos.checkers.evidence import (
+    SECOND_NS,
+    Evidence,
+    as_master,
+    heals,
+    step_of,
+    targets_of,
+)
 from rocketbed.chaos.checkers.keys import QueueName
 from rocketbed.chaos.checkers.result import CheckResult
 from rocketbed.chaos.history import Event, Function
@@ -35,13 +42,10 @@ class FaultSpan:
 def faults(evidence: Evidence) -> list[FaultSpan]:
     """Every step with the time in which it was in force."""
     found: list[FaultSpan] = []
-    events = evidence.history.events
-    for number, event in enumerate(events):
-        if event.function != Function.NEMESIS or event.what in ("heal", "struck"):
-            continue
-        step, targets = str(event.fields.get("step", event.what)), targets_of(event)
-        end = _end(evidence, events[number + 1 :], event, step, targets)
-        found.append(FaultSpan(step, event.what, targets, event.time_ns, end))
+    for number, event in enumerate(evidence.history.events):
+        if event.function == Function.NEMESIS and event.what not in ("heal", "struck"):
+            step, end = step_of(event) or event.what, _end(evidence, number, event)
+            found.append(FaultSpan(step, event.what, targets_of(event), event.time_ns, end))
     return found
 
 
@@ -114,19 +118,18 @@ class Surroundings:
         return queues
 
 
-def _end(
-    evidence: Evidence, later: list[Event], event: Event, step: str, targets: list[str]
-) -> int:
+def _end(evidence: Evidence, number: int, event: Event) -> int:
     lasts = event.fields.get("for_s") is not None
-    down = event.what in _DOWN_UNTIL_START
+    down = targets_of(event) if event.what in _DOWN_UNTIL_START else []
     if not lasts and not down and event.what not in ("partition", "isolate", "link", "disk"):
         return event.time_ns + MOMENT_NS
-    for other in later:
-        healed = other.what == "heal" and other.fields.get("step") in (step, "everything")
-        started = down and other.what == "start" and other.node in targets
-        if healed or started or (other.what == "heal" and not lasts and not down):
-            return other.time_ns
-    return evidence.record.end_ns
+
+    def is_over(other: Event) -> bool:
+        if other.what == "heal":
+            return heals(other, step_of(event) or event.what) or not (lasts or down)
+        return other.what == "start" and other.node in down
+
+    return evidence.first_after(number, is_over)
 
 
 def _role_changes(evidence: Evidence) -> dict[str, list[tuple[int, str]]]:

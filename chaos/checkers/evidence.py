@@ -5,9 +5,10 @@ Rows are taken in columns, and queues get numbers (`keys`), so that the passes r
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 from rocketbed.chaos.checkers import passes
@@ -16,8 +17,8 @@ from rocketbed.chaos.checkers.logs import LogReader, NodeLog
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.history import Event, Function, History, Outcome, Row
-from rocketbed.chaos.record import RunRecord
-from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.record import Image, RunRecord
+from rocketbed.chaos.trace import Ends, Trace
 from rocketbed.inspect import NotAStore
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
@@ -134,7 +135,7 @@ class Evidence:
         packed = passes.combine(nodes, topics, rows.column("queue"))
         known = {-1: -1}
         numbers = []
-        for value in packed.tolist() if hasattr(packed, "tolist") else packed:
+        for value in map(int, packed):
             number = known.get(value)
             if number is None:
                 node, topic, queue = value >> 40, value >> 20 & 0xFFFFF, value & 0xFFFFF
@@ -189,10 +190,11 @@ class Evidence:
         for number, event in enumerate(self.history.events):
             if event.function != Function.NEMESIS:
                 continue
-            words = str(event.fields.get("step", "")).split()
-            if event.what == "double" or (event.what == "promote" and "unfenced" in words):
-                end = self._end_of(number, event)
-                found += [(event.time_ns - SECOND_NS, end, node) for node in targets_of(event)]
+            step = step_of(event)
+            if event.what == "double" or (event.what == "promote" and "unfenced" in step.split()):
+                end = self.first_after(number, partial(heals, step=step))
+                span = event.time_ns - SECOND_NS, end + SPLIT_AFTER_NS
+                found += [(*span, node) for node in targets_of(event)]
         return found
 
     @property
@@ -206,23 +208,29 @@ class Evidence:
         """Whether a controller chose the masters; else the operator did."""
         return bool(self.record.facts.get("elects"))
 
+    @property
+    def flushes(self) -> bool:
+        """Whether a copy counts only once it is on disk."""
+        return self.record.promise.flush == "sync"
+
+    def counted(self, node: str, ends: Ends) -> int:
+        """How much of a node's log counts, by the promise and by what its disk is worth."""
+        return ends.durable if self.flushes and node not in self.damaged else ends.written
+
     @cached_property
     def damaged(self) -> set[str]:
         """Nodes whose disk the scenario let lie or corrupted: their own copy proves nothing."""
         found: set[str] = set()
         for event in self.events(Function.NEMESIS):
-            words = {event.what, *str(event.fields.get("step", "")).split()}
+            words = {event.what, *step_of(event).split()}
             if words.intersection(LYING):
                 found.update(targets_of(event))
         return found
 
-    def _end_of(self, number: int, event: Event) -> int:
-        """When a step that is told at a position of the events was over, with what followed."""
-        for later in self.history.events[number + 1 :]:
-            same = later.fields.get("step") == event.fields.get("step")
-            if later.what == "heal" and (same or later.fields.get("step") == "everything"):
-                return later.time_ns + SPLIT_AFTER_NS
-        return self.record.end_ns
+    def first_after(self, number: int, is_it: Callable[[Event], bool]) -> int:
+        """Time of the first such event behind a position of the events; without any, the end."""
+        later = islice(self.history.events, number + 1, None)
+        return next((event.time_ns for event in later if is_it(event)), self.record.end_ns)
 
     def close(self) -> None:
         for node in self.logs:
@@ -275,23 +283,33 @@ def gather(
     topic_ids = set(map(int, set(evidence.sends.column("topic"))))
     names = sorted(history.topics[topic] for topic in topic_ids if topic in history.topics)
     reader = LogReader({name.encode(): name for name in names}, queues)
+
+    def read(node: str, path: str, image: Image | None = None) -> None:
+        log = reader.read(node, evidence.group_of_name(node), os.path.join(directory, path), image)
+        (evidence.nodes if image is None else evidence.images).append(log)
+
     for node, path in sorted(record.stores.items()):
         try:
-            group, place = evidence.group_of_name(node), os.path.join(directory, path)
-            evidence.nodes.append(reader.read(node, group, place))
+            read(node, path)
         except (NotAStore, OSError) as error:
             evidence.unread[node] = str(error)
     for image in sorted(record.images, key=lambda image: image.time_ns):
         try:
-            group, place = (
-                evidence.group_of_name(image.node),
-                os.path.join(directory, image.directory),
-            )
-            evidence.images.append(reader.read(image.node, group, place, image))
+            read(image.node, image.directory, image)
         except (NotAStore, OSError) as error:
             if image.written:
                 evidence.unread[f"{image.node} image {image.number}"] = str(error)
     return evidence
+
+
+def step_of(event: Event) -> str:
+    """The step that an event tells of; empty for none."""
+    return str(event.fields.get("step", ""))
+
+
+def heals(event: Event, step: str) -> bool:
+    """Whether an event ends what a step began."""
+    return event.what == "heal" and step_of(event) in (step, "everything")
 
 
 def targets_of(event: Event) -> list[str]:

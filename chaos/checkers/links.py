@@ -54,17 +54,15 @@ def zombie_bytes(case: Case, found: Findings) -> int:
 def honest_reports(case: Case, found: Findings) -> int:
     """R3: a slave reports no more than the disk layer knows to be written (on disk: sync flush)."""
     evidence, losses = case.evidence, case.losses
-    sync = evidence.record.promise.flush == "sync"
     examined = 0
     for node, time_ns, reported in _reports(evidence):
         ends = losses.ends.get(node)
         if ends is None or not ends.complete:
             continue
         examined += 1
-        highest = ends.highest(time_ns - IN_FLIGHT_NS, time_ns)
-        level = highest.durable if sync and node not in evidence.damaged else highest.written
+        level = evidence.counted(node, ends.highest(time_ns - IN_FLIGHT_NS, time_ns))
         if reported > level:
-            what = "on disk" if sync else "written"
+            what = "on disk" if evidence.flushes else "written"
             text = f"{node} reported {reported}, and no more than {level} was {what}"
             far = reported - level
             found.add(text, node=node, physical=reported, time_ns=time_ns, distance=far)

@@ -179,7 +179,7 @@ class Losses:
         if change.what == WIPE:
             return True
         if change.what == POWER_CUT:
-            return promise.flush == "async" or change.node in self._evidence.damaged
+            return not self._evidence.flushes or change.node in self._evidence.damaged
         if promise.replication == "async" or promise.copies <= 1:
             return True
         if self._evidence.elects:
@@ -201,15 +201,14 @@ class Losses:
                 held += 1  # not observed: the doubt must not convict
                 continue
             highest = ends.highest(message.invoked_ns, message.returned_ns)
-            sync = self._evidence.record.promise.flush == "sync"
-            level = highest.durable if sync else highest.written
+            level = highest.durable if self._evidence.flushes else highest.written
             held += lineage.held(node, message.returned_ns, level) >= message.end
         return held
 
     def _lost_its_copy(self, loss: Loss, message: Sent) -> bool:
         """Whether the promoted node may have had the message and lost it."""
         turn = loss.turn
-        sync = self._evidence.record.promise.flush == "sync"
+        keeps = self._evidence.flushes and turn.change.node not in self._evidence.damaged
         for change in loss.lineage.changes:
             if change.node != turn.change.node or not (
                 message.invoked_ns < change.time_ns <= turn.change.time_ns
@@ -217,7 +216,7 @@ class Losses:
                 continue
             if change.what == WIPE:
                 return True
-            if change.what == POWER_CUT and (not sync or change.node in self._evidence.damaged):
+            if change.what == POWER_CUT and not keeps:
                 return change.durable is None or (message.end or 0) > change.durable
         return False
 

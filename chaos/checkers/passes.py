@@ -27,10 +27,7 @@ def column(values: Sequence[int]) -> Column:
 
 def where(column: Column, allowed: Iterable[int]) -> Column:
     """Positions of the values that are among `allowed`, as a column."""
-    mask = np.zeros(len(column), bool)
-    for value in allowed:
-        mask |= column == int(value)
-    return np.flatnonzero(mask)
+    return np.flatnonzero(np.isin(column, list(allowed)))
 
 
 def known(column: Column) -> Column:
@@ -60,12 +57,12 @@ def combine(high: Column, middle: Column, low: Column) -> Column:
 
 def missing(values: Column, present: Column) -> list[int]:
     """Positions of values that are not among `present`."""
-    return _positions(~_among(values, present))
+    return _positions(np.isin(values, present, invert=True))
 
 
 def found(values: Column, wanted: Column) -> list[int]:
     """Positions of values that are among `wanted`."""
-    return _positions(_among(values, wanted))
+    return _positions(np.isin(values, wanted))
 
 
 def lookup(keys: Column, known: Column, values: Column, default: int) -> Column:
@@ -108,10 +105,7 @@ def step(times: Column, values: Column, moments: Column) -> Column:
 
 def reached(levels: Sequence[Column], goals: Column) -> Column:
     """For each goal how many of the columns are not below it."""
-    counts = np.zeros(len(goals), np.int64)
-    for level in levels:
-        counts += level >= goals
-    return counts
+    return np.asarray(np.sum([level >= goals for level in levels], axis=0), np.int64)
 
 
 def choose(numbers: Column, columns: Sequence[Column]) -> Column:
@@ -227,13 +221,6 @@ def neighbours(groups: Column) -> Column:
     return before
 
 
-def _among(values: Column, known: Column) -> NDArray[np.bool_]:
-    if not len(known):
-        return np.zeros(len(values), bool)
-    ranked = np.sort(known)
-    at = np.minimum(np.searchsorted(ranked, values), len(ranked) - 1)
-    return np.asarray(ranked[at] == values)
-
-
 def _positions(mask: NDArray[np.bool_]) -> list[int]:
-    return [int(position) for position in np.flatnonzero(mask)]
+    positions: list[int] = np.flatnonzero(mask).tolist()
+    return positions

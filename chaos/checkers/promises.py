@@ -35,7 +35,6 @@ def early_acknowledgements(case: Case, found: Findings) -> int:
 def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings) -> int:
     """One group: all acknowledgements at their moment by columns, the doubtful one by one."""
     sends = evidence.sends
-    sync = evidence.record.promise.flush == "sync"
     own = passes.where(sends.column("outcome"), (Outcome.OK,))
     own = passes.take(own, passes.known(passes.take(losses.sent.ends, own)))
     ends = passes.take(losses.sent.ends, own)
@@ -43,7 +42,7 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
     levels = []
     for node in lineage.nodes:
         trace = lineage.ends[node].trace
-        on_disk = sync and node not in evidence.damaged
+        on_disk = evidence.flushes and node not in evidence.damaged
         values = passes.column(trace.durable if on_disk else trace.written)
         levels.append(passes.step(passes.column(trace.times), values, moments))
     numbers = passes.column([lineage.nodes.index(era.master) for era in lineage.eras])
@@ -61,25 +60,24 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
         message = losses.sent[int(own[at])]
         if message.group not in (lineage.group, -1):
             count -= 1
-        elif (example := _judge(evidence, lineage, message, sync=sync)) is not None:
+        elif (example := _judge(evidence, lineage, message)) is not None:
             found.add(example)
     return count
 
 
-def _judge(evidence: Evidence, lineage: Lineage, message: Sent, *, sync: bool) -> Example | None:
+def _judge(evidence: Evidence, lineage: Lineage, message: Sent) -> Example | None:
     """One acknowledgement, looked at over all of the time in which it may have been given."""
     assert message.end is not None
     begin, end = message.invoked_ns, message.returned_ns
     promise = evidence.record.promise
     holders = []
     for node in lineage.nodes:
-        highest = lineage.ends[node].highest(begin, end)
-        level = highest.durable if sync and node not in evidence.damaged else highest.written
+        level = evidence.counted(node, lineage.ends[node].highest(begin, end))
         reach = max(lineage.held(node, moment, level) for moment in (begin, end))
         if reach >= message.end:
             holders.append(node)
     masters = {lineage.era(begin).master, lineage.era(end).master}
-    what = "on disk" if sync else "written"
+    what = "on disk" if evidence.flushes else "written"
     if not masters.intersection(holders):
         wrong = f"was not {what} at {' or '.join(sorted(masters))}, the master"
     elif len(holders) < promise.copies:

@@ -8,7 +8,6 @@ from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.evidence import READS, Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, pack
-from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import Example, Severity
 from rocketbed.chaos.history import Function, Row
 
@@ -91,7 +90,7 @@ def poll_positions(case: Case, found: Findings) -> int:
     for at in passes.below(firsts.column("queue_offset"), asked):
         text = f"came first in a pull that asked for {int(asked[at])}"
         found.add(example_of(evidence, firsts.row(at), text))
-    lows = passes.column([key - 1 for key in _list(passes.pack(queues, asked))])
+    lows = passes.column([int(key) - 1 for key in passes.pack(queues, asked)])
     skipped = passes.between(lows, evidence.keys(firsts), evidence.stored.keys)
     for at in passes.above(skipped, 0):
         if int(asked[at]) < 0:
@@ -153,14 +152,14 @@ def lag(case: Case, found: Findings) -> int:
     newest = passes.lookup(pulls.column("number"), lasts.column("operation"), offsets, -1)
     asked, queues = pulls.column("queue_offset"), evidence.queue_numbers(pulls)
     keys = []
-    for queue, last, want in zip(*map(_list, (queues, newest, asked)), strict=True):
+    for queue, last, want in (map(int, row) for row in zip(queues, newest, asked, strict=True)):
         offset = last if last >= 0 else want - 1
         keys.append(pack(queue, 0) - 1 if offset < 0 else pack(queue, offset))
     sends = evidence.acknowledged
     sends = sends.at(passes.known(evidence.keys(sends)))
     sent = evidence.keys(sends), sends.column("returned_ns")
     moments = pulls.column("invoked_ns")
-    lags = sorted(_list(passes.staleness(*sent, passes.column(keys), moments)))
+    lags = sorted(map(int, passes.staleness(*sent, passes.column(keys), moments)))
     found.figures = {
         "lag_p50_ms": round(lags[len(lags) // 2] / 1e6, 3),
         "lag_p99_ms": round(lags[min(len(lags) - 1, len(lags) * 99 // 100)] / 1e6, 3),
@@ -189,7 +188,3 @@ def _first_kept(evidence: Evidence) -> dict[int, int]:
         for place in zip(messages.queues, messages.offsets, strict=True) if node.log_min else ():
             found.setdefault(place[0], pack(*place))
     return found
-
-
-def _list(column: Column) -> list[int]:
-    return list(column.tolist() if hasattr(column, "tolist") else column)

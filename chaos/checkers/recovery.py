@@ -6,7 +6,7 @@ been written and was on disk; so what the node says of itself is held against bo
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, targets_of
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence, heals, step_of, targets_of
 from rocketbed.chaos.checkers.lineage import WIPE
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
@@ -79,7 +79,7 @@ def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog]]:
                 continue  # it died within a cut to its master's log, and finished that first
             if image is not None and end.isdigit():
                 found.append((moment, int(end), image))
-        elif moment.what == WIPE or "bit-flip" in str(moment.fields.get("step", "")):
+        elif moment.what == WIPE or "bit-flip" in step_of(moment):
             for node in targets_of(moment):
                 open_images.pop(node, None)
     return found
@@ -110,20 +110,20 @@ def _wrong_end(losses: Losses, end: int, image: NodeLog) -> str:
 
 def _error_windows(evidence: Evidence) -> list[tuple[str, int, int, bool]]:
     """Node, begin and end of each time in which it must be silent, and whether begin is exact."""
-    grace = GRACE_SYNC_NS if evidence.record.promise.flush == "sync" else GRACE_ASYNC_NS
+    grace = GRACE_SYNC_NS if evidence.flushes else GRACE_ASYNC_NS
     events = evidence.history.events
     found: list[tuple[str, int, int, bool]] = []
     for number, event in enumerate(events):
         if event.function == Function.NODE and event.what in ERROR_EVENTS:
             found.append((event.node, event.time_ns, _end(evidence, number, event.node), True))
             continue
-        words = set(str(event.fields.get("step", "")).split())
+        words = step_of(event).split()
         if event.function != Function.NEMESIS or event.what != "disk":
             continue
         if "eio-fsync" not in words or "once" in words:
             continue
         for node in targets_of(event):
-            end = _end(evidence, number, node, healed=str(event.fields.get("step", "")))
+            end = _end(evidence, number, node, healed=step_of(event))
             if end > event.time_ns + grace:
                 found.append((node, event.time_ns + grace, end, False))
     return found
@@ -131,13 +131,12 @@ def _error_windows(evidence: Evidence) -> list[tuple[str, int, int, bool]]:
 
 def _end(evidence: Evidence, number: int, node: str, *, healed: str | None = None) -> int:
     """When the incarnation of a node that lived at an event ended, or the fault was taken away."""
-    for event in evidence.history.events[number + 1 :]:
-        if event.node == node and event.what in ("exit", "kill", "powercut", "start"):
-            return event.time_ns
-        over = event.what == "heal" and event.fields.get("step") in (healed, "everything")
-        if healed is not None and over:
-            return event.time_ns
-    return evidence.record.end_ns
+
+    def is_over(event: Event) -> bool:
+        ended = event.node == node and event.what in ("exit", "kill", "powercut", "start")
+        return ended or (healed is not None and heals(event, healed))
+
+    return evidence.first_after(number, is_over)
 
 
 def _add_late_acknowledgements(

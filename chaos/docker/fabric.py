@@ -8,7 +8,7 @@ power cut takes it away. Docker's bridge needs no root and has no faults.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import trio
 
@@ -53,7 +53,7 @@ class ContainerSwitchFabric(SwitchFabric):
         self._held = frozenset([*nodes, *nameservers])
         self._holders: dict[str, _Holder] = {}
 
-    async def __aenter__(self) -> "ContainerSwitchFabric":
+    async def __aenter__(self) -> Self:
         async with trio.open_nursery() as nursery:
             for name in sorted(self._held):
                 nursery.start_soon(self._hold, name)
@@ -136,7 +136,7 @@ class BridgeFabric(HealthyLinks):
         self._name = f"rocketbed-{run.id}"
         self._record = 0
 
-    async def __aenter__(self) -> "BridgeFabric":
+    async def __aenter__(self) -> Self:
         self._record = self._run.note(
             "docker-network", docker_record(self._daemon.address, self._name)
         )

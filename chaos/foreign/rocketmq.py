@@ -26,6 +26,7 @@ from rocketbed.chaos.host.ports import free_port
 from rocketbed.chaos.host.program import tied_program
 from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.process.samples import Asker, sample_of
+from rocketbed.chaos.process.software import Software
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Sample
 from rocketbed.chaos.trial.load import topic_names
@@ -61,7 +62,7 @@ _STOP: Final = re.compile(rb"last shutdown (\w+), store path")
 _ERROR: Final = re.compile(r"^(?:Caused by: )?(?:[a-z]+\.)+[A-Z]\w*(?:Exception|Error)\b.*$", re.M)
 
 
-class RocketMQSoftware:
+class RocketMQSoftware(Software):
     """Brokers and nameservers of one installation, for one run."""
 
     def __init__(self, installation: Installation, mode: Mode, fabric: Fabric, plan: Plan) -> None:

@@ -5,9 +5,10 @@ cluster of something else is the same backend with another `Software`.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.samples import Asker
@@ -34,19 +35,21 @@ _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
 _FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
 
 
-class Software(Protocol):
+class Software(ABC):
     """The programs of nodes and nameservers. Log texts are of one start, from its first byte."""
 
     name: str
     """`rocketbed`, `rocketmq-5.3.3`, ..."""
     stop_s: float
     """What a clean stop may take."""
-    elects: bool
+    elects: bool = False
     """Whether it decides by itself who is master."""
 
     def lacks(self, capability: str) -> str | None:
         """Why it cannot take a fault; None when it can, or when that is not its affair."""
+        return None
 
+    @abstractmethod
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
     ) -> Sequence[str]:
@@ -55,42 +58,44 @@ class Software(Protocol):
         `lines` are the fabric's settings: `listenPort`, `bindAddress`.
         """
 
+    @abstractmethod
     def node_command(self, name: str, directory: Path, lines: Mapping[str, str]) -> Sequence[str]:
         """The same for a node; `lines` are those of its `broker.conf`."""
 
+    @abstractmethod
     def recovered(self, log: bytes) -> Mapping[str, Any] | None:
         """What the node said of its recovery; None: nothing yet."""
 
+    @abstractmethod
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
         """Each time the node cut its own log to its master's."""
 
+    @abstractmethod
     def reason(self, log: str, code: int | None) -> str:
         """Why it ended by itself, in one line."""
 
+    @abstractmethod
     def is_clean(self, code: int | None) -> bool:
         """Whether a node that was sent SIGTERM ended with the exit code of a clean stop."""
 
     async def observe(self, asker: Asker, address: Address) -> Sample | None:
         """Where a node stands; None when it does not say."""
+        return await asker.sample(address)
 
     async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
         """Address, epoch and begin (offset) of the master that a controller names."""
+        return None
 
 
-class OwnSoftware:
+class OwnSoftware(Software):
     """rocketbed's node and nameserver."""
 
     name = "rocketbed"
+    stop_s = 20.0
 
     def __init__(self, command: Callable[..., list[str]] = tied_command) -> None:
         """`command` makes the command line of a program of ours; by default tied to us."""
         self._command = command
-
-    stop_s = 20.0
-    elects = False
-
-    def lacks(self, capability: str) -> str | None:
-        return None
 
     def nameserver_command(
         self, name: str, directory: Path, lines: Mapping[str, str]
@@ -120,12 +125,6 @@ class OwnSoftware:
 
     def is_clean(self, code: int | None) -> bool:
         return code == 0
-
-    async def observe(self, asker: Asker, address: Address) -> Sample | None:
-        return await asker.sample(address)
-
-    async def elected(self, asker: Asker, group: str) -> tuple[Address, int, int | None] | None:
-        return None
 
 
 def _fields(text: bytes) -> dict[str, Any]:

@@ -5,8 +5,9 @@ Three kinds, best first: `SwitchFabric` (own network namespaces, every packet th
 (loopback as it is, no faults).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Self
 
 from rocketbed.chaos.host.ports import HOST, free_ports
 from rocketbed.chaos.trial.api import LinkState
@@ -19,58 +20,14 @@ HARNESS: Final = "harness"
 MACHINES_MAX: Final = 253
 
 
-class Fabric(Protocol):
-    """Used as an async context manager; machines are known before it is entered."""
+class Fabric(ABC):
+    """A network on which each machine has one address, the same from everywhere.
 
-    name: str
-    """`switch`, `proxy` or `plain`."""
+    Used as an async context manager; machines are known before it is entered.
+    """
 
-    async def __aenter__(self) -> "Fabric": ...
-
-    async def __aexit__(self, *exception: object) -> None: ...
-
-    def lacks(self, capability: str) -> str | None:
-        """Why `net.cut`, `net.delay`, `net.reset`, `net.loss` is missing; None when it is not."""
-
-    def address(self, machine: str) -> Address:
-        """Where others find the machine's server; its replication port is one above."""
-
-    def settings(self, machine: str) -> Mapping[str, str]:
-        """`listenPort`, `bindAddress` and, of a node, `brokerIP1`, `brokerIP2` of its server."""
-
-    def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """The command line that runs a program on the machine."""
-
-    def world(self, machine: str) -> World:
-        """The world of a program of ours that is to run on the machine (clients, `harness`)."""
-
-    async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """Set one direction between two machines."""
-
-    async def reset(self, one: str, other: str) -> None:
-        """Reset all connections between two machines."""
-
-    async def silence(self, machine: str) -> None:
-        """Nothing leaves the machine or reaches it until `set_link` says otherwise: power cut."""
-
-    async def restore(self, machine: str) -> None:
-        """Undo `silence`: the machine has power again, its old connections are unknown to it."""
-
-
-def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, int]:
-    """RocketMQ's own, for machines with an address each."""
-    return dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
-
-
-def machine_numbers(*names: Sequence[str]) -> dict[str, int]:
-    """All machines of a network and the harness, counted from 1."""
-    unique = dict.fromkeys([name for some in names for name in some] + [HARNESS])
-    assert len(unique) <= MACHINES_MAX
-    return {name: number for number, name in enumerate(unique, 1)}
-
-
-class OneAddress:
-    """A network on which each machine has one address, the same from everywhere."""
+    name: ClassVar[str]
+    """`switch`, `proxy`, `plain` or `bridge`."""
 
     def __init__(self, nodes: Sequence[str], ports: Mapping[str, int]) -> None:
         """`ports` are those of all servers. Their addresses may come to be known later."""
@@ -78,19 +35,57 @@ class OneAddress:
         self._ports = dict(ports)
         self._addresses: dict[str, str] = {}
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        return None
+
+    @abstractmethod
+    def lacks(self, capability: str) -> str | None:
+        """Why `net.cut`, `net.delay`, `net.reset`, `net.loss` is missing; None when it is not."""
+
     def address(self, machine: str) -> Address:
+        """Where others find the machine's server; its replication port is one above."""
         return self._addresses[machine], self._ports[machine]
 
     def settings(self, machine: str) -> Mapping[str, str]:
-        """It listens where others find it."""
+        """`listenPort`, `bindAddress` and, of a node, `brokerIP1`, `brokerIP2` of its server.
+
+        It listens where others find it.
+        """
         address = self._addresses[machine]
         lines = {"listenPort": str(self._ports[machine]), "bindAddress": address}
         if machine in self._nodes:
             lines |= {"brokerIP1": address, "brokerIP2": address}
         return lines
 
+    def command(self, machine: str, command: Sequence[str]) -> list[str]:
+        """The command line that runs a program on the machine; as it is, unless it has to enter."""
+        return list(command)
 
-class HealthyLinks(OneAddress):
+    @abstractmethod
+    def world(self, machine: str) -> World:
+        """The world of a program of ours that is to run on the machine (clients, `harness`)."""
+
+    @abstractmethod
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
+        """Set one direction between two machines."""
+
+    @abstractmethod
+    async def reset(self, one: str, other: str) -> None:
+        """Reset all connections between two machines."""
+
+    @abstractmethod
+    async def silence(self, machine: str) -> None:
+        """Nothing leaves the machine or reaches it until `set_link` says otherwise: power cut."""
+
+    @abstractmethod
+    async def restore(self, machine: str) -> None:
+        """Undo `silence`: the machine has power again, its old connections are unknown to it."""
+
+
+class HealthyLinks(Fabric):
     """A network with nothing of ours in between: this system reaches it, and nothing breaks it."""
 
     kind: ClassVar[str]
@@ -100,9 +95,6 @@ class HealthyLinks(OneAddress):
 
     def lacks(self, capability: str) -> str | None:
         return self.instead if capability.startswith("net.") else None
-
-    def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        return list(command)
 
     def world(self, machine: str) -> World:
         return real_world(machine)
@@ -134,8 +126,14 @@ class PlainFabric(HealthyLinks):
         super().__init__(nodes, ports)
         self._addresses = dict.fromkeys(ports, HOST)
 
-    async def __aenter__(self) -> "PlainFabric":
-        return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        return None
+def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, int]:
+    """RocketMQ's own, for machines with an address each."""
+    return dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
+
+
+def machine_numbers(*names: Sequence[str]) -> dict[str, int]:
+    """All machines of a network and the harness, counted from 1."""
+    unique = dict.fromkeys([name for some in names for name in some] + [HARNESS])
+    assert len(unique) <= MACHINES_MAX
+    return {name: number for number, name in enumerate(unique, 1)}

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from random import Random, SystemRandom
-from typing import Final
+from typing import Final, Self
 
 import trio
 
@@ -22,7 +22,7 @@ from rocketbed.chaos.process.network.fabric import (
     HARNESS,
     NAMESERVER_PORT,
     NODE_PORT,
-    OneAddress,
+    Fabric,
     machine_numbers,
     usual_ports,
 )
@@ -44,7 +44,7 @@ LOOK_S: Final = 0.02
 _STANDS_FOR: Final = "a proxy sees no packets: choose --net switch"
 
 
-class ProxyFabric(OneAddress):
+class ProxyFabric(Fabric):
     """Cut, delay, rate, reset and silence between machines. An async context manager."""
 
     name = "proxy"
@@ -69,7 +69,7 @@ class ProxyFabric(OneAddress):
         self._crossings: set[Crossing] = set()
         self._listeners: dict[tuple[str, int], tuple[socket.socket, trio.CancelScope]] = {}
 
-    async def __aenter__(self) -> "ProxyFabric":
+    async def __aenter__(self) -> Self:
         """Raises `OSError` when no part of 127.0.0.0/8 is left."""
         self._claim, self._run = _claim_run()
         self._choose_ports()
@@ -99,12 +99,8 @@ class ProxyFabric(OneAddress):
         return f"{capability}: {_STANDS_FOR}" if capability.startswith("net.") else None
 
     def settings(self, machine: str) -> Mapping[str, str]:
-        """It listens on the private address and tells others the public one."""
+        """It listens on the private address, which is what puts it on its machine."""
         return {**super().settings(machine), "bindAddress": self._private[machine]}
-
-    def command(self, machine: str, command: Sequence[str]) -> list[str]:
-        """As it is: the program's `bindAddress` says which machine it is on."""
-        return list(command)
 
     def world(self, machine: str) -> World:
         return real_world(machine, self._private[machine])

@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 import trio
 
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
-from rocketbed.chaos.process.network.fabric import OneAddress, machine_numbers, usual_ports
+from rocketbed.chaos.process.network.fabric import Fabric, machine_numbers, usual_ports
 from rocketbed.chaos.process.network.switch.control import MTU, Switch
 from rocketbed.chaos.process.network.switch.process import TUN_DEVICE
 from rocketbed.chaos.process.network.switch.rules import Rule
@@ -42,7 +42,7 @@ def missing_for_switch() -> str | None:
     return None
 
 
-class SwitchFabric(OneAddress):
+class SwitchFabric(Fabric):
     """All faults of the network between machines. An async context manager."""
 
     name = "switch"
@@ -67,7 +67,7 @@ class SwitchFabric(OneAddress):
         self._records: dict[str, int] = {}
         self._silent: set[str] = set()
 
-    async def __aenter__(self) -> "SwitchFabric":
+    async def __aenter__(self) -> Self:
         """Raises `OSError` without root or /dev/net/tun, `BackendError` when the switch fails."""
         await self.switch.__aenter__()
         try:
