@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rocketbed.chaos.docker.client import Daemon
-from rocketbed.chaos.docker.container import Container, Spec
+from rocketbed.chaos.docker.container import Container, Spec, logged
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.host.janitor.record import Ledger
@@ -83,7 +83,7 @@ class DockerBackend(ProcessBackend):
             give(own, self._owner)
         spec = Spec(
             image=self._image,
-            command=command,
+            command=logged(command),
             network=self._plugs.network(name),
             directory=own.absolute(),
             user=str(self._owner),

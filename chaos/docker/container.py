@@ -23,7 +23,6 @@ from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, call
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
 
-SHELL: Final = ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1']
 SIGNALLED: Final = 128
 """A program that a signal ended has this exit code plus the signal's number."""
 OWN_HOST: Final = "127.0.1.1"
@@ -37,6 +36,7 @@ _numbers = count(1)
 class Spec:
     image: str
     command: Sequence[str]
+    """All of it; `logged` lets its output be kept."""
     network: str
     """`none`, `container:<id>` or a network's name."""
     directory: Path | None = None
@@ -88,8 +88,7 @@ class Container:
         return self._pid
 
     def _start(self, full: str) -> int:
-        command = [*SHELL, *self._spec.command]
-        self._id, pid = start(self._daemon, self._run.id, full, self._spec, command)
+        self._id, pid = start(self._daemon, self._run.id, full, self._spec)
         with suppress(OSError):
             self._descriptor = os.pidfd_open(pid) if pid else -1
         return pid
@@ -162,7 +161,12 @@ def posix_code(status: int) -> int:
     return SIGNALLED - status if is_signal else status
 
 
-def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence[str]) -> str:
+def logged(command: Sequence[str]) -> list[str]:
+    """A command whose output goes to the file `log` of its working directory."""
+    return ["/bin/sh", "-c", 'exec "$0" "$@" >>log 2>&1', *command]
+
+
+def create(daemon: Daemon, run_id: str, name: str, spec: Spec) -> str:
     """Make a container; its id. Blocks. Raises the SDK's errors."""
     api = daemon.api
     binds = [f"{path}:{path}:ro" for path in spec.files]
@@ -184,7 +188,7 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
         networking = api.create_networking_config({spec.network: endpoint})
     made = api.create_container(
         spec.image,
-        command=list(command),
+        command=list(spec.command),
         entrypoint=[],
         user=spec.user or None,
         hostname=spec.host_name or None,
@@ -200,14 +204,12 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence
     return str(made["Id"])
 
 
-def start(
-    daemon: Daemon, run_id: str, name: str, spec: Spec, command: Sequence[str]
-) -> tuple[str, int]:
+def start(daemon: Daemon, run_id: str, name: str, spec: Spec) -> tuple[str, int]:
     """Make and start a container; its id, and the pid of its init, 0 when it has ended already.
 
     One that does not start is taken away again. Blocks. Raises the SDK's errors.
     """
-    made = create(daemon, run_id, name, spec, command)
+    made = create(daemon, run_id, name, spec)
     try:
         daemon.api.start(made)
         pid = int(daemon.api.inspect_container(made)["State"]["Pid"])

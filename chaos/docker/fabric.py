@@ -14,7 +14,7 @@ import trio
 
 from rocketbed.chaos.docker.client import Daemon, DockerError, call
 from rocketbed.chaos.docker.container import Spec, kill_init, remove, start
-from rocketbed.chaos.docker.network import make_network
+from rocketbed.chaos.docker.network import hosts, make_network
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
@@ -101,7 +101,7 @@ class ContainerSwitchFabric(SwitchFabric):
         spec = Spec(image=self._image, command=HOLD, network="none", host_name=machine)
 
         def hold() -> _Holder:
-            made, pid = start(self._daemon, self._run.id, full, spec, HOLD)
+            made, pid = start(self._daemon, self._run.id, full, spec)
             return _Holder(made, pid, os.pidfd_open(pid), record)
 
         self._holders[machine] = await call(hold, f"the machine of {machine} does not start")
@@ -140,11 +140,11 @@ class BridgeFabric(HealthyLinks):
         self._record = self._run.note(
             "docker-network", docker_record(self._daemon.address, self._name)
         )
-        network = await call(
+        subnet = await call(
             lambda: make_network(self._daemon, self._name, self._run.id),
             "no network for the containers",
         )
-        self._addresses = dict(zip(self._ports, network.hosts, strict=False))
+        self._addresses = dict(zip(self._ports, hosts(subnet), strict=False))
         return self
 
     async def __aexit__(self, *exception: object) -> None:

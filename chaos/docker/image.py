@@ -179,7 +179,7 @@ def said_in(
             environment=environment,
             files=files,
         )
-        made = create(daemon, run.id, name, spec, command)
+        made = create(daemon, run.id, name, spec)
         try:
             daemon.api.start(made)
             status = int(daemon.api.wait(made, timeout=LOOK_S)["StatusCode"])

@@ -4,8 +4,6 @@ Docker takes wishes for addresses only on a network whose range was given to it.
 free range first, and then gets that one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 
@@ -20,17 +18,13 @@ OVERLAPS: Final = ("overlap", "conflicts with network")
 """What the daemon says then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    subnet: str
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        return [str(host) for host in list(IPv4Network(self.subnet).hosts())[FIRST_HOST:]]
+def hosts(subnet: str) -> list[str]:
+    """Addresses of a range that containers can have."""
+    return [str(host) for host in list(IPv4Network(subnet).hosts())[FIRST_HOST:]]
 
 
-def make_network(daemon: Daemon, name: str, run_id: str) -> Network:
-    """A new bridge on a free range; one of this name that is left from before goes. Blocks.
+def make_network(daemon: Daemon, name: str, run_id: str) -> str:
+    """A new bridge; its range, which was free. One of this name from before goes. Blocks.
 
     Raises `DockerError`.
     """
@@ -47,10 +41,12 @@ def make_network(daemon: Daemon, name: str, run_id: str) -> Network:
             subnet = str(daemon.api.inspect_network(made)["IPAM"]["Config"][0]["Subnet"])
             daemon.api.remove_network(made)
         try:
-            return take_network(daemon, name, run_id, subnet)
+            take_network(daemon, name, run_id, subnet)
         except DockerError as error:
             if not is_overlap(error) or number == TRIES - 1:
                 raise
+        else:
+            return subnet
     raise AssertionError("the last try returns or raises")
 
 
@@ -64,8 +60,8 @@ def has_network(daemon: Daemon, name: str) -> bool:
     return any(row["Name"] == name for row in daemon.api.networks(names=[name]))
 
 
-def take_network(daemon: Daemon, name: str, run_id: str, subnet: str) -> Network:
-    """The bridge of this name, made on this range if it is not there. Blocks.
+def take_network(daemon: Daemon, name: str, run_id: str, subnet: str) -> None:
+    """Let there be a bridge of this name, made on this range if it is not there. Blocks.
 
     Raises `DockerError`.
     """
@@ -77,4 +73,3 @@ def take_network(daemon: Daemon, name: str, run_id: str, subnet: str) -> Network
             daemon.api.create_network(
                 name, driver="bridge", labels={LABEL: run_id}, ipam=ipam, check_duplicate=True
             )
-    return Network(subnet)

@@ -9,19 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from rocketbed.chaos.process.software import SMALL_FILES
 from rocketbed.world.api import Address
 
 CONTROLLER_PORT: Final = 9878
 SMALL: Final = {
-    "mappedFileSizeConsumeQueue": "60000",
-    "maxHashSlotNum": "20000",
-    "maxIndexNum": "60000",
+    **SMALL_FILES,
     "timerWheelEnable": "false",
     "transientStorePoolEnable": "false",
-    "registerNameServerPeriod": "10000",
     "slaveReadEnable": "true",
-    "cleanFileForciblyEnable": "false",
-    "fileReservedTime": "876000",
     "diskMaxUsedSpaceRatio": "95",
     "traceTopicEnable": "false",
 }

@@ -22,7 +22,7 @@ from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
 from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
 from rocketbed.chaos.hunt.replay import Replay, save_replay
 from rocketbed.chaos.hunt.runner import Options, Outcome, Say, is_full, run_many
-from rocketbed.chaos.hunt.shrink import shrink
+from rocketbed.chaos.hunt.shrink import Budget, shrink
 from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.scenario.errors import ScenarioError
@@ -221,7 +221,7 @@ def _make_repeatable(
     if campaign.shrink and ours and campaign.options.backend == "sim":
         say("shrinking the plan ...")
         options = replace(campaign.options, say=None)
-        shrunk = shrink(outcome, options, jobs=campaign.jobs, runs=SHRINK_RUNS, seconds=SHRINK_S)
+        shrunk = shrink(outcome, options, jobs=campaign.jobs, budget=Budget(SHRINK_RUNS, SHRINK_S))
         if shrunk.reproduced and shrunk.replay is not None:
             replay = shrunk.replay
             say(

@@ -57,8 +57,7 @@ def shrink(
     *,
     finding: str = "",
     jobs: int = 2,
-    runs: int = 80,
-    seconds: float = 120.0,
+    budget: Budget | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Shrunk:
     """Shrink the plan of an outcome by one of its findings, the gravest unless one is named.
@@ -79,7 +78,6 @@ def shrink(
                 shown[plans.index(one.plan)] |= finding in one.finding_ids
         return shown
 
-    budget = Budget(runs, seconds)
     shrunk = shrink_plan(
         outcome.plan, finding, probe, concrete=concrete, budget=budget, width=jobs, say=say
     )

@@ -3,12 +3,13 @@
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
 from rocketbed.chaos.hunt.replay import versions
 from rocketbed.chaos.hunt.runner import Options, Say
-from rocketbed.chaos.hunt.shrink import shrink
+from rocketbed.chaos.hunt.shrink import Budget, shrink
 from rocketbed.chaos.mutants.catalogue import controls, mutants
 from rocketbed.chaos.mutants.hunt import hunt
 from rocketbed.chaos.mutants.mutant import Mutant
@@ -65,18 +66,8 @@ def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score
         row = Row(identity="node", title="the node as it is")
         if one is not None:
             row = Row(identity=one.id, title=one.title, column=one.caught_by)
-        for _ in range(times):
-            seed = next(seeds)
-            row.hunts.append(
-                hunt(
-                    one,
-                    wanted.family,
-                    first_seed=seed,
-                    budget_s=budget_s,
-                    jobs=wanted.jobs,
-                    say=say,
-                )
-            )
+        asked = partial(hunt, one, wanted.family, budget_s=budget_s, jobs=wanted.jobs, say=say)
+        row.hunts += [asked(first_seed=next(seeds)) for _ in range(times)]
         if one is not None and one.caught_by and wanted.shrink:
             _shrink(wanted, row, one)
         told(row)
@@ -98,8 +89,7 @@ def _shrink(wanted: Examination, row: Row, planted: Mutant) -> None:
         Options(before=planted.plant),
         finding=found.found[0],
         jobs=wanted.jobs,
-        runs=SHRINK_RUNS,
-        seconds=SHRINK_S,
+        budget=Budget(SHRINK_RUNS, SHRINK_S),
     )
     if shrunk.reproduced:
         row.shrunk_steps = shrunk.steps_after

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from rocketbed.chaos.hunt.runner import Options, Say, run_many, run_plan
-from rocketbed.chaos.hunt.shrink import shrink
+from rocketbed.chaos.hunt.shrink import Budget, shrink
 from rocketbed.chaos.mutants.catalogue import mutants
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.scenario.plan import KIB, Consumers, Plan, Producers, Shape, Weather
@@ -60,7 +60,9 @@ def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Path | None
         say(f"{FINDING} was not found in {SEEDS_MAX} runs")
         return None
     say(f"found by {FINDING} in seed {found.plan.seed}; shrinking")
-    shrunk = shrink(found, options, finding=FINDING, jobs=jobs, runs=SHRINK_RUNS, seconds=SHRINK_S)
+    shrunk = shrink(
+        found, options, finding=FINDING, jobs=jobs, budget=Budget(SHRINK_RUNS, SHRINK_S)
+    )
     say(f"{shrunk.steps_before} steps became {shrunk.steps_after} in {shrunk.runs} runs:")
     for step in shrunk.plan.steps:
         say(f"    {step}")

@@ -16,18 +16,21 @@ from rocketbed.chaos.trial.api import Sample
 from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import Address
 
-SETTINGS: Final = {
+SMALL_FILES: Final = {
     "mappedFileSizeConsumeQueue": "60000",
     "maxHashSlotNum": "20000",
     "maxIndexNum": "60000",
-    "rbMetadataSync": "1000",
     "registerNameServerPeriod": "10000",
-    "slaveTimeout": "1000",
-    "diskSpaceWarningLevelRatio": "95",
     "cleanFileForciblyEnable": "false",
     "fileReservedTime": "876000",
 }
 """Small files, so that several of each kind come to be; nothing is deleted for a full disk."""
+SETTINGS: Final = {
+    **SMALL_FILES,
+    "rbMetadataSync": "1000",
+    "slaveTimeout": "1000",
+    "diskSpaceWarningLevelRatio": "95",
+}
 CONFIG: Final = "broker.conf"
 _RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
 _FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)

@@ -7,19 +7,21 @@ import os
 import threading
 import time
 import traceback
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import trio
 
 from rocketbed.chaos.checkers.judgement import RunVerdict, judge_run
+from rocketbed.chaos.hunt.replay import read_backend
+from rocketbed.chaos.hunt.runner import Options, host_of
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.testing.errors import ChecksFailed
 from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
+from rocketbed.chaos.trial.api import BackendError
 
 
 def perform(
@@ -93,12 +95,7 @@ def play(spec: RunSpec, script: Script, directory: Path) -> tuple[RunRecord, flo
     from rocketbed.chaos.process.run import run, run_in_processes
 
     net = spec.wishes.net_of(spec.backend, is_open=script.is_open)
-    with ExitStack() as stack:
-        host = None
-        if spec.backend == "docker":
-            from rocketbed.chaos.docker.backend import DockerHost
-
-            host = stack.enter_context(DockerHost.open())
+    with host_of(Options(backend=read_backend(spec.backend))) as host:
         if threading.current_thread() is threading.main_thread():
             record = run_in_processes(spec.plan, directory, net=net, host=host, conductor=conductor)
         else:
@@ -108,13 +105,9 @@ def play(spec: RunSpec, script: Script, directory: Path) -> tuple[RunRecord, flo
 
 
 def missing_for(backend: str) -> str | None:
-    if backend != "docker":
-        return None
-    from rocketbed.chaos.docker.backend import DockerHost
-    from rocketbed.chaos.docker.client import DockerError
-
+    """Why this system has no clusters of this backend; None when it has."""
     try:
-        with DockerHost.open():
+        with host_of(Options(backend=read_backend(backend))):
             return None
-    except DockerError as error:
+    except BackendError as error:
         return str(error)

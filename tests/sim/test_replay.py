@@ -10,7 +10,7 @@ from rocketbed.chaos.hunt.corpus import Corpus, coverage, vary
 from rocketbed.chaos.hunt.crashpoints import crash_points, disk_events
 from rocketbed.chaos.hunt.replay import Replay, load_replay, read_replay, run_replay, save_replay
 from rocketbed.chaos.hunt.runner import Outcome, run_plan
-from rocketbed.chaos.hunt.shrink import shrink
+from rocketbed.chaos.hunt.shrink import Budget, shrink
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.generator import Generate, generate
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
@@ -110,7 +110,7 @@ def test_a_finding_is_shrunk_to_the_step_that_makes_it(tmp_path: Path) -> None:
     plan = replace(SMALL, steps=tuple(map(parse_step, steps)), seed=8)
     failed = run_plan(plan)
     assert "L4" in failed.finding_ids
-    shrunk = shrink(failed, finding="L4", jobs=2, runs=30)
+    shrunk = shrink(failed, finding="L4", jobs=2, budget=Budget(30))
     assert shrunk.reproduced
     assert [step.verb for step in shrunk.plan.steps] == ["disk"]
     assert shrunk.replay is not None

@@ -145,8 +145,8 @@ def test_a_range_that_somebody_takes_between_two_steps_is_left_to_them(api: Fake
         api.networks_made.setdefault("theirs", free_ranges()[0])
 
     api.before["network on"] = take
-    network = make_network(daemon_of(api), "ours", "run")
-    assert network.subnet == free_ranges()[1]
+    subnet = make_network(daemon_of(api), "ours", "run")
+    assert subnet == free_ranges()[1]
     assert api.networks_made == {"theirs": free_ranges()[0], "ours": free_ranges()[1]}
 
 

@@ -10,7 +10,7 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 
 from rocketbed.chaos.host.janitor import docker as janitor_docker
-from rocketbed.chaos.host.janitor.cleaners import remove_container, remove_docker_network
+from rocketbed.chaos.host.janitor.cleaners import REMOVERS
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger, clean
 
@@ -60,8 +60,8 @@ def record(path: Path) -> str:
 
 def test_what_is_there_is_removed_and_what_is_not_is_no_error(tmp_path: Path) -> None:
     with daemon(tmp_path / "socket", 204, 404) as asked:
-        assert remove_container(record(tmp_path / "socket"))
-        assert not remove_container(record(tmp_path / "socket"))
+        assert REMOVERS["container"](record(tmp_path / "socket"))
+        assert not REMOVERS["container"](record(tmp_path / "socket"))
     assert asked == ["/containers/thing?force=true&v=true"] * 2
 
 
@@ -69,7 +69,7 @@ def test_what_is_there_is_removed_and_what_is_not_is_no_error(tmp_path: Path) ->
 def test_what_is_busy_is_waited_for(statuses: tuple[int, ...], tmp_path: Path) -> None:
     """Somebody else removes the container; a container is still leaving the network."""
     with daemon(tmp_path / "socket", *statuses) as asked:
-        assert remove_docker_network(record(tmp_path / "socket"))
+        assert REMOVERS["docker-network"](record(tmp_path / "socket"))
     assert asked == ["/networks/thing"] * len(statuses)
 
 
@@ -79,7 +79,7 @@ def test_what_stays_busy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         daemon(tmp_path / "socket", 403),
         pytest.raises(OSError, match="answers 403 for thing"),
     ):
-        remove_docker_network(record(tmp_path / "socket"))
+        REMOVERS["docker-network"](record(tmp_path / "socket"))
 
 
 def test_nonsense_is_an_error_that_a_sweep_survives(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_nonsense_is_an_error_that_a_sweep_survives(tmp_path: Path) -> None:
 
 
 def test_a_private_daemon_that_is_gone_took_all_along(tmp_path: Path) -> None:
-    assert not remove_container(record(tmp_path / "gone" / "socket"))
+    assert not REMOVERS["container"](record(tmp_path / "gone" / "socket"))
 
 
 def test_another_daemon_that_is_down_may_be_back_with_what_it_had(tmp_path: Path) -> None:

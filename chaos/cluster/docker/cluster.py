@@ -31,8 +31,8 @@ from rocketbed.chaos.docker.client import Daemon, DockerError, asking
 from rocketbed.chaos.docker.container import remove
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.docker.network import (
-    Network,
     has_network,
+    hosts,
     is_overlap,
     make_network,
     take_network,
@@ -82,11 +82,11 @@ class DockerCluster(LocalCluster):
         with Daemon.connect() as daemon:
             ready_image(daemon)
             try:
-                network = make_network(daemon, name, name)
+                subnet = make_network(daemon, name, name)
                 ports = [NAMESERVER_PORT, *(NODE_PORT for _ in names)]
-                places = list(zip(network.hosts, ports, strict=False))
+                places = list(zip(hosts(subnet), ports, strict=False))
                 plan = make_plan(slaves=slaves, places=places, **options)
-                plan = replace(plan, subnet=network.subnet, daemon=daemon.address, published=port)
+                plan = replace(plan, subnet=subnet, daemon=daemon.address, published=port)
                 cluster = cls(directory, plan)
                 cluster._write()
             except BaseException:
@@ -109,13 +109,13 @@ class DockerCluster(LocalCluster):
                 raise
             self._move(make_network(self._daemon, self._name, self._name))
 
-    def _move(self, network: Network) -> None:
+    def _move(self, subnet: str) -> None:
         """Give the members addresses of another network. Raises `ClusterError`."""
         members = tuple(
             replace(member, host=host)
-            for member, host in zip(self.plan.members, network.hosts, strict=False)
+            for member, host in zip(self.plan.members, hosts(subnet), strict=False)
         )
-        self.plan = replace(self.plan, members=members, subnet=network.subnet)
+        self.plan = replace(self.plan, members=members, subnet=subnet)
         self._processes = {member.name: self._make_process(member) for member in members}
         addresses = ("brokerIP1", "bindAddress", "namesrvAddr")
         for member in members[1:]:

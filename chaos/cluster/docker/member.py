@@ -12,7 +12,7 @@ import trio
 from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.docker.backend import MEMORY, USER, give
 from rocketbed.chaos.docker.client import Daemon, DockerError, asking, call
-from rocketbed.chaos.docker.container import SHELL, Spec, posix_code, remove, start
+from rocketbed.chaos.docker.container import Spec, logged, posix_code, remove, start
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.host.janitor.processes import opened
 from rocketbed.chaos.host.member import ManagedProcess, ProcessError
@@ -50,7 +50,7 @@ class ContainerMember(ManagedProcess):
             user = f"{USER}:{USER}"
         spec = Spec(
             image=ready_image(self._daemon),
-            command=self.command,
+            command=logged(self.command),
             network=self._cluster,
             directory=self.directory,
             user=user,
@@ -61,8 +61,7 @@ class ContainerMember(ManagedProcess):
         with asking(f"{self.name} does not start"):
             if state is not None:
                 remove(self._daemon, self._full)
-            command = [*SHELL, *self.command]
-            _, pid = start(self._daemon, self._cluster, self._full, spec, command)
+            _, pid = start(self._daemon, self._cluster, self._full, spec)
         return pid
 
     def pid(self) -> int | None:

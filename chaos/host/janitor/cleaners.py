@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -142,18 +143,11 @@ def faketime_files(pid: int) -> list[Path]:
     return [SHARED_MEMORY / f"faketime_shm_{pid}", SHARED_MEMORY / f"sem.faketime_sem_{pid}"]
 
 
-def remove_container(value: str) -> bool:
-    """Kill and remove a container; its daemon may be gone, and the container with it."""
+def remove_of_docker(value: str, *, path: str) -> bool:
+    """Have Docker delete what stands at `path`; the daemon may be gone, and the thing with it."""
     from rocketbed.chaos.host.janitor.docker import delete
 
-    return delete(value, "/containers/{}?force=true&v=true")
-
-
-def remove_docker_network(value: str) -> bool:
-    """Remove a network of Docker's; its containers, younger, are removed before."""
-    from rocketbed.chaos.host.janitor.docker import delete
-
-    return delete(value, "/networks/{}")
+    return delete(value, path)
 
 
 def remove_bridge(value: str) -> bool:
@@ -172,8 +166,8 @@ REMOVERS: Final[dict[str, Callable[[str], bool]]] = {
     "netns": remove_network_namespace,
     "directory": remove_directory,
     "file": remove_file,
-    "container": remove_container,
-    "docker-network": remove_docker_network,
+    "container": partial(remove_of_docker, path="/containers/{}?force=true&v=true"),
+    "docker-network": partial(remove_of_docker, path="/networks/{}"),
     "bridge": remove_bridge,
 }
 """Kind of record -> what takes the thing away; says whether there was anything."""
