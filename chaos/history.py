@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import crcmod.predefined
 import msgpack
 
+from rocketbed.chaos.host.closing import Closing
+
 MAGIC = b"RBHIST1\n"
 _BLOCK = struct.Struct(">II")
 _ENTRIES_MAX = 1024
@@ -205,7 +207,7 @@ class Attempt:
         writer.write(Row(*begun[:4], queue, *begun[5:9], *said, *rest))
 
 
-class HistoryWriter:
+class HistoryWriter(Closing):
     """Appends to a history file. Not for several processes, nor for threads.
 
     Use as a context manager. Attempts that have not returned when it closes are written as unknown
@@ -222,12 +224,6 @@ class HistoryWriter:
         self._next_number = self._rows = self._events = 0
         self.listener: Callable[[Event], None] | None = None
         """Told of each event as it is written."""
-
-    def __enter__(self) -> "HistoryWriter":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def begin(
         self,

@@ -15,6 +15,7 @@ from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.container import Container, Spec, logged
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
 from rocketbed.chaos.docker.image import ready_image
+from rocketbed.chaos.host.closing import Closing
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
@@ -101,8 +102,8 @@ class DockerBackend(ProcessBackend):
             await container.limit_cpu(None if slowness == 1.0 else 1.0 / slowness)
 
 
-class DockerHost:
-    """Nodes in containers of one image. A context manager: it holds the connection."""
+class DockerHost(Closing):
+    """Nodes in containers of one image; it holds the connection."""
 
     def __init__(self, daemon: Daemon, image: str) -> None:
         self._daemon = daemon
@@ -118,10 +119,7 @@ class DockerHost:
             daemon.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         self._daemon.close()
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
+from rocketbed.chaos.host.closing import Closing
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.wire.errors import RocketbedError
 
@@ -38,8 +39,8 @@ class DockerError(BackendError, RocketbedError):
     """No daemon, no image, a container that does not start; the message says what to do."""
 
 
-class Daemon:
-    """A connection to a daemon of this machine. Close it, or use it as a context manager."""
+class Daemon(Closing):
+    """A connection to a daemon of this machine."""
 
     def __init__(self, client: docker.APIClient, address: str) -> None:
         self.api = client
@@ -75,12 +76,6 @@ class Daemon:
 
     def close(self) -> None:
         self.api.close()
-
-    def __enter__(self) -> Daemon:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def image(self, name: str) -> dict[str, Any] | None:
         """What it knows of an image; None when it has none. Raises `DockerError`."""

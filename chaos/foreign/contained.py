@@ -52,7 +52,7 @@ class ForeignDockerBackend(DockerBackend):
 
 
 class ForeignDockerHost(DockerHost):
-    """Brokers and nameservers in containers of one image. A context manager, as its base is."""
+    """Brokers and nameservers in containers of one image."""
 
     def __init__(self, daemon: Daemon, found: ImageInstallation, mode: Mode) -> None:
         super().__init__(daemon, found.image)

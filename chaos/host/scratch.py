@@ -9,20 +9,19 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from rocketbed.chaos.host.closing import Closing
 from rocketbed.chaos.host.janitor.record import Ledger
 
 MEMORY: Final = "/dev/shm"
 PREFIX: Final = "rocketbed-run-"
 
 
-class Scratch:
-    """A directory of its own, empty at first. `remove` takes it away, and so does our end."""
+class Scratch(Closing):
+    """A directory of its own, empty at first. Closing takes it away, and so does our end."""
 
     def __init__(self) -> None:
         """Raises `OSError`."""
@@ -32,20 +31,11 @@ class Scratch:
         self._number = self._keeper.note("directory", self.path)
         self.path.mkdir(mode=0o700)
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Take it away, with all that is in it. What is gone already is gone."""
         shutil.rmtree(self.path, ignore_errors=True)
         if not self.path.exists():
             self._keeper.forget(self._number)
-
-
-@contextmanager
-def scratch_directory() -> Iterator[Path]:
-    place = Scratch()
-    try:
-        yield place.path
-    finally:
-        place.remove()
 
 
 def keeper() -> Ledger:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any, Final
 
-from rocketbed.chaos.host.scratch import scratch_directory
+from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.sim.clock import CHECKPOINT_EVENTS
@@ -130,8 +130,8 @@ def _main() -> None:
         _without_aslr({**request, "aslr": True})
     begin = request["begin"]
     plan = plan_from_row(request["plan"])
-    with scratch_directory() as directory:
-        record, simulation = run_in_simulation(plan, directory, keep_trace=begin is not None)
+    with Scratch() as scratch:
+        record, simulation = run_in_simulation(plan, scratch.path, keep_trace=begin is not None)
     answer = {
         "digest": record.digest,
         "events": simulation.timeline.events,

@@ -244,7 +244,7 @@ class _Run:
 
     def _clear(self) -> None:
         if self._scratch is not None:
-            self._scratch.remove()
+            self._scratch.close()
 
 
 def _end_all(runs: Iterable[_Run]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from rocketbed.chaos.host.child import EXIT_INTERRUPTED, Child, NothingSent, held, readable
-from rocketbed.chaos.host.scratch import scratch_directory
+from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.hunt.failures import explain
 from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
 from rocketbed.chaos.testing.body import BUDGET, Body, Overdue, run_async, run_blocking
@@ -72,7 +72,7 @@ class Trial:
         `quiet`: what it prints past pytest is not shown.
         """
         wanted = spec or self.spec
-        with scratch_directory() as place:
+        with Scratch() as place:
 
             def work(send: Callable[[RunResult], NoReturn]) -> RunResult:
                 if quiet:
@@ -89,7 +89,7 @@ class Trial:
                     send(_sendable(result))
 
                 try:
-                    result, error = self._run(wanted, place, arguments, overdue)
+                    result, error = self._run(wanted, place.path, arguments, overdue)
                     finish(result, error)
                 except KeyboardInterrupt:
                     raise
@@ -99,13 +99,13 @@ class Trial:
 
             result = _in_child(work, wanted)
             if keep(result):
-                shutil.copytree(place, self.directory, dirs_exist_ok=True)
+                shutil.copytree(place.path, self.directory, dirs_exist_ok=True)
             return result
 
     def run_here(self, arguments: Mapping[str, Any]) -> tuple[RunResult, BaseException | None]:
         """Run the body in this very process, without a budget: for a debugger."""
-        with scratch_directory() as place:
-            return self._run(self.spec, place, arguments, None)
+        with Scratch() as place:
+            return self._run(self.spec, place.path, arguments, None)
 
     def _run(
         self, spec: RunSpec, directory: Path, arguments: Mapping[str, Any], overdue: Overdue | None

@@ -216,7 +216,7 @@ def test_places_are_on_record_before_they_are_made(
     run = Ledger.begin(places / "runs", guard=False)
     monkeypatch.setattr(scratch, "keeper", lambda: run)
     made, removed = scratch.Scratch(), scratch.Scratch()
-    removed.remove()
+    removed.close()
     assert run.close().removed == [f"directory {made.path}"]
     assert not made.path.exists()
 

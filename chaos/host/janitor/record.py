@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
+from rocketbed.chaos.host.closing import Closing
 from rocketbed.chaos.host.janitor.cleaners import REMOVERS, faketime_files, victims, wake
 from rocketbed.chaos.host.janitor.processes import (
     MARK,
@@ -56,7 +57,7 @@ class Swept:
     """What could not be removed, with the reason; its record stays for the next sweep."""
 
 
-class Ledger:
+class Ledger(Closing):
     """One run of a harness: a directory of its own, and records of what it makes.
 
         with Ledger.begin() as run:
@@ -137,12 +138,6 @@ class Ledger:
             os.close(self._guardian)
             self._guardian = -1
         return swept
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     def _write(self, row: dict[str, object]) -> None:
         if self._records < 0:

@@ -8,8 +8,9 @@ a volume's own, so it slows that volume alone (chaos.md 3.2 no. 10, 11, 12b).
 
 import time
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
+from rocketbed.chaos.host.closing import Closing
 from rocketbed.chaos.host.janitor.cleaners import FREEZER, members, remove_cgroup, remove_throttle
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume
@@ -27,8 +28,8 @@ class LimitError(RocketbedError):
     """A limit this machine cannot set; the message says why."""
 
 
-class Group:
-    """A control group of one controller. As a context manager it is removed at the end."""
+class Group(Closing):
+    """A control group of one controller, until it is closed."""
 
     def __init__(self, controller: str, name: str, *, run: Ledger) -> None:
         """Make it; `controller` is `memory`, `cpu` or `freezer`. Raises `LimitError`."""
@@ -47,7 +48,7 @@ class Group:
         """Put a process into the group, and with it what it starts later."""
         self._set("cgroup.procs", str(pid))
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Move its processes back to the controller's root and remove it."""
         for pid in members(self.path):
             try:
@@ -56,12 +57,6 @@ class Group:
                 continue
         remove_cgroup(str(self.path))
         self._run.forget(self._record)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.remove()
 
     def _set(self, name: str, value: str) -> None:
         try:
@@ -123,12 +118,12 @@ class Freezer(Group):
     def thaw(self) -> None:
         self._set(FREEZER, "THAWED")
 
-    def remove(self) -> None:
+    def close(self) -> None:
         self.thaw()
-        super().remove()
+        super().close()
 
 
-class DiskLimit:
+class DiskLimit(Closing):
     """A volume whose device is limited in bytes written per second."""
 
     def __init__(self, volume: Volume, *, run: Ledger, write_bytes_per_s: int) -> None:
@@ -144,12 +139,6 @@ class DiskLimit:
         except OSError as exc:
             raise LimitError(f"{path} rejects {write_bytes_per_s}: {exc}; it needs root") from exc
 
-    def remove(self) -> None:
+    def close(self) -> None:
         remove_throttle(self._device)
         self._run.forget(self._record)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.remove()

@@ -209,7 +209,7 @@ class Machine:
 
     async def close(self) -> None:
         if self._limit is not None:
-            self._limit.remove()
+            self._limit.close()
         if self.clock is not None:
             self.clock.close()
         if self.volume is not None:
