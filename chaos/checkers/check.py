@@ -34,13 +34,13 @@ class NotApplicable(Exception):
     """What a run did has nothing for a check; the message says why."""
 
 
+@dataclass
 class Case:
     """The evidence, and what is worked out from it for several checks."""
 
-    def __init__(self, evidence: Evidence, *, recoveries: int = 0) -> None:
-        self.evidence = evidence
-        self.recoveries = recoveries
-        """Images that are booted twice (S14)."""
+    evidence: Evidence
+    recoveries: int = 0
+    """Images that are booted twice (S14)."""
 
     @cached_property
     def losses(self) -> Losses:

@@ -132,10 +132,12 @@ class Lineage:
 
 def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:
     found: list[Lineage] = []
+    starts = evidence.events(Function.NODE, "start")
     for group, nodes in enumerate(evidence.record.groups.values()):
         lineage = Lineage(group, nodes, {node: ends[node] for node in nodes})
         lineage.changes = _changes(evidence, nodes)
-        _Walk(lineage, _first_master(evidence, nodes)).run()
+        masters = (one.node for one in starts if one.node in nodes and as_master(one))
+        _Walk(lineage, next(masters, nodes[0])).run()
         found.append(lineage)
     return found
 
@@ -197,12 +199,6 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
         elif event.what == RECOVERED:
             changes.append(Change(event.time_ns, RECOVERED, event.node))
     return sorted(changes, key=lambda change: change.time_ns)
-
-
-def _first_master(evidence: Evidence, nodes: list[str]) -> str:
-    starts = evidence.events(Function.NODE, "start")
-    masters = (event.node for event in starts if event.node in nodes and as_master(event))
-    return next(masters, nodes[0])
 
 
 class _Walk:

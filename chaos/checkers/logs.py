@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from rocketbed.chaos.checkers.keys import Queues
 from rocketbed.chaos.record import Image
@@ -32,13 +31,6 @@ _NOBODY = Writer(UNNAMED, UNNAMED, UNNAMED, UNNAMED)
 _KNOWN_MAX = 100_000
 
 
-class _Body(NamedTuple):
-    value: int
-    operation: int
-    sequence: int
-    crc: int
-
-
 @dataclass(slots=True)
 class Messages:
     """Messages of one log in its order, column by column."""
@@ -57,15 +49,15 @@ class Messages:
     def __len__(self) -> int:
         return len(self.values)
 
-    def add(self, body: _Body, queue: int, entry: Scanned) -> None:
-        self.values.append(body.value)
-        self.operations.append(body.operation)
-        self.sequences.append(body.sequence)
+    def add(self, writer: Writer, crc: int, queue: int, entry: Scanned) -> None:
+        self.values.append(writer.value)
+        self.operations.append(writer.operation)
+        self.sequences.append(writer.sequence)
         self.queues.append(queue)
         self.offsets.append(entry.queue_offset)
         self.physicals.append(entry.offset)
         self.sizes.append(entry.size)
-        self.crcs.append(body.crc)
+        self.crcs.append(crc)
         self.store_ms.append(entry.store_ms)
 
 
@@ -108,13 +100,13 @@ class NodeLog:
         return self.boundaries[position - 1] if position else min(self.log_min, offset)
 
 
+@dataclass(slots=True)
 class LogReader:
     """Reads directories of one run; keeps what it decoded."""
 
-    def __init__(self, topics: Mapping[bytes, str], queues: Queues) -> None:
-        self._topics = topics
-        self._queues = queues
-        self._known: dict[bytes, _Body] = {}
+    topics: Mapping[bytes, str]
+    queues: Queues
+    _known: dict[bytes, tuple[Writer, int]] = field(default_factory=dict)
 
     def read(self, name: str, group: int, path: str, image: Image | None = None) -> NodeLog:
         """Read one directory. Raises `NotAStore`, `OSError`."""
@@ -129,21 +121,21 @@ class LogReader:
             if not isinstance(item, Scanned):
                 continue
             boundaries.append(item.offset + item.size)
-            topic = self._topics.get(item.topic)
+            topic = self.topics.get(item.topic)
             body = None if topic is None else self._body(directory, item)
             if topic is None or body is None:
                 continue
             known = numbers.get((item.topic, item.queue_id))
             if known is None:
-                known = self._queues.number(group, topic, item.queue_id)
+                known = self.queues.number(group, topic, item.queue_id)
                 numbers[item.topic, item.queue_id] = known
-            messages.add(body, known, item)
+            messages.add(*body, known, item)
         minimum = directory.log.min_offset
         end = max(end, minimum)
         return NodeLog(name, group, directory, messages, boundaries, minimum, end, image=image)
 
-    def _body(self, directory: StoreDirectory, entry: Scanned) -> _Body | None:
-        """The writer of a message as its consumer would get it: the body unpacked."""
+    def _body(self, directory: StoreDirectory, entry: Scanned) -> tuple[Writer, int] | None:
+        """Who wrote a message as its consumer would get it, unpacked, and that body's checksum."""
         raw = directory.log.read(entry.offset, entry.size)
         known = self._known.get(raw)
         if known is not None:
@@ -152,8 +144,7 @@ class LogReader:
         if not isinstance(record, Record):
             return None
         body = unpack_body(record.body, record.sys_flag) or b""
-        writer = decode_body(body) or _NOBODY
-        decoded = _Body(writer.value, writer.operation, writer.sequence, body_crc(body))
+        decoded = decode_body(body) or _NOBODY, body_crc(body)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[raw] = decoded

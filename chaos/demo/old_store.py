@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rocketbed.chaos.demo.errors import DemoError
 from rocketbed.chaos.workload import body_crc
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import ClientError
@@ -25,6 +24,10 @@ from rocketbed.wire.bodies import MessageQueue
 from rocketbed.world.api import World
 
 QueueName = tuple[str, int]
+
+
+class DemoError(Exception):
+    """Something that the demo cannot be run with; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

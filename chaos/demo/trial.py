@@ -12,8 +12,13 @@ from typing import Final, Literal
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
 from rocketbed.chaos.demo.aims import aim_checks
-from rocketbed.chaos.demo.errors import DemoError
-from rocketbed.chaos.demo.old_store import OldStore, check_served, copy_store, read_old_store
+from rocketbed.chaos.demo.old_store import (
+    DemoError,
+    OldStore,
+    check_served,
+    copy_store,
+    read_old_store,
+)
 from rocketbed.chaos.history import read_history
 from rocketbed.chaos.process.run import run_in_processes
 from rocketbed.chaos.record import HISTORY_FILE, RunRecord

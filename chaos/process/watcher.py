@@ -7,6 +7,7 @@ line of the log is its reason.
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -23,26 +24,20 @@ Struck = Callable[[str, int | None], str | None]
 """Maps a node that ended and its exit code to what its crash point did (`kill`, `powercut`)."""
 
 
+@dataclass(eq=False, slots=True)
 class Watcher:
-    def __init__(
-        self,
-        software: Software,
-        history: HistoryWriter,
-        nodes: Collection[str],
-        struck: Struck,
-        lose_unflushed: Callable[[str], Awaitable[None]],
-    ) -> None:
-        """Nodes have logs that are read; `lose_unflushed` is for one that died with its power."""
-        self._software = software
-        self._history = history
-        self._nodes = nodes
-        self._struck = struck
-        self._lose_unflushed = lose_unflushed
-        self._causes: dict[Launched, str] = {}
-        self._reasons: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
-        self._noted: dict[Launched, trio.Event] = {}
-        """One event per watched program, set once its end has been handled."""
+    software: Software
+    history: HistoryWriter
+    nodes: Collection[str]
+    """Programs with logs that are read."""
+    struck: Struck
+    lose_unflushed: Callable[[str], Awaitable[None]]
+    """For a node that died with its power."""
+    _causes: dict[Launched, str] = field(default_factory=dict)
+    _reasons: dict[str, str] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _noted: dict[Launched, trio.Event] = field(default_factory=dict)
+    """One event per watched program, set once its end has been handled."""
 
     def begin(self, name: str, process: Launched) -> int:
         """It is about to be started; where its log will begin."""
@@ -77,35 +72,35 @@ class Watcher:
 
     async def watch(self, name: str, process: Launched, log_begin: int) -> None:
         """Read a node's log until it has recovered; note the end."""
-        is_node = name in self._nodes
+        is_node = name in self.nodes
         if is_node:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read_log, name, process, log_begin)
                 code = await process.wait_ended()
                 nursery.cancel_scope.cancel()
-            for fields in self._software.cuts(_read(process, log_begin)):
-                self._history.event(Function.NODE, name, "cut", dict(fields))
+            for fields in self.software.cuts(_read(process, log_begin)):
+                self.history.event(Function.NODE, name, "cut", dict(fields))
         else:
             code = await process.wait_ended()
         cause = self._causes.pop(process, CRASH)
-        struck = self._struck(name, code) if cause == CRASH else None
+        struck = self.struck(name, code) if cause == CRASH else None
         if struck is not None:
             cause = struck
         elif cause == CRASH:
             log = _read(process, log_begin).decode("utf-8", "replace")
-            self._reasons[name] = self._software.reason(log.strip(), code)
+            self._reasons[name] = self.software.reason(log.strip(), code)
         if is_node:
             fields = {"cause": cause, "code": code, "reason": self.reason(name)}
-            self._history.event(Function.NODE, name, "exit", fields)
+            self.history.event(Function.NODE, name, "exit", fields)
         if struck == POWER_CUT:
-            await self._lose_unflushed(name)
+            await self.lose_unflushed(name)
         self._counts[name] = self.ends(name) + 1
         self._noted.pop(process).set()
 
     async def _read_log(self, name: str, process: Launched, log_begin: int) -> None:
-        while (fields := self._software.recovered(_read(process, log_begin))) is None:
+        while (fields := self.software.recovered(_read(process, log_begin))) is None:
             await trio.sleep(LOOK_S)
-        self._history.event(Function.NODE, name, "recovered", dict(fields))
+        self.history.event(Function.NODE, name, "recovered", dict(fields))
 
 
 def _read(process: Launched, log_begin: int) -> bytes:

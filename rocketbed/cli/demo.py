@@ -70,7 +70,7 @@ def demo(
 ) -> int:
     """Run a cluster, kill its nodes while producers write, and check that no message was lost."""
     try:
-        from rocketbed.chaos.demo.errors import DemoError
+        from rocketbed.chaos.demo.old_store import DemoError
         from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
         from rocketbed.chaos.hunt.runner import explain
         from rocketbed.chaos.report.text import summary_text

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.demo.errors import DemoError
-from rocketbed.chaos.demo.old_store import copy_store, read_old_store
+from rocketbed.chaos.demo.old_store import DemoError, copy_store, read_old_store
 from tests.support.stores import files_below, manifest, unpack
 
 

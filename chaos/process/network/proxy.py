@@ -14,6 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal
 
@@ -88,28 +89,22 @@ class ProxyMachine:
         return not self.powered.is_set()
 
 
+@dataclass(eq=False, slots=True)
 class Flow:
     """One direction of one connection."""
 
-    def __init__(
-        self,
-        link: Link,
-        reading: trio.socket.SocketType,
-        writing: trio.socket.SocketType,
-        failed: Callable[[], None],
-    ) -> None:
-        """`failed` is called when the end that is written to turns out to be gone."""
-        self._link = link
-        self._reading = reading
-        self._writing = writing
-        self._failed = failed
-        self._queue: deque[tuple[float, bytes | End]] = deque()
-        self._bytes = 0
-        self._last = 0.0
-        self._filled = trio.Event()
-        self._drained = trio.Event()
-        self._is_over = False
-        """Nothing will be delivered any more."""
+    link: Link
+    reading: trio.socket.SocketType
+    writing: trio.socket.SocketType
+    failed: Callable[[], None]
+    """Called when the end that is written to turns out to be gone."""
+    _queue: deque[tuple[float, bytes | End]] = field(default_factory=deque)
+    _bytes: int = 0
+    _last: float = 0.0
+    _filled: trio.Event = field(default_factory=trio.Event)
+    _drained: trio.Event = field(default_factory=trio.Event)
+    _is_over: bool = False
+    """Nothing will be delivered any more."""
 
     async def run(self) -> None:
         """Carry bytes until one end has closed or failed and the other has heard of it."""
@@ -120,23 +115,23 @@ class Flow:
     def break_off(self) -> None:
         """Let the end that is written to see a reset, after what is under way."""
         if self._is_over:
-            abort(self._writing)
+            abort(self.writing)
         else:
             self._put("reset", 0)
 
     async def _take(self) -> None:
         while True:
             try:
-                data = await self._reading.recv(self._link.chunk())
+                data = await self.reading.recv(self.link.chunk())
             except (OSError, trio.ClosedResourceError):
                 self._put("reset", 0)
                 return
             if not data:
                 self._put("fin", 0)
                 return
-            if self._link.is_plain and not self._queue:
+            if self.link.is_plain and not self._queue:
                 with suppress(OSError):  # an error is left to `_deliver`
-                    data = data[os.write(self._writing.fileno(), data) :]
+                    data = data[os.write(self.writing.fileno(), data) :]
             if data:
                 self._put(data, len(data))
             while self._bytes >= BUFFER and not self._is_over:
@@ -145,7 +140,7 @@ class Flow:
 
     def _put(self, item: bytes | End, size: int) -> None:
         if not self._is_over:
-            self._last = max(self._last, self._link.arrival(size))
+            self._last = max(self._last, self.link.arrival(size))
             self._queue.append((self._last, item))
             self._bytes += size
             self._filled.set()
@@ -157,7 +152,7 @@ class Flow:
                 await self._filled.wait()
             due, item = self._queue[0]
             await trio.sleep_until(due)
-            await self._link.uncut.wait()
+            await self.link.uncut.wait()
             if not await self._hand_over(item):
                 self._is_over = True
             self._queue.popleft()
@@ -167,40 +162,35 @@ class Flow:
     async def _hand_over(self, item: bytes | End) -> bool:
         """Write bytes, or pass an end on; whether more may follow."""
         if item == "reset":
-            abort(self._writing)
+            abort(self.writing)
         elif item == "fin":
             with suppress(OSError):
-                self._writing.shutdown(socket.SHUT_WR)
+                self.writing.shutdown(socket.SHUT_WR)
         else:
             assert isinstance(item, bytes)
             try:
                 while item:
-                    item = item[await self._writing.send(item) :]
+                    item = item[await self.writing.send(item) :]
             except (OSError, trio.ClosedResourceError):
-                self._failed()
+                self.failed()
             else:
                 return True
         return False
 
 
+@dataclass(eq=False, slots=True)
 class Crossing:
     """One connection, from the client's machine to the server's."""
 
-    def __init__(
-        self,
-        near: trio.socket.SocketType,
-        client: ProxyMachine,
-        server: ProxyMachine,
-        links: tuple[Link, Link],
-    ) -> None:
-        """`near` was accepted from the client; the links are there and back."""
-        self.client = client
-        self.server = server
-        self._there, self._back = links
-        self._near = near
-        self._far: trio.socket.SocketType | None = None
-        self._scope = trio.CancelScope()
-        self._severed: ProxyMachine | None = None
+    near: trio.socket.SocketType
+    """Accepted from the client."""
+    client: ProxyMachine
+    server: ProxyMachine
+    there: Link
+    back: Link
+    _far: trio.socket.SocketType | None = None
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _severed: ProxyMachine | None = None
 
     async def run(
         self, dial: Callable[[], trio.socket.SocketType], address: tuple[str, int]
@@ -213,13 +203,13 @@ class Crossing:
             if self._severed is not None:
                 await self._be_half_open(self._severed)
         finally:
-            self._near.close()
+            self.near.close()
             if self._far is not None:
                 self._far.close()
 
     def reset(self) -> None:
         """Both ends see a reset at once."""
-        abort(self._near)
+        abort(self.near)
         if self._far is not None:
             abort(self._far)
         self._scope.cancel()
@@ -235,18 +225,18 @@ class Crossing:
     async def _connect(
         self, dial: Callable[[], trio.socket.SocketType], address: tuple[str, int]
     ) -> bool:
-        if not self._there.is_plain:
-            await trio.sleep_until(self._there.arrival(0))
-        if await self._wait_for_path() and not _is_open(self._near):
+        if not self.there.is_plain:
+            await trio.sleep_until(self.there.arrival(0))
+        if await self._wait_for_path() and not _is_open(self.near):
             return False  # it was given up: no handshake, so nothing of it may arrive
         far = dial()
         try:
             await far.connect(address)
         except OSError:
             far.close()
-            if not self._back.is_plain:
-                await trio.sleep_until(self._back.arrival(0))
-            abort(self._near)
+            if not self.back.is_plain:
+                await trio.sleep_until(self.back.arrival(0))
+            abort(self.near)
             return False
         except BaseException:
             far.close()
@@ -256,8 +246,8 @@ class Crossing:
 
     async def _carry(self) -> None:
         assert self._far is not None
-        there = Flow(self._there, self._near, self._far, lambda: back.break_off())
-        back = Flow(self._back, self._far, self._near, lambda: there.break_off())
+        there = Flow(self.there, self.near, self._far, lambda: back.break_off())
+        back = Flow(self.back, self._far, self.near, lambda: there.break_off())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(there.run)
             nursery.start_soon(back.run)
@@ -266,25 +256,25 @@ class Crossing:
         """Wait until both machines have power and both directions are whole; whether it took."""
         waited = False
         while (
-            self._there.state.cut
-            or self._back.state.cut
+            self.there.state.cut
+            or self.back.state.cut
             or self.server.is_silent
             or self.client.is_silent
         ):
             waited = True
             await self.server.powered.wait()
             await self.client.powered.wait()
-            await self._there.uncut.wait()
-            await self._back.uncut.wait()
+            await self.there.uncut.wait()
+            await self.back.uncut.wait()
         return waited
 
     async def _be_half_open(self, lost: ProxyMachine) -> None:
         """One machine forgot the connection; the other hears of it when it next says something."""
         await lost.powered.wait()
         if lost is self.server:
-            rest, gone = self._near, self._far
+            rest, gone = self.near, self._far
         elif self._far is not None:
-            rest, gone = self._far, self._near
+            rest, gone = self._far, self.near
         else:
             return
         if gone is not None:

@@ -217,12 +217,8 @@ class ProxyFabric(Fabric):
             links = Link(Random()), Link(Random())
         else:
             links = self._links[client, server], self._links[server, client]
-        crossing = Crossing(
-            trio.socket.from_stdlib_socket(near),
-            self._machines[client],
-            self._machines[server],
-            links,
-        )
+        ends = self._machines[client], self._machines[server]
+        crossing = Crossing(trio.socket.from_stdlib_socket(near), *ends, *links)
 
         def dial() -> trio.socket.SocketType:
             far = socket.socket()
