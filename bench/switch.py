@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 import trio
 
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.network.fabric import Fabric, Machines, PlainFabric
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Stream
 
 Row = tuple[str, float, str]
-MACHINES = ("b1", "b2")
+MACHINES = Machines(("b1", "b2"))
 ROUND_TRIPS = 5000
 DELAYED_ROUND_TRIPS = 50
 SECONDS = 3.0
@@ -28,7 +28,7 @@ DELAY_S = 0.02
 
 def between_machines() -> Iterator[Row]:
     """Rows of the proxy and, with root and TUN devices, of the switch."""
-    plain = trio.run(_round_trip, PlainFabric(MACHINES, ()))
+    plain = trio.run(_round_trip, PlainFabric(MACHINES))
     yield "proxy, added round trip", 1e6 * (trio.run(_round_trip, _proxy()) - plain), "us"
     yield "proxy, one connection", trio.run(_rate, _proxy())[0] / 1e6, "MB/s"
     why = missing_for_switch()
@@ -47,11 +47,11 @@ def between_machines() -> Iterator[Row]:
 
 
 def _proxy() -> Fabric:
-    return ProxyFabric(MACHINES, ())
+    return ProxyFabric(MACHINES)
 
 
 def _switch(run: Ledger, mtu: int) -> Fabric:
-    return SwitchFabric(MACHINES, (), run=run, mtu=mtu)
+    return SwitchFabric(MACHINES, run=run, mtu=mtu)
 
 
 @asynccontextmanager

@@ -20,10 +20,9 @@ from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch
-from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.software import OwnSoftware, Software
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.targets import client_names
 from rocketbed.chaos.trial.api import BackendError
 
 PYTHON: Final = "/opt/rocketbed/bin/python"
@@ -124,20 +123,11 @@ class DockerHost(Closing):
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The switch where it can be had, else a bridge. Raises `BackendError`."""
-        nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
         if net == "proxy":
             raise BackendError("--net proxy is for processes; containers have switch or plain")
         if not is_switch(net, instead="plain"):
-            return BridgeFabric(self._daemon, nodes, nameservers, run=keeper)
-        return ContainerSwitchFabric(
-            self._daemon,
-            self._image,
-            nodes,
-            nameservers,
-            client_names(plan),
-            run=keeper,
-            seed=str(plan.seed),
-        )
+            return BridgeFabric(self._daemon, Machines.of(plan), run=keeper)
+        return ContainerSwitchFabric(self._daemon, self._image, Machines.of(plan), run=keeper)
 
     def backend(self, setup: SetUp) -> DockerBackend:
         return DockerBackend(self._daemon, self._image, setup)

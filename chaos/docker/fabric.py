@@ -18,7 +18,7 @@ from rocketbed.chaos.docker.network import hosts, make_network
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
-from rocketbed.chaos.process.network.fabric import HealthyLinks, usual_ports
+from rocketbed.chaos.process.network.fabric import HealthyLinks, Machines
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 
 HOLD: Final = ["sleep", "infinity"]
@@ -36,21 +36,11 @@ class _Holder:
 class ContainerSwitchFabric(SwitchFabric):
     """The switch between containers; clients and the harness stay on this system."""
 
-    def __init__(
-        self,
-        daemon: Daemon,
-        image: str,
-        nodes: Sequence[str],
-        nameservers: Sequence[str],
-        clients: Sequence[str],
-        *,
-        run: Ledger,
-        seed: str,
-    ) -> None:
-        super().__init__(nodes, nameservers, clients, run=run, seed=seed)
+    def __init__(self, daemon: Daemon, image: str, machines: Machines, *, run: Ledger) -> None:
+        super().__init__(machines, run=run)
         self._daemon = daemon
         self._image = image
-        self._held = frozenset([*nodes, *nameservers])
+        self._held = frozenset(machines.servers)
         self._holders: dict[str, _Holder] = {}
 
     async def __aenter__(self) -> Self:
@@ -127,10 +117,8 @@ class BridgeFabric(HealthyLinks):
     kind = "a bridge of Docker's"
     instead = "the containers are on a bridge of Docker's: choose --net switch (root)"
 
-    def __init__(
-        self, daemon: Daemon, nodes: Sequence[str], nameservers: Sequence[str], *, run: Ledger
-    ) -> None:
-        super().__init__(nodes, usual_ports(nodes, nameservers))
+    def __init__(self, daemon: Daemon, machines: Machines, *, run: Ledger) -> None:
+        super().__init__(machines)
         self._daemon = daemon
         self._run = run
         self._name = f"rocketbed-{run.id}"

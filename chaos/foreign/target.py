@@ -13,7 +13,7 @@ from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch, make_fabric
-from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.network.fabric import Fabric
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import BackendError
@@ -36,9 +36,7 @@ class ForeignHost:
                 "RocketMQ listens for replication on all addresses, which leaves no port for a"
                 " proxy: choose --net switch (root) or plain"
             )
-        if not is_switch(net, instead="plain"):
-            return PlainFabric(plan.shape.nodes, plan.shape.nameserver_names)
-        return make_fabric(net, plan, keeper)
+        return make_fabric("switch" if is_switch(net, instead="plain") else "plain", plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
         software = RocketMQSoftware(self.installation, self.mode, setup.fabric, setup.plan)

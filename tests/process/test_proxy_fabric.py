@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from rocketbed.chaos.process.network.fabric import Machines
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.real import real_world
@@ -32,7 +33,7 @@ FREE = LinkState()
 @asynccontextmanager
 async def proxied() -> AsyncIterator[ProxyFabric]:
     with trio.fail_after(DEADLINE_S):
-        async with ProxyFabric(["b1", "b2"], ["ns1"], ["producer-1"]) as fabric:
+        async with ProxyFabric(Machines(["b1", "b2"], ["ns1"], ["producer-1"])) as fabric:
             yield fabric
 
 
@@ -243,11 +244,11 @@ async def test_two_fabrics_do_not_meet() -> None:
 @pytest.mark.process
 async def test_nodes_replicate_across_it(tmp_path: Path) -> None:
     with trio.fail_after(NODES_DEADLINE_S):
-        fabric = ProxyFabric(["b1", "b2"], ["ns1"], ["producer-1"])
+        fabric = ProxyFabric(Machines(["b1", "b2"], ["ns1"], ["producer-1"]))
         await check_replication(fabric, tmp_path)
 
 
 def test_it_says_what_it_cannot_do() -> None:
-    fabric = ProxyFabric(["b1"], ["ns1"])
+    fabric = ProxyFabric(Machines(["b1"], ["ns1"]))
     assert [fabric.lacks(one) for one in ("net.cut", "net.delay", "net.reset", "")] == [None] * 4
     assert "switch" in str(fabric.lacks("net.loss"))

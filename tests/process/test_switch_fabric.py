@@ -21,6 +21,7 @@ from rocketbed.chaos.host.janitor import record as janitor
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.network import netns
+from rocketbed.chaos.process.network.fabric import Machines
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 from rocketbed.chaos.process.network.switch.rules import Rule
 from rocketbed.chaos.trial.api import BackendError, LinkState
@@ -47,9 +48,8 @@ NUMBERS = b"".join(struct.pack(">I", number) for number in range(100_000))
 @asynccontextmanager
 async def switched(mtu: int = 1500) -> AsyncIterator[SwitchFabric]:
     with Ledger.begin() as run, trio.fail_after(DEADLINE_S):
-        async with SwitchFabric(
-            ["b1", "b2"], ["ns1"], ["producer-1"], run=run, seed="test", mtu=mtu
-        ) as fabric:
+        machines = Machines(["b1", "b2"], ["ns1"], ["producer-1"], seed="test")
+        async with SwitchFabric(machines, run=run, mtu=mtu) as fabric:
             yield fabric
 
 
@@ -281,10 +281,11 @@ def test_nothing_is_left_when_the_harness_is_killed() -> None:
     program = """
 import sys, trio
 from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.chaos.process.network.fabric import Machines
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 
 async def main(run):
-    async with SwitchFabric(["b1"], [], run=run) as fabric:
+    async with SwitchFabric(Machines(["b1"]), run=run) as fabric:
         print(fabric.namespace("b1"), fabric.switch._process.pid, flush=True)
         await trio.sleep_forever()
 
@@ -307,5 +308,5 @@ with Ledger.begin() as run:
 @pytest.mark.process
 async def test_nodes_replicate_across_it(tmp_path: Path) -> None:
     with Ledger.begin() as run, trio.fail_after(DEADLINE_S):
-        fabric = SwitchFabric(["b1", "b2"], ["ns1"], ["producer-1"], run=run)
+        fabric = SwitchFabric(Machines(["b1", "b2"], ["ns1"], ["producer-1"]), run=run)
         await check_replication(fabric, tmp_path)

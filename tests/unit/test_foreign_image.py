@@ -28,7 +28,7 @@ from rocketbed.chaos.foreign.image import (
     user_for,
 )
 from rocketbed.chaos.foreign.installation import NEEDED, OPEN, Installation, InstallationError
-from rocketbed.chaos.process.network.fabric import PlainFabric
+from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.cli.main import main
@@ -274,7 +274,7 @@ def test_the_command_line_refuses_before_the_run(
 def test_a_container_is_not_tied_to_the_harness(tmp_path: Path) -> None:
     jars, _ = read_layout("x", THEIRS)
     plan = Plan(name="x", seed=1)
-    software = ContainedRocketMQ(jars, "classic", PlainFabric(["b1"], ["ns1"]), plan)
+    software = ContainedRocketMQ(jars, "classic", PlainFabric(Machines(["b1"], ["ns1"])), plan)
     command = software.nameserver_command("ns1", tmp_path, {"listenPort": "9876"})
     assert command[0] == "/opt/java/openjdk/bin/java"
     assert software.lacks("clock.jump") is None

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend
 from rocketbed.chaos.process.machine.machine import Machine
-from rocketbed.chaos.process.network.fabric import PlainFabric
+from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.world.api import World
 from tests.support.fabric import set_up
@@ -77,8 +77,8 @@ class Fabric(PlainFabric):
 
     was_left = False
 
-    def __init__(self, *names: list[str]) -> None:
-        super().__init__(*names)
+    def __init__(self, machines: Machines) -> None:
+        super().__init__(machines)
         self.asked: list[str] = []
         self.may_restore = trio.Event()
         self.may_restore.set()
@@ -97,7 +97,7 @@ class Fabric(PlainFabric):
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:
     machines = {name: Machine(tmp_path / name, name) for name in ("b1", "b2")}
-    fabric = Fabric(["b1", "b2"], ["ns1"])
+    fabric = Fabric(Machines(["b1", "b2"], ["ns1"]))
     with set_up(fabric, machines, tmp_path / "nodes") as setup:
         made = Backend(setup)
         made.programs = {}
@@ -173,7 +173,7 @@ class Cut(Machine):
 
 async def test_a_power_cut_while_a_machine_comes_back_is_behind_its_start(tmp_path: Path) -> None:
     """In front of it, the node would start on a network that stays silent."""
-    fabric = Fabric(["b1"], ["ns1"])
+    fabric = Fabric(Machines(["b1"], ["ns1"]))
     with set_up(fabric, {"b1": Cut(tmp_path / "b1", "b1")}, tmp_path / "nodes") as setup:
         backend = Backend(setup)
         fabric.may_restore = trio.Event()

@@ -13,14 +13,14 @@ import trio
 from rocketbed.chaos.cluster.doctor.probes import Broken, Missing
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
-from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
 from rocketbed.chaos.process.network.switch.rules import Rule
 from rocketbed.chaos.trial.api import BackendError, LinkState
 from rocketbed.world.api import Stream
 
-MACHINES: Final = ("b1", "b2")
+MACHINES: Final = Machines(("b1", "b2"), seed="probe")
 DEADLINE_S: Final = 10.0
 ANSWER_S: Final = 3.0
 DELAY_S: Final = 0.02
@@ -32,7 +32,7 @@ DATAGRAMS: Final = 200
 
 def probe_proxy() -> str:
     """Delay, cut and heal through the proxy."""
-    return trio.run(_delays_and_cuts, ProxyFabric(MACHINES, ()))
+    return trio.run(_delays_and_cuts, ProxyFabric(MACHINES))
 
 
 def probe_switch() -> str:
@@ -48,7 +48,7 @@ def probe_reset() -> str:
     """Both ends of a connection see a reset; through the switch, or the proxy without root."""
     if missing_for_switch() is None:
         return _with_switch(_resets)
-    return trio.run(_resets, ProxyFabric(MACHINES, ()))
+    return trio.run(_resets, ProxyFabric(MACHINES))
 
 
 def _with_switch(probe: Callable[[SwitchFabric], Awaitable[str]]) -> str:
@@ -57,7 +57,7 @@ def _with_switch(probe: Callable[[SwitchFabric], Awaitable[str]]) -> str:
         raise Missing(why)
     with Ledger.begin(guard=False) as run:
         try:
-            return trio.run(probe, SwitchFabric(MACHINES, (), run=run, seed="probe"))
+            return trio.run(probe, SwitchFabric(MACHINES, run=run))
         except* (OSError, BackendError) as group:
             reason = str(group.exceptions[0])
         raise Broken(reason)

@@ -3,11 +3,10 @@
 from typing import Literal
 
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.network.fabric import Fabric, PlainFabric
+from rocketbed.chaos.process.network.fabric import Fabric, Machines, PlainFabric
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.targets import client_names
 from rocketbed.chaos.trial.api import BackendError
 
 Net = Literal["auto", "plain", "proxy", "switch"]
@@ -18,13 +17,10 @@ def make_fabric(net: Net, plan: Plan, run: Ledger) -> Fabric:
 
     Raises `BackendError` when it cannot be had.
     """
-    nodes, nameservers = plan.shape.nodes, plan.shape.nameserver_names
-    clients, seed = client_names(plan), str(plan.seed)
+    machines = Machines.of(plan)
     if is_switch(net, instead="proxy"):
-        return SwitchFabric(nodes, nameservers, clients, run=run, seed=seed)
-    if net == "plain":
-        return PlainFabric(nodes, nameservers)
-    return ProxyFabric(nodes, nameservers, clients, seed)
+        return SwitchFabric(machines, run=run)
+    return PlainFabric(machines) if net == "plain" else ProxyFabric(machines)
 
 
 def is_switch(net: Net, *, instead: Net) -> bool:

@@ -7,9 +7,12 @@ Three kinds, best first: `SwitchFabric` (own network namespaces, every packet th
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from rocketbed.chaos.host.ports import HOST, free_ports
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.scenario.targets import client_names
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
@@ -18,6 +21,33 @@ NODE_PORT = 10911
 NAMESERVER_PORT = 9876
 HARNESS: Final = "harness"
 MACHINES_MAX: Final = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Names of what a network connects."""
+
+    nodes: Sequence[str]
+    nameservers: Sequence[str] = ()
+    clients: Sequence[str] = ()
+    """Further machines; `harness` is always one."""
+    seed: str = ""
+    """For what happens by chance on the way."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        shape = plan.shape
+        return cls(shape.nodes, shape.nameserver_names, client_names(plan), str(plan.seed))
+
+    @property
+    def servers(self) -> Sequence[str]:
+        return [*self.nameservers, *self.nodes]
+
+    def numbers(self) -> dict[str, int]:
+        """All of them and the harness, counted from 1."""
+        unique = dict.fromkeys([*self.nodes, *self.nameservers, *self.clients, HARNESS])
+        assert len(unique) <= MACHINES_MAX
+        return {name: number for number, name in enumerate(unique, 1)}
 
 
 class Fabric(ABC):
@@ -29,11 +59,13 @@ class Fabric(ABC):
     name: ClassVar[str]
     """`switch`, `proxy`, `plain` or `bridge`."""
 
-    def __init__(self, nodes: Sequence[str], ports: Mapping[str, int]) -> None:
-        """`ports` are those of all servers. Their addresses may come to be known later."""
-        self._nodes = frozenset(nodes)
-        self._ports = dict(ports)
+    def __init__(self, machines: Machines) -> None:
+        self._nodes = frozenset(machines.nodes)
+        self._ports = dict.fromkeys(machines.nameservers, NAMESERVER_PORT)
+        """RocketMQ's own, for machines with an address each."""
+        self._ports |= dict.fromkeys(machines.nodes, NODE_PORT)
         self._addresses: dict[str, str] = {}
+        """May come to be known later."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,20 +152,8 @@ class PlainFabric(HealthyLinks):
     kind = "plain loopback"
     instead = "the cluster runs on plain loopback: choose --net proxy or switch"
 
-    def __init__(self, nodes: Sequence[str], nameservers: Sequence[str]) -> None:
-        found = free_ports(len(nameservers), len(nodes))
-        ports = dict(zip([*nameservers, *nodes], found, strict=True))
-        super().__init__(nodes, ports)
-        self._addresses = dict.fromkeys(ports, HOST)
-
-
-def usual_ports(nodes: Sequence[str], nameservers: Sequence[str]) -> dict[str, int]:
-    """RocketMQ's own, for machines with an address each."""
-    return dict.fromkeys(nameservers, NAMESERVER_PORT) | dict.fromkeys(nodes, NODE_PORT)
-
-
-def machine_numbers(*names: Sequence[str]) -> dict[str, int]:
-    """All machines of a network and the harness, counted from 1."""
-    unique = dict.fromkeys([name for some in names for name in some] + [HARNESS])
-    assert len(unique) <= MACHINES_MAX
-    return {name: number for number, name in enumerate(unique, 1)}
+    def __init__(self, machines: Machines) -> None:
+        super().__init__(machines)
+        found = free_ports(len(machines.nameservers), len(machines.nodes))
+        self._ports = dict(zip(machines.servers, found, strict=True))
+        self._addresses = dict.fromkeys(machines.servers, HOST)

@@ -10,7 +10,7 @@ silent.
 
 import errno
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from random import Random, SystemRandom
 from typing import Final, Self
@@ -23,8 +23,7 @@ from rocketbed.chaos.process.network.fabric import (
     NAMESERVER_PORT,
     NODE_PORT,
     Fabric,
-    machine_numbers,
-    usual_ports,
+    Machines,
 )
 from rocketbed.chaos.process.network.proxy import BUFFER, Crossing, Link, ProxyMachine
 from rocketbed.chaos.trial.api import LinkState
@@ -49,19 +48,12 @@ class ProxyFabric(Fabric):
 
     name = "proxy"
 
-    def __init__(
-        self,
-        nodes: Sequence[str],
-        nameservers: Sequence[str],
-        clients: Sequence[str] = (),
-        seed: str = "",
-    ) -> None:
-        """`clients` are further machines; `harness` is always one."""
-        super().__init__(nodes, usual_ports(nodes, nameservers))
-        self._numbers = names = machine_numbers(nodes, nameservers, clients)
+    def __init__(self, machines: Machines) -> None:
+        super().__init__(machines)
+        self._numbers = names = machines.numbers()
         self._machines = {name: ProxyMachine(name) for name in names}
         self._links = {
-            (source, target): Link(Random(f"{seed}/{source}->{target}"))
+            (source, target): Link(Random(f"{machines.seed}/{source}->{target}"))
             for source in names
             for target in names
             if source != target

@@ -15,7 +15,7 @@ import trio
 
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
-from rocketbed.chaos.process.network.fabric import Fabric, machine_numbers, usual_ports
+from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.network.switch.control import MTU, Switch
 from rocketbed.chaos.process.network.switch.process import TUN_DEVICE
 from rocketbed.chaos.process.network.switch.rules import Rule
@@ -47,23 +47,13 @@ class SwitchFabric(Fabric):
 
     name = "switch"
 
-    def __init__(
-        self,
-        nodes: Sequence[str],
-        nameservers: Sequence[str],
-        clients: Sequence[str] = (),
-        *,
-        run: Ledger,
-        seed: str = "",
-        mtu: int = MTU,
-    ) -> None:
-        """`clients` are further machines; `harness` is always one."""
-        super().__init__(nodes, usual_ports(nodes, nameservers))
-        self.switch = Switch(run, seed=seed)
+    def __init__(self, machines: Machines, *, run: Ledger, mtu: int = MTU) -> None:
+        super().__init__(machines)
+        self.switch = Switch(run, seed=machines.seed)
         self._run = run
         self._mtu = mtu
-        numbers = machine_numbers(nodes, nameservers, clients)
-        self._addresses = {name: f"10.98.0.{number}" for name, number in numbers.items()}
+        numbers = machines.numbers().items()
+        self._addresses = {name: f"10.98.0.{number}" for name, number in numbers}
         self._records: dict[str, int] = {}
         self._silent: set[str] = set()
 
