@@ -20,8 +20,9 @@ from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
 from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
+from rocketbed.chaos.hunt.failures import is_full
 from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import Options, Outcome, Say, is_full, run_many
+from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.hunt.shrink import Budget, shrink
 from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
 from rocketbed.chaos.report.page import write_report

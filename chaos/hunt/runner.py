@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.host.child import Child, NothingSent, held, readable
 from rocketbed.chaos.host.scratch import Scratch
-from rocketbed.chaos.hunt.failures import explain as explain
-from rocketbed.chaos.hunt.failures import is_full as is_full
+from rocketbed.chaos.hunt.failures import explain, is_full
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.scenario.plan import Plan
 

@@ -15,8 +15,9 @@ import trio
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.hunt.campaign import run_key
+from rocketbed.chaos.hunt.failures import explain
 from rocketbed.chaos.hunt.replay import Replay, save_replay
-from rocketbed.chaos.hunt.runner import BackendName, Outcome, Say, explain
+from rocketbed.chaos.hunt.runner import BackendName, Outcome, Say
 from rocketbed.chaos.live.attendant import RunAttendant
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.server import LiveServer

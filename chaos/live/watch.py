@@ -5,7 +5,6 @@ from its file, states from its processes. What a single machine's processes shar
 cannot be broken for one of them.
 """
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ import trio
 from rocketbed.chaos.cluster.cluster import ClusterError, LocalCluster
 from rocketbed.chaos.cluster.plan import BROKER_NAME, FILE
 from rocketbed.chaos.cluster.upkeep import claimed
+from rocketbed.chaos.host.child import STOPPING
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.notebook import Notebook
 from rocketbed.chaos.live.picture import Picture
@@ -29,7 +29,6 @@ from rocketbed.world.real import real_world
 
 LOOK_S: Final = 0.2
 POINT_S: Final = 0.5
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARED: Final = (
     "the members of a local cluster share this system's {}: rocketbed chaos run --live breaks it"
 )

@@ -1,19 +1,23 @@
-"""Taking the score: each mutant is hunted N times; controls must stay silent."""
+"""Taking the score: each mutant is hunted N times; controls must stay silent (chaos.md 6.4).
+
+A hunt takes plans of fresh seeds until a check of the mutant's column finds it, or until the budget
+of simulated seconds is used up.
+"""
 
 import datetime
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from typing import Any, Final
 
 from rocketbed.chaos.hunt.replay import versions
-from rocketbed.chaos.hunt.runner import Options, Say
+from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.hunt.shrink import Budget, shrink
 from rocketbed.chaos.mutants.catalogue import controls, mutants
-from rocketbed.chaos.mutants.hunt import hunt
 from rocketbed.chaos.mutants.mutant import Mutant
-from rocketbed.chaos.mutants.score import Row, Score
+from rocketbed.chaos.mutants.score import Hunt, Row, Score
 from rocketbed.chaos.scenario.family import Family
 
 BUDGET_S: Final = 2000.0
@@ -77,6 +81,51 @@ def examine(wanted: Examination, told: Callable[[Row], None], say: Say) -> Score
         rows=[hunted(one, wanted.budget_s, wanted.repetitions) for one in chosen],
         quiet=[hunted(control, wanted.quiet_s, 1) for control in quiet],
     )
+
+
+def hunt(
+    planted: Mutant | None,
+    family: Family,
+    *,
+    first_seed: int,
+    budget_s: float,
+    jobs: int = 2,
+    say: Say = lambda line: None,
+) -> Hunt:
+    """Search with seeds from `first_seed` on; a control, or None for the node, uses all budget.
+
+    Raises `StaleMutant`.
+    """
+    if planted is not None:
+        planted.check()
+    result = Hunt(identity=planted.id if planted else "node")
+    column = planted.caught_by if planted else ()
+    options = Options(before=planted.plant if planted else None)
+    seeds = takewhile(lambda _: result.simulated_s < budget_s, count(first_seed))
+    plans = map(family.plan, seeds)
+    with closing(run_many(plans, options, jobs=jobs)) as outcomes:
+        for outcome in outcomes:
+            _take(result, outcome, column, say)
+            if result.found:
+                break
+    return result
+
+
+def _take(result: Hunt, outcome: Outcome, column: tuple[str, ...], say: Say) -> None:
+    result.runs += 1
+    result.simulated_s += outcome.simulated_s
+    result.cpu_s += outcome.cpu_s
+    seed = outcome.plan.seed
+    if outcome.record is not None:
+        result.points.update(dict.fromkeys(outcome.record.facts.get("points", ())))
+    ids = outcome.finding_ids or ([outcome.verdict] if outcome.verdict != "pass" else [])
+    result.found = tuple(name for name in ids if name in column)
+    if result.found:
+        result.seed, result.outcome = seed, outcome
+    elif ids:
+        result.other.update(ids)
+        result.noisy.append(f"seed {seed}: {', '.join(ids)}")
+    say(f"{result.identity} seed {seed}: {', '.join(ids) or 'nothing'}")
 
 
 def _shrink(wanted: Examination, row: Row, planted: Mutant) -> None:

@@ -2,14 +2,15 @@
 it is silent where there is nothing to find (chaos.md 6.4)."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
+from rocketbed.chaos.hunt.runner import Outcome
 from rocketbed.chaos.mutants.catalogue import WAITING
-from rocketbed.chaos.mutants.hunt import Hunt
 from rocketbed.chaos.scenario.marks import MARKS
 
 HISTORY: Final = Path(__file__).parents[1] / "score.json"
@@ -17,6 +18,29 @@ HALF_IDS: Final = ("C", "L")
 """A mutant of another column that only ends a node or stalls counts one half."""
 SHARE_MIN: Final = 2 / 3
 """Share of the repetitions that must find a mutant."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Hunt:
+    """The search for one mutant, and what else was found on the way."""
+
+    identity: str
+    """Id of the mutant or control; `node` for the unmodified node."""
+    found: tuple[str, ...] = ()
+    """Ids of its column that found it."""
+    seed: int | None = None
+    """Seed of the run that found it."""
+    outcome: Outcome | None = None
+    """That run."""
+    runs: int = 0
+    simulated_s: float = 0.0
+    cpu_s: float = 0.0
+    other: "Counter[str]" = field(default_factory=Counter)
+    """Runs by finding that is not in the column; for the node and the controls all findings."""
+    noisy: list[str] = field(default_factory=list)
+    """What was found where nothing should be, each with its seed."""
+    points: dict[str, None] = field(default_factory=dict)
+    """Marks and events that were reached."""
 
 
 @dataclass(slots=True, kw_only=True)

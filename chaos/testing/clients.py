@@ -57,15 +57,16 @@ class TopicProducer:
         With `retry` it is attempted again until it is acknowledged as safe as the cluster promises;
         raises `NotSent` after `timeout_s`.
         """
-        operation = self._stage.control.operation()
         self._sequence += 1
-        sequence = self._sequence
+        whose = self._stage.control.operation(), self._process, self._sequence
         outcome: Outcome | None = None
         with trio.move_on_after(timeout_s if retry else float("inf")):
             for attempt in range(1 << 30):
-                outcome, is_safe = await self._attempt(
-                    value, order_key, tag, operation, sequence, attempt
+                writer = Writer(self._stage.control.value(), *whose)
+                message = Message(
+                    self.topic, wrap(writer, value), tag=tag, keys=(f"v{writer.value}",)
                 )
+                outcome, is_safe = await self._attempt(message, writer, attempt, order_key)
                 if is_safe or not retry:
                     return outcome
                 await trio.sleep(PAUSE_S * (1 + min(attempt, 9)))
@@ -118,26 +119,16 @@ class TopicProducer:
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _attempt(
-        self,
-        value: Value,
-        order_key: str | None,
-        tag: str | None,
-        operation: int,
-        sequence: int,
-        attempt: int,
+        self, message: Message, writer: Writer, attempt: int, order_key: str | None
     ) -> tuple[Outcome, bool]:
-        control = self._stage.control
-        number = control.value()
-        key = f"v{number}"
-        writer = Writer(number, operation, self._process, sequence)
-        body = wrap(writer, value)
-        message = Message(self.topic, body, tag=tag, keys=(key,))
-        row = begin_send(self._stage.backend.history, self.topic, writer, body, attempt)
+        """How it ended, and whether it was acknowledged as safe as the cluster promises."""
+        control, history = self._stage.control, self._stage.backend.history
+        row = begin_send(history, self.topic, writer, message.body, attempt)
         outcome = await self.client.send(message, order_key=order_key)
         said = finish_sends(outcome, [row])
         control.counts[said.name.lower()] += 1
         if said is Said.OK and len(control.keys) < 60:
-            control.keys.append((self.topic, key, number))
+            control.keys.append((self.topic, message.keys[0], writer.value))
         return outcome, said is Said.OK
 
 

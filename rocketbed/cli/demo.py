@@ -72,7 +72,7 @@ def demo(
     try:
         from rocketbed.chaos.demo.old_store import DemoError
         from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
-        from rocketbed.chaos.hunt.runner import explain
+        from rocketbed.chaos.hunt.failures import explain
         from rocketbed.chaos.report.text import summary_text
     except ModuleNotFoundError as exc:
         raise click.UsageError(

@@ -3,8 +3,7 @@
 import pytest
 
 from rocketbed.chaos.mutants.catalogue import WAITING, controls, mutants
-from rocketbed.chaos.mutants.examine import Examination, examine
-from rocketbed.chaos.mutants.hunt import hunt
+from rocketbed.chaos.mutants.examine import Examination, examine, hunt
 from rocketbed.chaos.mutants.mutant import REGISTRY, Mutant, StaleMutant, source_hash, swap
 from rocketbed.chaos.mutants.score import has_dropped, load_history
 from rocketbed.chaos.scenario.library import load_scenario

@@ -20,7 +20,8 @@ from rocketbed.chaos.checkers.check import Case
 from rocketbed.chaos.checkers.loss_checks import lost_writes
 from rocketbed.chaos.host import scratch
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.hunt.runner import Options, Outcome, explain, is_full, run_many, run_plan
+from rocketbed.chaos.hunt.failures import explain, is_full
+from rocketbed.chaos.hunt.runner import Options, Outcome, run_many, run_plan
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.trial.api import BackendError
 

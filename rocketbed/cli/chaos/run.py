@@ -15,7 +15,8 @@ from rocketbed.chaos.hunt.campaign import (
     CrashPoints,
     run_campaign,
 )
-from rocketbed.chaos.hunt.runner import Options, explain, is_full
+from rocketbed.chaos.hunt.failures import explain, is_full
+from rocketbed.chaos.hunt.runner import Options
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.library import load_scenario
