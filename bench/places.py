@@ -25,7 +25,7 @@ from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.machine.machine import Machine
 from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
-from rocketbed.chaos.process.run import LocalHost, ProcessHost
+from rocketbed.chaos.process.run import ProcessHost
 from rocketbed.chaos.scenario.plan import Plan, Shape
 from rocketbed.chaos.trial.api import LinkState
 from rocketbed.chaos.trial.members import Members
@@ -57,7 +57,7 @@ def places() -> Iterator[Row]:
     missing = missing_for_switch()
     nets: list[Net] = ["plain"] if missing else ["plain", "switch"]
     for net in nets:
-        yield from trio.run(_measure, "process", LocalHost(), net)
+        yield from trio.run(_measure, "process", ProcessHost(), net)
     try:
         with DockerHost.open() as host:
             for net in nets:

@@ -31,12 +31,10 @@ class Layout:
     def cut(self, offset: int) -> None:
         """Lose what is at and above an offset."""
         if offset < self.end:
-            self.end = max(offset, 0)
-            self.pieces = [piece for piece in self.pieces if piece[0] < self.end] or [
-                self.pieces[0]
-            ]
+            self.follow(self, max(offset, 0))
 
     def follow(self, other: "Layout", end: int) -> None:
+        """Be the beginning of another log."""
         self.end = min(end, other.end)
         self.pieces = [piece for piece in other.pieces if piece[0] < self.end] or [other.pieces[0]]
 

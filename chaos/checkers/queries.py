@@ -82,12 +82,11 @@ def bounds(case: Case, found: Findings) -> int:
         if before is None or before.returned_ns > row.invoked_ns:
             continue
         span = before.returned_ns, row.returned_ns
-        if maximum < before.value:
-            what = f"maximum {maximum} was reported after {before.value}"
-            _add_bound(case, found, row, what, before.value - maximum, span)
-        if minimum < before.operation:
-            what = f"minimum {minimum} was reported after {before.operation}"
-            _add_bound(case, found, row, what, before.operation - minimum, span)
+        pairs = ("maximum", maximum, before.value), ("minimum", minimum, before.operation)
+        for bound, now, then in pairs:
+            if now < then:
+                what = f"{bound} {now} was reported after {then}"
+                _add_bound(case, found, row, what, then - now, span)
     return len(told)
 
 

@@ -21,6 +21,7 @@ from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
+from rocketbed.chaos.process.run import ProcessHost
 from rocketbed.chaos.process.software import OwnSoftware, Software
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import BackendError
@@ -101,7 +102,7 @@ class DockerBackend(ProcessBackend):
             await container.limit_cpu(None if slowness == 1.0 else 1.0 / slowness)
 
 
-class DockerHost(Closing):
+class DockerHost(Closing, ProcessHost):
     """Nodes in containers of one image; it holds the connection."""
 
     def __init__(self, daemon: Daemon, image: str) -> None:

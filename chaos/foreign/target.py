@@ -14,6 +14,7 @@ from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch, make_fabric
 from rocketbed.chaos.process.network.fabric import Fabric
+from rocketbed.chaos.process.run import ProcessHost
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import BackendError
@@ -23,7 +24,7 @@ IMAGE_KIND: Final = "image"
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignHost:
+class ForeignHost(ProcessHost):
     """This system, with a RocketMQ on it."""
 
     installation: Installation

@@ -40,23 +40,15 @@ class Guest(Protocol):
         """Look whether it is served, before and after the faults."""
 
 
-class ProcessHost(Protocol):
-    """Where the programs of a cluster run."""
+class ProcessHost:
+    """Where the programs of a cluster run: as processes of this system."""
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
-        """The network between its machines."""
-
-    def backend(self, setup: SetUp) -> ProcessBackend:
-        """A cluster, to be entered."""
-
-
-class LocalHost:
-    """This system: programs are its processes."""
-
-    def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
+        """The network between its machines. Raises `BackendError` for one that cannot be had."""
         return make_fabric(net, plan, keeper)
 
     def backend(self, setup: SetUp) -> ProcessBackend:
+        """A cluster, to be entered."""
         return ProcessBackend(setup)
 
 
@@ -112,7 +104,7 @@ async def run(
     Raises `OSError` (ENOSPC) when the directory's file system fills up.
     """
     check_room(directory)
-    host = LocalHost() if host is None else host
+    host = ProcessHost() if host is None else host
     began_ns = time.monotonic_ns()
     shape = plan.shape
     of_steps = (need for step in plan.steps for need in step.needs)
