@@ -13,7 +13,7 @@ from typing import Final, Literal
 import trio
 
 from rocketbed.replication.api import ReplicaLog
-from rocketbed.replication.confirm import AckBoard
+from rocketbed.replication.confirm import AckBoard, Link
 from rocketbed.replication.errors import ReplicationError, ReplicationPortTaken, SlaveRefused
 from rocketbed.replication.insync import GAP_MAX, count_in_sync, is_in_sync
 from rocketbed.wire.bodies import HaConnectionInfo, HaRuntimeInfo
@@ -75,8 +75,8 @@ class Master:
         self.housekeeping_s = housekeeping_s
         self.address: Address = (host, port)
         """Where it listens; the true port once `run` has started."""
-        self.slaves: dict[int, SlaveConnection] = {}
-        """Slaves being served, by their key on the board."""
+        self.slaves: dict[Link, SlaveConnection] = {}
+        """Slaves being served, by their link on the board."""
         self._gap_max = gap_max
         self._connections = 0
         self._connections_max = connections_max
@@ -111,16 +111,18 @@ class Master:
         return HaRuntimeInfo(
             master=True,
             master_commit_log_max_offset=end,
-            in_sync_slave_nums=count_in_sync(end, self.board.acks.values(), self._gap_max),
+            in_sync_slave_nums=count_in_sync(
+                end, (link.acknowledged for link in self.board.links), self._gap_max
+            ),
             ha_connection_info=[
                 HaConnectionInfo(
                     addr=f"{slave.peer[0]}:{slave.peer[1]}",
-                    slave_ack_offset=self.board.acks[key],
-                    diff=end - self.board.acks[key],
-                    in_sync=is_in_sync(end, self.board.acks[key], self._gap_max),
+                    slave_ack_offset=link.acknowledged,
+                    diff=end - link.acknowledged,
+                    in_sync=is_in_sync(end, link.acknowledged, self._gap_max),
                     transfer_from_where=slave.position,
                 )
-                for key, slave in self.slaves.items()
+                for link, slave in self.slaves.items()
             ],
         )
 
@@ -153,14 +155,12 @@ class SlaveConnection:
         self.peer = master.world.network.peer_address(stream)
         self.position = 0
         """Offset of the next byte to send."""
-        self._offered = 0
-        """End of what was sent, or is being sent; an acknowledgement of more is none."""
         self._master = master
         self._world = master.world
         self._log = master.log
         self._stream = stream
         self._reports = ReportReader()
-        self._key = 0
+        self._link = Link(self.peer[0])
         self._reason = ""
         self._scope: trio.CancelScope | None = None
 
@@ -175,8 +175,8 @@ class SlaveConnection:
                 nursery.start_soon(self._until_lost, nursery, self._read_reports)
                 nursery.start_soon(self._until_lost, nursery, self._send_log)
         finally:
-            self._master.board.leave(self._key)
-            self._master.slaves.pop(self._key, None)
+            self._master.board.leave(self._link)
+            self._master.slaves.pop(self._link, None)
         if self._reason:
             self._world.log.info(
                 "replication.slave_lost", slave=self._name, reason=self._reason, at=self.position
@@ -215,12 +215,12 @@ class SlaveConnection:
         try:
             offset = self._newest(first)
             self.position = self._start_for(offset)
-            self._offered = max(self.position, offset)
+            self._link.offered = max(self.position, offset)
         except (ReplicationError, RemoteProtocolError) as exc:
             self._refuse(exc)
             return False
-        self._key = self._master.board.join()
-        self._master.slaves[self._key] = self
+        self._master.board.join(self._link)
+        self._master.slaves[self._link] = self
         self._world.log.info(
             "replication.slave_joined", slave=self._name, reported=offset, start=self.position
         )
@@ -244,7 +244,7 @@ class SlaveConnection:
         """The newest report among some bytes; raises `SlaveRefused` beyond our end."""
         offsets = self._reports.feed(data)
         if not offsets:
-            return self._master.board.acks.get(self._key, 0)
+            return self._link.acknowledged
         end = self._log.written.value
         # Never an acknowledgement: this master has lost what the slave holds, or never had it.
         if max(offsets) > end:
@@ -269,12 +269,13 @@ class SlaveConnection:
                 self._reason = "it closed the connection"
                 return
             newest = self._newest(data)
-            if newest > self._offered:
+            offered = self._link.offered
+            if newest > offered:
                 raise SlaveRefused(
-                    f"it acknowledges {newest}, but only what lies below {self._offered} was sent"
+                    f"it acknowledges {newest}, but only what lies below {offered} was sent"
                     " to it: it is no slave, or its log is not ours"
                 )
-            board.report(self._key, newest)
+            board.report(self._link, newest)
 
     async def _send_log(self) -> None:
         log = self._log
@@ -299,7 +300,7 @@ class SlaveConnection:
         available = min(log.written.value - start, left)
         batch = self._master.batch_size
         if available >= LIVE_BATCHES * batch:
-            self._offered = max(self._offered, start + batch)
+            self._link.offered = max(self._link.offered, start + batch)
             await self._send_from_file(start, batch)
             return
         data = log.read_cached(start, available)
@@ -310,7 +311,7 @@ class SlaveConnection:
             raise SlaveRefused(
                 f"our log has nothing at {start}, though it ends at {log.written.value}"
             )
-        self._offered = max(self._offered, start + len(data))
+        self._link.offered = max(self._link.offered, start + len(data))
         frames = [
             encode_transfer(start + at, data[at : at + batch]) for at in range(0, len(data), batch)
         ]

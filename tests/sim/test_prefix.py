@@ -233,7 +233,7 @@ def test_logs_with_nothing_in_common_are_refused(tells: bool) -> None:
         pair.simulation.run(30)
         assert pair.cutter.cuts == []
         assert pair.log.contents() == records("us", 0, 3000)
-        assert all(offset == 0 for offset in pair.board.acks.values())
+        assert all(link.acknowledged == 0 for link in pair.board.links)
 
 
 def test_what_is_common_may_lie_below_what_the_slave_keeps() -> None:

@@ -7,6 +7,7 @@ import trio
 
 from rocketbed.remoting.client import dial
 from rocketbed.wire.command import Command, ResponseCode
+from rocketbed.wire.ha import TransferReader, encode_report
 from rocketbed.world.api import World
 from tests.support.sim.replicated import PORT, SEGMENT, Cluster, send_request
 
@@ -36,6 +37,36 @@ def test_without_slaves_a_synchronous_send_times_out_with_its_own_code() -> None
         cluster.run(4)
         assert set(cluster.answers) == {ResponseCode.FLUSH_SLAVE_TIMEOUT}
         cluster.start("slave-1")
+        cluster.simulation.run(10, until=lambda: cluster.producer.done)
+        assert cluster.answers[-1] == 0
+
+
+async def lose_a_connection_unnoticed(world: World) -> None:
+    """A slave that acknowledges a message, loses the connection and dials again at once; of the
+    old connection the master hears nothing."""
+    old, at = await world.network.connect("master", PORT + 1), 0
+    await old.send_all(encode_report(0))
+    reader = TransferReader()
+    while not at:
+        at = max(len(frame.data) for frame in reader.feed(await old.receive_some()))
+    await old.send_all(encode_report(at))
+    new = await world.network.connect("master", PORT + 1)
+    while True:
+        await new.send_all(encode_report(at))
+        await trio.sleep(0.1)
+
+
+def test_three_copies_are_not_one_slave_that_dialled_again() -> None:
+    with Cluster(seed=1, in_sync=3) as cluster:
+        cluster.start("master")
+        cluster.run(1)
+        cluster.simulation.start("slave", lose_a_connection_unnoticed)
+        cluster.produce(1)
+        cluster.run(1.5)
+        assert len(cluster.nodes["master"].replication.master.slaves) == 2
+        assert set(cluster.answers) == {ResponseCode.FLUSH_SLAVE_TIMEOUT}
+        for name in ("slave-1", "slave-2"):
+            cluster.start(name)
         cluster.simulation.run(10, until=lambda: cluster.producer.done)
         assert cluster.answers[-1] == 0
 

@@ -467,6 +467,70 @@ def test_what_was_not_sent_is_not_acknowledged() -> None:
         assert "it acknowledges 7999999, but only what lies below" in str(told[0]["reason"])
 
 
+async def redial_without_a_goodbye(world: World, first: int, release: trio.Event) -> None:
+    """One slave whose first connection hangs: nothing is read from it any more, nothing closed."""
+    old = await world.network.connect("master", PORT)
+    await old.send_all(encode_report(0))
+    await read_up_to(old, first)
+    await old.send_all(encode_report(first))
+    new = await world.network.connect("master", PORT)
+    await new.send_all(encode_report(first) * 2)
+    at = first
+    while not release.is_set():
+        with trio.move_on_after(0.1):
+            at = await read_up_to(new, at + 1, at)
+            await new.send_all(encode_report(at))
+
+
+async def read_up_to(stream: Any, offset: int, at: int = 0) -> int:
+    reader = TransferReader()
+    while at < offset:
+        for frame in reader.feed(await stream.receive_some()):
+            at = max(at, frame.offset + len(frame.data))
+    return at
+
+
+def test_a_slave_that_dialled_again_is_one_replica_while_its_old_connection_hangs() -> None:
+    with Group() as group:
+        master = group.start("master", holding(1000), in_sync_replicas=3)
+        group.simulation.run(0.1)
+        group.simulation.start("stranger", redial_without_a_goodbye, 1000, trio.Event())
+        group.simulation.run(1)
+        assert len(master.master.slaves) == 2
+        group.append(text(1000, 2000))
+        group.simulation.run(1)
+        assert [link.acknowledged for link in master.master.board.links] == [1000, 2000]
+        assert master.confirmed.value == 0
+        group.start("slave")
+        group.run_until_equal("slave", seconds=1)
+        group.simulation.run(0.1)
+        assert master.confirmed.value == 2000
+
+
+async def run_two_slaves(world: World, replicas: list[Replica]) -> None:
+    async with trio.open_nursery() as nursery:
+        for number, replica in enumerate(replicas):
+            replica.log = SegmentedLog(world, f"/log-{number}", SEGMENT)
+            replica.slave = Slave(world, replica.log)
+            replica.slave.set_master(("master", PORT))
+            nursery.start_soon(replica.slave.run)
+
+
+def test_two_slaves_of_one_host_are_two_replicas() -> None:
+    with Group() as group:
+        master = group.start("master", holding(1000), in_sync_replicas=3)
+        pair = [Replica(), Replica()]
+        group.simulation.start("host", run_two_slaves, pair)
+        group.simulation.run(1)
+        assert {slave.peer[0] for slave in master.master.slaves.values()} == {
+            group.simulation.network.addresses["host"]
+        }
+        for end in (2000, 300_000):
+            group.append(text(master.log.written.value, end))
+            group.simulation.run(0.2)
+            assert master.confirmed.value == end
+
+
 def test_the_first_frames_parse_by_the_reader_and_stay_within_their_limits() -> None:
     with Group() as group:
         group.start("master", holding(450_000))

@@ -19,7 +19,12 @@ SEGMENT = 64 * 1024
 
 
 def settings(
-    name: str, *, slaves: int = 2, sync_flush: bool = False, fresh: str = "first"
+    name: str,
+    *,
+    slaves: int = 2,
+    sync_flush: bool = False,
+    fresh: str = "first",
+    in_sync: int = 2,
 ) -> NodeConfig:
     """A node's configuration with small files. Ids follow the names `master`, `slave-1`, ..."""
     number = 0 if name == "master" else int(name.rpartition("-")[2])
@@ -38,7 +43,7 @@ def settings(
         broker_name="group",
         broker_id=number,
         broker_role="SLAVE" if number else "SYNC_MASTER",
-        in_sync_replicas=2 if slaves else 1,
+        in_sync_replicas=in_sync if slaves else 1,
         ha_master_address="master:10912" if number else "",
         slave_timeout_ms=1000,
         classic_fresh=fresh,
@@ -66,6 +71,7 @@ class Cluster:
 
     seed: int
     sync_flush: bool = False
+    in_sync: int = 2
     nodes: dict[str, Node] = field(default_factory=dict)
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     """Queue offset -> body, of sends answered with code 0."""
@@ -79,7 +85,9 @@ class Cluster:
         self.simulation.close()
 
     def start(self, name: str, *, slaves: int = 2, fresh: str = "first") -> None:
-        config = settings(name, slaves=slaves, sync_flush=self.sync_flush, fresh=fresh)
+        config = settings(
+            name, slaves=slaves, sync_flush=self.sync_flush, fresh=fresh, in_sync=self.in_sync
+        )
 
         self.nodes.pop(name, None)
 
