@@ -3,9 +3,13 @@
 Unit n of a queue stands at byte `20 * n`, always: a gap is filled with pre-blank units, never
 closed by moving later ones down (T2). Units are derived from the log, so they are written without
 fsync and made durable in bulk when the durable mark rises.
+
+The queue offset that a record says is covered by no checksum. Its neighbours are the witnesses: a
+record between n-1 and n+1 is n, whatever it says, and keeps no other out of its slot.
 """
 
 import struct
+from contextlib import suppress
 
 from rocketbed.node.store.segments import SegmentRow
 
@@ -22,6 +26,12 @@ _BLOCK = 3276
 _BLANKS = PRE_BLANK * _BLOCK
 GAP_MAX = 1 << 22
 """Units a gap may have; beyond, the queue offset of the record is taken as damaged."""
+
+
+FIRST_MAX = 1 << 58
+"""Queue offset that a queue may begin with; beyond, its byte would have no 64-bit number."""
+
+Unit = tuple[int, int, int]
 
 
 class UnitQueue:
@@ -216,6 +226,8 @@ class ConsumeQueue(UnitQueue):
         """A lower bound of `min_offset`."""
         self._log_min: int | None = None
         """Beginning of the log for which `_least` has not been brought up yet."""
+        self._homeless: tuple[int, Unit] | None = None
+        """Queue offset and unit of the last record that was refused its slot."""
 
     @property
     def min_offset(self) -> int:
@@ -233,34 +245,176 @@ class ConsumeQueue(UnitQueue):
     def put(self, queue_offset: int, physical_offset: int, size: int, tag_code: int) -> str:
         """Add the unit of a record; what is odd about it, empty if nothing.
 
-        A lower queue offset than the next: the slot is taken, the first record keeps it (T1, T2).
-        A higher one: the gap is filled with pre-blanks.
+        A lower queue offset than the next: the slot is taken, the first record keeps it (T1, T2). A
+        higher one: the gap is filled with pre-blanks. Either is taken back if the next record of
+        the queue shows that only this one's queue offset is wrong.
         """
-        if queue_offset == self.end_unit and queue_offset:
+        if queue_offset == self.end_unit and queue_offset and self._homeless is None:
             self._pending += _pack_unit(physical_offset, size, tag_code)
             self.end_unit = queue_offset + 1
             return ""
+        unit = (physical_offset, size, tag_code)
+        if self._is_new:
+            return self._begin(queue_offset, unit)
+        if queue_offset > self.end_unit:
+            return self._leap(queue_offset, unit)
+        if queue_offset == self.end_unit:
+            return self._go_on(queue_offset, unit)
+        return self._fall_back(queue_offset, unit)
+
+    def adopt(self) -> str:
+        """At the end of the log: the last record, refused for its queue offset, can only be the
+        next one. What is odd about it, empty if there is none."""
+        said, unit = self._take_homeless()
+        if unit is None:
+            return ""
+        number = self.end_unit
+        self._place(number, unit)
+        return _misplaced(unit, said, number)
+
+    @property
+    def _is_new(self) -> bool:
+        return not (self.end_unit or self.row.starts)
+
+    def _begin(self, number: int, unit: Unit) -> str:
+        """The first record of the queue."""
+        said, homeless = self._take_homeless()
+        if not 0 <= number <= FIRST_MAX:
+            self._homeless = (number, unit)
+            return f"queue offset {number} is impossible"
+        if homeless is not None and number:
+            self._start_at(number - 1)
+            self._place(number - 1, homeless)
+            self._place(number, unit)
+            return _misplaced(homeless, said, number - 1)
+        self._start_at(number)
+        self._place(number, unit)
+        return ""
+
+    def _go_on(self, number: int, unit: Unit) -> str:
+        """The next one, behind a record that was refused: that one, or the queue's first, was
+        wrong."""
+        said = self._homeless[0] if self._homeless is not None else -1
         problem = ""
-        if queue_offset != self.end_unit:
-            if queue_offset < self.end_unit:
-                return f"queue offset {queue_offset} is taken, the next is {self.end_unit}"
-            if queue_offset - self.end_unit > GAP_MAX and (self.end_unit or self.row.starts):
-                return f"queue offset {queue_offset} is impossible, the next is {self.end_unit}"
-            if self.end_unit or self.row.starts:
-                problem = f"queue offsets {self.end_unit} to {queue_offset - 1} have no record"
-                self._fill(queue_offset - self.end_unit)
-            else:
-                start = self.row.start_of(queue_offset * UNIT.size)
-                self.end_unit = start // UNIT.size
-                self._fill(queue_offset - self.end_unit)
-                self._least = queue_offset
-        self._pending += UNIT.pack(physical_offset, size, tag_code)
-        self.end_unit += 1
+        if said == number - 1 > 0:
+            problem = self._correct_last(number, unit)
+        self._homeless = None
+        if not problem:
+            self._place(number, unit)
         return problem
 
-    def _fill(self, count: int) -> None:
-        self._pending += PRE_BLANK * count
-        self.end_unit += count
+    def _leap(self, number: int, unit: Unit) -> str:
+        """A queue offset above the next one."""
+        end = self.end_unit
+        said, homeless = self._take_homeless()
+        if number - end > GAP_MAX:
+            self._homeless = (number, unit)
+            return f"queue offset {number} is impossible, the next is {end}"
+        if homeless is not None and number == end + 1:
+            self._place(end, homeless)
+            self._place(number, unit)
+            return _misplaced(homeless, said, end)
+        self._place(number, unit)
+        return f"queue offsets {end} to {number - 1} have no record"
+
+    def _fall_back(self, number: int, unit: Unit) -> str:
+        """A queue offset below the next one: a second record of that number, or the one before
+        was wrong."""
+        problem = self._correct_last(number, unit)
+        if problem:
+            return problem
+        self._homeless = (number, unit)
+        return f"queue offset {number} is taken, the next is {self.end_unit}"
+
+    def _correct_last(self, number: int, unit: Unit) -> str:
+        """Take the last unit back if it came with a leap that a record `number` disproves.
+
+        Where it is the queue's first it takes a second witness, as the first witness may be the
+        one that is wrong; but 1 follows 0.
+        """
+        last = self.end_unit - 1
+        before = self._before_leap(last)
+        if before is None:
+            return ""
+        is_first = before == self._first_slot
+        floor = 0 if is_first else before
+        wrong = self._peek(last)
+        units = [wrong, unit]
+        said, homeless = self._take_homeless()
+        if is_first and homeless is not None and said == min(number - 1, last):
+            units.insert(1, homeless)
+        elif number < floor or number > last or (is_first and number != 1):
+            return ""
+        self._forget_from(floor)
+        place = number - len(units) + 1
+        del units[: max(floor - place, 0)]
+        place = max(place, floor)
+        if is_first:
+            self._start_at(place)
+        for at, found in enumerate(units, place):
+            self._place(at, found)
+        if units[0] is wrong:
+            return _misplaced(wrong, last, place)
+        return f"the record at {wrong[0]} says queue offset {last}, and is not of this queue"
+
+    @property
+    def _first_slot(self) -> int:
+        return self.first_unit if self.row.starts else self.stored_units
+
+    def _before_leap(self, last: int) -> int | None:
+        """Number of the first pre-blank of those right before unit `last`, or of `last` itself if
+        the queue begins with it; None if another unit stands before it."""
+        base, number = self._first_slot, last
+        while number > max(base, self.stored_units) and self._is_blank(self._peek(number - 1)):
+            number -= 1
+        if number == self.stored_units:
+            number = self._before_blanks(base, number)
+        return number if number < last or number == base else None
+
+    def _peek(self, number: int) -> tuple[int, int, int]:
+        """A unit, pending or stored."""
+        at = (number - self.stored_units) * UNIT.size
+        data = (
+            self._pending[at : at + UNIT.size]
+            if at >= 0
+            else self.row.read(number * UNIT.size, UNIT.size)
+        )
+        offset, size, tag_code = UNIT.unpack(data)
+        return offset, size, tag_code
+
+    def _forget_from(self, number: int) -> None:
+        """Take units back that were put since nobody relies on them."""
+        kept = number - self.stored_units
+        if kept >= 0:
+            del self._pending[kept * UNIT.size :]
+            self.end_unit = number
+            return
+        # Bytes that a disk does not let go of stand behind the end: they are overwritten, or a boot
+        # finds more units than the mark says, and builds the queues again.
+        with suppress(OSError):
+            if number:
+                self.cut_units(number)
+            else:
+                self.destroy()
+
+    def _take_homeless(self) -> tuple[int, Unit | None]:
+        """The record before, if it was refused: what it said, and its unit."""
+        found, self._homeless = self._homeless, None
+        if found is None:
+            return -1, None
+        if not self._is_new and self._peek(self.end_unit - 1)[0] > found[1][0]:
+            return -1, None
+        return found
+
+    def _start_at(self, number: int) -> None:
+        self.end_unit = self.row.start_of(number * UNIT.size) // UNIT.size
+        self._least = number
+
+    def _place(self, number: int, unit: Unit) -> None:
+        """Put a unit at or behind the end."""
+        self._pending += PRE_BLANK * (number - self.end_unit)
+        self._pending += UNIT.pack(*unit)
+        self.end_unit = number + 1
 
     def correct_min(self, log_min: int) -> None:
         """Set `min_offset` to the first unit of a record at or above `log_min` (T6, T15).
@@ -271,17 +425,27 @@ class ConsumeQueue(UnitQueue):
         self._log_min = log_min
 
     def _find_min(self, log_min: int) -> int:
+        return min(self._first_at(log_min), self.end_unit)
+
+    def slot_of(self, physical_offset: int) -> int | None:
+        """Number of the stored unit that points to a record; None if none does."""
+        number = self._first_at(physical_offset)
+        unit = self.unit_at(number) if number < self.stored_units else None
+        return number if unit is not None and unit[0] == physical_offset else None
+
+    def _first_at(self, physical_offset: int) -> int:
+        """Number of the first stored unit of a record at or above an offset of the log."""
         high = self.stored_units
         low = self._behind_blanks(max(self._least, self.first_unit), high)
         while low < high:
             middle = (low + high) // 2
             probe = self._behind_blanks(middle, high)
             unit = self.unit_at(probe) if probe < high else None
-            if probe == high or (unit is not None and unit[0] >= log_min):
+            if probe == high or (unit is not None and unit[0] >= physical_offset):
                 high = middle
             else:
                 low = probe + 1
-        return min(self._behind_blanks(low, self.stored_units), self.end_unit)
+        return self._behind_blanks(low, self.stored_units)
 
     def _behind_blanks(self, number: int, end: int) -> int:
         """The first unit in [number, end) that is no pre-blank; `end` without one."""
@@ -379,3 +543,7 @@ class BatchConsumeQueue(UnitQueue):
         """Unlink everything; the queue begins anew."""
         super().destroy()
         self.max_offset = self.min_offset = 0
+
+
+def _misplaced(unit: Unit, said: int, number: int) -> str:
+    return f"the record at {unit[0]} says queue offset {said}, its neighbours say {number}"

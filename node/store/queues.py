@@ -41,6 +41,10 @@ class Queues:
         self.batch: dict[Key, BatchConsumeQueue] = {}
         self._touched: dict[AnyQueue, None] = {}
         self._dirty: dict[AnyQueue, None] = {}
+        self.odd = 0
+        """Records so far whose queue offset was not the next one of their queue."""
+        self.first_odd = ""
+        """What was odd about the first of them."""
 
     def load(self, *, tolerant: bool) -> None:
         """Find the queues that are on disk. Raises `BadStoreDirectory`, `tolerant` or not."""
@@ -133,7 +137,16 @@ class Queues:
             else:
                 continue
             if problem:
-                self._report(entry, problem)
+                self._report(entry.topic, entry.queue_id, entry.physical_offset, problem)
+
+    def adopt(self) -> None:
+        """At the end of a log that nobody adds to but this node: see `ConsumeQueue.adopt`."""
+        for queue in self.ordinary.values():
+            problem = queue.adopt()
+            if problem:
+                self._touched[queue] = None
+                self._report(queue.topic, queue.queue_id, -1, problem)
+        self.write_pending()
 
     def _put_batch(self, entry: Entry) -> str:
         """A single message counts as a batch of one, as RocketMQ's dispatch has it."""
@@ -151,12 +164,14 @@ class Queues:
             entry.store_ms,
         )
 
-    def _report(self, entry: Entry, problem: str) -> None:
+    def _report(self, topic: str, queue_id: int, offset: int, problem: str) -> None:
+        self.odd += 1
+        self.first_odd = self.first_odd or f"{topic}/{queue_id}: {problem}"
         self._world.log.warning(
             "store.odd_queue_offset",
-            topic=entry.topic,
-            queue=entry.queue_id,
-            physical_offset=entry.physical_offset,
+            topic=topic,
+            queue=queue_id,
+            physical_offset=offset,
             problem=problem,
         )
 

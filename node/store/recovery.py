@@ -352,6 +352,13 @@ class Recovery:
             )
         if report.dropped_records:
             self._find(f"{report.dropped_records} records of deleted topics stay out of queues")
+        if not parts.config.is_slave:
+            parts.queues.adopt()
+        if parts.queues.odd:
+            self._find(
+                f"queue offsets of {parts.queues.odd} records are not what comes next in their"
+                f" queue, as after damage to that field, or lost messages: {parts.queues.first_odd}"
+            )
         parts.log.tail.next_queue_offsets = parts.queues.next_offsets()
         parts.queues.correct_min(parts.log.min_offset)
         report.end = parts.log.written.value

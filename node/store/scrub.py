@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
-from rocketbed.node.store.consumequeue import BatchConsumeQueue
+from rocketbed.node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
 from rocketbed.node.store.cursor import LogCursor, Step, Verdict
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.parts import StoreParts
@@ -82,7 +82,7 @@ class Scrubber:
                 step = await self._cursor.step_beside(self._parts.world, start, self.end)
             except OSError:
                 step = Step(Verdict.BAD, start)
-            if step.verdict is Verdict.BAD:
+            if step.verdict is Verdict.BAD or any(map(self._misplaced, step.entries[:1])):
                 self.damage.append(Damage(start, end, reason))
 
     async def _save(self, position: int) -> None:
@@ -128,11 +128,19 @@ class Scrubber:
             if isinstance(queue, BatchConsumeQueue):
                 continue
             number = entry.queue_offset
-            if queue is None or not 0 <= number < queue.stored_units:
+            if queue is None:
                 self._say_unqueued(entry)
                 continue
             unit = (entry.physical_offset, entry.size, entry.tag_code)
-            if number < queue.first_unit or (found := queue.unit_at(number)) == unit:
+            if (found := queue.unit_at(number)) == unit:
+                continue
+            if problem := self._misplaced(entry):
+                self._add(entry.physical_offset, entry.physical_offset + entry.size, problem)
+                continue
+            if 0 <= number < queue.first_unit:
+                continue
+            if not 0 <= number < queue.stored_units:
+                self._say_unqueued(entry)
                 continue
             if found is not None and self._is_anothers(found[0], entry):
                 self._say_unqueued(entry)
@@ -142,6 +150,16 @@ class Scrubber:
             parts.world.log.warning(
                 "store.unit_mended", topic=entry.topic, queue=entry.queue_id, number=number
             )
+
+    def _misplaced(self, entry: Entry) -> str:
+        """What is wrong with the queue offset of a record that stands at another one's place."""
+        queue = self._parts.queues.find(entry.topic, entry.queue_id)
+        if not isinstance(queue, ConsumeQueue):
+            return ""
+        slot = queue.slot_of(entry.physical_offset)
+        if slot in (None, entry.queue_offset):
+            return ""
+        return f"it says queue offset {entry.queue_offset}, and is served as {slot}"
 
     def _is_anothers(self, offset: int, entry: Entry) -> bool:
         """Whether the slot of a record was taken by an earlier one (T1, T2)."""

@@ -1,0 +1,104 @@
+"""Bit rot in the queue offset that a record says: no checksum covers it, its neighbours tell.
+
+Whatever one record says, every other one stays at its own queue offset, and the damage is named.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.store import MessageStore
+from rocketbed.wire.message import decode_messages
+from tests.support.sim.damage import ABOVE, COUNT, fill, fill_and_close, records
+from tests.support.sim.store_session import ROOT, edited, session, settings
+
+CONFIG = settings(sync_flush=True, scrub_rate=1 << 30)
+HEAD_QUEUE_OFFSET = 20
+BITS = (0, 1, 2, 3, 4, 8, 24, 40, 58, 63)
+"""Not between: a gap of thousands of segments takes this simulation minutes."""
+Change = Callable[[SimDisk], None]
+PLACES = {
+    "first": 0,
+    "second": 1,
+    "middle": COUNT // 2,
+    "first above W": COUNT - ABOVE,
+    "last but one": COUNT - 2,
+    "last": COUNT - 1,
+}
+
+
+def flip_queue_offset(image: DiskImage, number: int, bit: int) -> Change:
+    path, at, _ = records(image)[number]
+    byte = at + HEAD_QUEUE_OFFSET + 7 - bit // 8
+    return lambda disk: disk.flip_bit(path, byte * 8 + bit % 8)
+
+
+def without_queues(disk: SimDisk) -> None:
+    for path in disk.paths():
+        if path.startswith((f"{ROOT}/consumequeue/", f"{ROOT}/index/")):
+            disk.remove_name(path)
+
+
+def without_marks(disk: SimDisk) -> None:
+    without_queues(disk)
+    for name in ("rocketbed.ckpt", "checkpoint"):
+        disk.remove_name(f"{ROOT}/{name}")
+
+
+DERIVED: dict[str, Change] = {
+    "kept": lambda _: None,
+    "queues deleted": without_queues,
+    "queues and marks deleted": without_marks,
+}
+
+
+async def served(store: MessageStore) -> tuple[dict[int, int], str]:
+    """Number of the message at each queue offset, and what was told."""
+    await store.scrubber.finished.wait()
+    told = [damage.reason for damage in store.scrubber.damage] + store.recovery.findings
+    told += ["unqueued"] * bool(store.scrubber.unqueued)
+    queue = store._parts.queues.ordinary["T", 0]
+    found: dict[int, int] = {}
+    offset = store.queue_min("T", 0)
+    while offset < store.queue_max("T", 0):
+        result = store.get_messages("T", 0, offset, 1)
+        for message in decode_messages(b"".join(store.read_cached(result.ranges) or [])):
+            slot = queue.slot_of(message.physical_offset)
+            assert slot is not None
+            found[slot] = int(message.body.split(b" ")[0])
+        assert result.next_offset > offset
+        offset = result.next_offset
+    return found, "; ".join(told)
+
+
+@pytest.fixture(scope="module")
+def images() -> dict[str, DiskImage]:
+    return {
+        "clean": session(fill_and_close, config=CONFIG).image,
+        "kill": session(fill, config=CONFIG).image,
+    }
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("derived", DERIVED)
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+def test_the_others_stay_where_they_are(
+    stop: str, derived: str, place: str, images: dict[str, DiskImage]
+) -> None:
+    number = PLACES[place]
+    for bit in BITS:
+        image = edited(images[stop], flip_queue_offset(images[stop], number, bit))
+        run = session(served, config=CONFIG, image=edited(image, DERIVED[derived]))
+        found, told = run.value
+        others = {at: what for at, what in found.items() if what != number}
+        assert others == {n: n for n in range(COUNT) if n != number}, f"bit {bit}: {told}"
+        assert number in found.values() or told, f"bit {bit}"
+        if number != COUNT - 1:
+            assert found[number] == number, f"bit {bit}: {told}"
+            assert told, f"bit {bit}"
+        if derived != "kept":
+            again = session(served, config=CONFIG, image=run.image)
+            assert again.value[0] == found, f"bit {bit}"
+            assert again.value[1] or number == COUNT - 1
