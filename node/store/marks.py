@@ -66,8 +66,6 @@ class Mark:
     """Newest index file and its header at W."""
     index_filled_ms: int = 0
     """End time of the last full index file."""
-    physic_ms: int = 0
-    """Store time of a record that was known flushed when a foreign directory was taken over."""
     cut_to: int | None = None
     """Target of an unfinished cut."""
     clean: str | None = None
@@ -97,7 +95,6 @@ def encode_mark(mark: Mark) -> bytes:
         "units": [mark.queue_count, mark.queue_total],
         "index": [mark.index[0], pack_header(mark.index[1])] if mark.index else None,
         "index_filled_ms": mark.index_filled_ms,
-        "physic_ms": mark.physic_ms,
         "cut": mark.cut_to,
         "clean": mark.clean,
         "deleted": mark.deleted,
@@ -129,7 +126,6 @@ def decode_mark(data: bytes) -> Mark | None:
         queue_total=document["units"][1],
         index=(index[0], unpack_header(index[1])) if index else None,
         index_filled_ms=document["index_filled_ms"],
-        physic_ms=document["physic_ms"],
         cut_to=document["cut"],
         clean=document["clean"],
         deleted=document["deleted"],

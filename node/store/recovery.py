@@ -234,7 +234,7 @@ class Recovery:
             )
             ending.known = closed.end
         else:
-            mark = replace(mark, physic_ms=checkpoint.physic_ms, deleted=evidence.deleted)
+            mark = replace(mark, deleted=evidence.deleted)
         ends = parts.queues.find_ends(mark.offset, thorough=True, deleted={})
         count, total = parts.queues.totals(ends)
         # In this order, a crash between any two leads to the same scan or a longer one: F, W,
