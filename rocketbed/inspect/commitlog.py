@@ -20,10 +20,13 @@ from rocketbed.inspect.record import (
     blank_size,
     dissect,
     scan_record,
+    skim,
 )
 
 _SIZE = struct.Struct(">i")
 _PHYSICAL_OFFSET = struct.Struct(">q")
+_BLANK_SIZE = 8
+"""Every segment leaves room for a blank record."""
 _PROBE = 40
 """Bytes from the start of a record that tell whether it claims to stand there."""
 
@@ -117,7 +120,23 @@ class CommitLog(SegmentRow):
         if not RECORD_SIZE_MIN <= size <= self._left(offset):
             what = f"length {size} with {self._left(offset)} bytes to the end of the segment"
             return Fault("record-short", what, -1)
+        if size > READ_SIZE and self._length_at(offset) != size:
+            return Fault("record-size", f"length {size}, but its parts do not add up to it", -1)
         return dissect(self.read(offset, size), 0, offset)
+
+    def _length_at(self, offset: int) -> int:
+        """How long the fields of the record at an offset are together; -1 if none stands there."""
+        head = self.read(offset, _PROBE)
+        if not claims(head, 0, offset):
+            return -1
+        pieces = skim(head)
+        try:
+            at, size = next(pieces)
+            while True:
+                at, size = pieces.send(self.read(offset + at, size))
+        except StopIteration as stop:
+            length: int = stop.value
+            return length
 
     def _left(self, offset: int) -> int:
         number = self.index_at(offset)
@@ -133,11 +152,17 @@ class CommitLog(SegmentRow):
         while position < segment.size:
             entry = scan_record(buffer, view, position - base, segment.start + position)
             if entry is not None:
+                if self._is_unwritten(segment, buffer, position - base, position, entry):
+                    what = "the last record ends in bytes that were never written"
+                    yield Fault("record-unwritten", what, entry.size)
+                    return
                 position += entry.size
                 yield entry
                 continue
             if base + len(buffer) < segment.size:
-                size = self._window_size(buffer, position - base, segment.size - position)
+                size = self._window_size(
+                    segment, buffer, position - base, position, segment.size - position
+                )
                 if position > base or size > len(buffer):
                     base = position
                     buffer = self.pool.read(segment.path, base, size)
@@ -151,15 +176,33 @@ class CommitLog(SegmentRow):
                 yield self._fault(buffer, position - base, segment.start + position, rest)
             return
 
-    @staticmethod
-    def _window_size(buffer: bytes, position: int, rest: int) -> int:
-        """How much to read at a record that the window cuts: all of it, if its length is sane."""
-        size = READ_SIZE
-        if len(buffer) - position >= _SIZE.size:
-            (claimed,) = _SIZE.unpack_from(buffer, position)
-            if READ_SIZE < claimed <= rest:
-                size = claimed
-        return size
+    def _is_unwritten(
+        self, segment: SegmentFile, buffer: bytes, position: int, at: int, entry: Scanned
+    ) -> bool:
+        """Whether a record's end reads as zeros, and nothing follows it: a kill leaves any first
+        part of a record, and no checksum covers topic and properties (T5)."""
+        end = position + entry.size
+        if buffer[end - 1] or not (entry.properties or not buffer[end - 3]):
+            return False
+        behind = self.pool.read(segment.path, at + entry.size, _BLANK_SIZE)
+        return behind == bytes(_BLANK_SIZE)
+
+    def _window_size(
+        self, segment: SegmentFile, buffer: bytes, position: int, at: int, rest: int
+    ) -> int:
+        """How much to read at a record that the window cuts: all of it, if it is one.
+
+        A wrong length must not decide how much is held in memory, so a record longer than a window
+        says first that it stands here, and then its fields, read without its body, add up to it.
+        `position` is its place in the buffer, `at` in the segment.
+        """
+        offset = segment.start + at
+        if not claims(buffer, position, offset):
+            return READ_SIZE
+        (claimed,) = _SIZE.unpack_from(buffer, position)
+        if READ_SIZE < claimed <= rest and self._length_at(offset) == claimed:
+            return int(claimed)
+        return READ_SIZE
 
     @staticmethod
     def _fault(buffer: bytes, position: int, offset: int, rest: int) -> Fault:

@@ -29,6 +29,8 @@ PLAIN: Final = "plain"
 BATCH: Final = "batch"
 _TAGS_REMEMBERED_MAX = 4096
 _LMQ_PREFIX = "%LMQ%"
+_NAME_BYTES_MAX = 255
+"""Longest name that a file system gives a directory."""
 _EVERYTHING = 1 << 63
 
 
@@ -69,6 +71,8 @@ class Topic:
     tag_codes: dict[bytes, int] = field(default_factory=dict)
     deleted_below: int = 0
     """Records below this offset are of a topic that was deleted: they have no queue any more."""
+    is_usable: bool = True
+    """Whether a directory can have its name; else its records have neither queue nor keys."""
 
 
 class Target(NamedTuple):
@@ -128,6 +132,8 @@ class Dispatcher:
         if transaction in (SYS_PREPARED, SYS_ROLLBACK):
             tags = wanted.tags if transaction == SYS_PREPARED else b""
             return Dispatch(topic, (), keys, tags)
+        if not topic.is_usable:
+            return Dispatch(topic, (), [], b"", gone=True)
         if entry.offset < topic.deleted_below:
             return Dispatch(topic, (), keys, wanted.tags, gone=True)
         code = self._tag_code(topic, wanted.tags, entry)
@@ -147,6 +153,7 @@ class Dispatcher:
         """
         name = raw.decode(errors="replace")
         topic = Topic(name, name in self._batch_topics, TopicHash(name))
+        topic.is_usable = _is_usable(raw)
         topic.deleted_below = self._deleted.get(name, 0)
         if self._table is not None and name not in self._table and name not in self._with_queues:
             topic.deleted_below = _EVERYTHING
@@ -187,3 +194,13 @@ class Dispatcher:
             for name, offset in zip(names, offsets, strict=True)
             if name.startswith(_LMQ_PREFIX.encode()) and b"/" not in name and offset.isdigit()
         )
+
+
+def _is_usable(topic: bytes) -> bool:
+    """Whether a queue's directory can have this name; bit rot makes any bytes of a topic."""
+    if not 0 < len(topic) <= _NAME_BYTES_MAX or topic in (b".", b".."):
+        return False
+    try:
+        return not {"/", "\0"} & set(topic.decode())
+    except UnicodeDecodeError:
+        return False

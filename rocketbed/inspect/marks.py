@@ -46,6 +46,8 @@ class Marks:
     """Sizes that the directory was written with, by the names of `Settings`."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Topics that were deleted, each with the end of the log at that moment."""
+    first: int = -1
+    """Where retention left the beginning of the log; -1 in marks that do not say."""
 
 
 def read_marks(
@@ -74,6 +76,7 @@ def read_marks(
             trusted=trusted,
             sizes=dict(zip(SIZE_NAMES, map(int, document["sizes"]), strict=False)),
             deleted={str(topic): int(at) for topic, at in document["deleted"].items()},
+            first=int(document.get("first", -1)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

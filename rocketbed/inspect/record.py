@@ -11,7 +11,7 @@ Layout: store.md 2 (RocketMQ: `MessageExtEncoder`, `CommitLog.checkMessageAndRet
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -171,6 +171,27 @@ def scan_record(buffer: bytes, view: memoryview, position: int, offset: int) -> 
         if properties[-11:-1] != crc_digits(checked):
             return None
     return Scanned(offset, total, sys_flag, queue_id, queue_offset, fields[10], topic, properties)
+
+
+def skim(head: bytes) -> Generator[tuple[int, int], bytes, int]:
+    """How long the fields of a record are together, without its body; -1 if that cannot be.
+
+    `head` is its first 40 bytes. Asks for pieces of it, by position in the record and size.
+    """
+    _, magic, *_, sys_flag = struct.unpack_from(">5i2qi", head)
+    at = _HEADS[sys_flag & 0x30].size
+    for size_form in (">i", ">h" if magic == MAGIC_V2 else ">b", ">h"):
+        width = struct.calcsize(size_form)
+        # The body length is the last of the fixed part.
+        at -= width if size_form == ">i" else 0
+        data = yield at, width
+        if len(data) < width:
+            return -1
+        (length,) = struct.unpack(size_form, data)
+        if length < 0:
+            return -1
+        at += width + length
+    return at
 
 
 def dissect(buffer: bytes, position: int, offset: int) -> Record | Fault:

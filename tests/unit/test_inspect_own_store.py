@@ -57,6 +57,14 @@ async def test_a_killed_store_is_good_but_for_the_kill(tmp_path: Path) -> None:
     assert report.records == COUNT + COUNT // 10 * 4
 
 
+async def test_a_lost_beginning_is_damage_where_the_mark_knows_better(tmp_path: Path) -> None:
+    await write(tmp_path / "store")
+    segments = sorted((tmp_path / "store" / "commitlog").iterdir())
+    segments[0].unlink()
+    found = [f for f in examine(tmp_path / "store").findings if f.rule == "S1"]
+    assert [(f.severity, f.offset) for f in found] == [(Severity.DAMAGE, 0)]
+
+
 async def test_rebuilt_queues_and_index_are_the_stores(tmp_path: Path) -> None:
     root = tmp_path / "store"
     await write(root)

@@ -54,6 +54,10 @@ def check_own_marks(directory: StoreDirectory, facts: LogFacts, findings: Findin
         what = f"W {marks.durable_offset} is beyond the end of the log {facts.end}"
         advice = "take the missing end from a replica"
         findings.add("S11", Severity.DAMAGE, CKPT_NAME, what, offset=facts.end, advice=advice)
+    if 0 <= marks.first < min(facts.minimum, marks.durable_offset):
+        what = f"the log begins at {facts.minimum}, retention had kept it from {marks.first}"
+        advice = "take the missing segments from a replica or a backup"
+        findings.add("S1", Severity.DAMAGE, "commitlog", what, offset=marks.first, advice=advice)
     if marks.cut_to is not None:
         what = f"a cut at {marks.cut_to} is not finished; the next start finishes it"
         findings.add("S13", Severity.TAIL, CKPT_NAME, what, offset=marks.cut_to)

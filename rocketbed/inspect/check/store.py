@@ -176,6 +176,11 @@ class _LogChecker:
             )
             self.findings.add("S9", Severity.NOTE, "commitlog", what, offset=entry.offset)
         dispatch = self.dispatcher.dispatch(entry)
+        if not dispatch.topic.is_usable:
+            what = f"the topic of the record at {entry.offset} can be no directory's name: no queue"
+            advice = "take the record from a replica"
+            file = self._file_at(entry.offset)
+            self.findings.add("S9", Severity.DAMAGE, file, what, offset=entry.offset, advice=advice)
         for target in dispatch.targets:
             self._expect(target, entry)
         self._keys += len(dispatch.keys)
