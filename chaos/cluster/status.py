@@ -46,7 +46,30 @@ class MemberStatus:
             "minOffset": self.offset("commitLogMinOffset"),
             "maxOffset": self.offset("commitLogMaxOffset"),
             "messages": self.offset("putMessageTimesTotal"),
+            "scrubbedTo": self.offset("scrubbedTo"),
+            "remarks": self.remarks,
         }
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is, or was, wrong with a node's store; empty if it has nothing to tell."""
+        info = self.info or {}
+        found = []
+        if info.get("trouble"):
+            found.append(f"trouble: {info['trouble']}")
+        if info.get("damagedRanges"):
+            found.append(f"damage in the log, bytes {info['damagedRanges']}: heal it")
+        for cut in filter(None, info.get("acceptedCuts", "").split(";")):
+            offset, known, messages = (*cut.split(":"), "?", "?")[:3]
+            found.append(
+                f"cut at {offset} by an operator's order: it was on disk up to {known}, at most"
+                f" {messages} acknowledged messages were given up"
+            )
+        if mended := self.offset("mendedUnits"):
+            found.append(f"{mended} queue units were not what the log says; they are mended")
+        if unqueued := self.offset("unqueuedRecords"):
+            found.append(f"{unqueued} good records stand in no queue")
+        return found
 
     def offset(self, name: str) -> int | None:
         """A number of the runtime information, such as `commitLogMaxOffset`."""

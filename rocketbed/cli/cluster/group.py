@@ -133,7 +133,11 @@ def down(directory: Path, remove: bool) -> int:
 @_directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> int:
-    """Show members, roles and offsets; exits with 1 unless every member serves."""
+    """Show members, roles and offsets, and what a node has to tell of its store.
+
+    That is trouble, damage that its scrub has found or mended, and cuts that an operator ordered.
+    Exits with 1 unless every member serves.
+    """
     from rocketbed.chaos.cluster.cluster import LocalCluster
 
     found = LocalCluster.load(directory)
@@ -197,4 +201,5 @@ def _status_lines(rows: list[MemberStatus]) -> list[str]:
                 *("-" if offset is None else str(offset) for offset in offsets),
             )
         )
-    return table(shown)
+    remarks = [f"{row.member.name}: {remark}" for row in rows for remark in row.remarks]
+    return [*table(shown), *remarks]

@@ -1,0 +1,101 @@
+"""What a node's store has to tell is seen in `rocketbed cluster status`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import ClusterMember
+from rocketbed.chaos.cluster.status import MemberStatus
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.cli.main import main
+from rocketbed.node.store.consumequeue import UNIT
+from rocketbed.node.store.store import MessageStore
+from tests.support.sim.damage import CONFIG, FIELDS, fill_and_close, records
+from tests.support.sim.store_session import ROOT, edited, session, settings
+
+UNITS = f"{ROOT}/consumequeue/T/0/{0:020d}"
+
+
+async def info(store: MessageStore) -> dict[str, str]:
+    await store.scrubber.finished.wait()
+    return store.runtime_info()
+
+
+def member(found: dict[str, str] | None, name: str = "master") -> MemberStatus:
+    node = ClusterMember(name=name, port=10911, broker_id=0)
+    return MemberStatus(member=node, pid=1, info=found, is_routed=True)
+
+
+@pytest.fixture(scope="module")
+def damaged() -> dict[str, str]:
+    """A record with a bad body, another with a wrong queue offset, and a wrong unit."""
+    image = session(fill_and_close, config=CONFIG).image
+    rows = records(image)
+
+    def hurt(disk: SimDisk) -> None:
+        for number, field in ((2, "body"), (14, "queue offset")):
+            path, at, _ = rows[number]
+            disk.flip_bit(path, (at + FIELDS[field]) * 8)
+        disk.flip_bit(UNITS, (5 * UNIT.size + 7) * 8)
+
+    found: dict[str, str] = session(info, config=CONFIG, image=edited(image, hurt)).value
+    return found
+
+
+def test_a_store_with_nothing_to_tell_tells_nothing() -> None:
+    image = session(fill_and_close, config=CONFIG).image
+    found = session(info, config=CONFIG, image=image).value
+    assert member(found).remarks == []
+    assert member(None).remarks == []
+
+
+def test_what_the_scrub_found_and_mended(damaged: dict[str, str]) -> None:
+    told = member(damaged).remarks
+    assert len(told) == 2
+    assert told[0].startswith("damage in the log, bytes ")
+    assert told[0].count("-") == 2
+    assert told[1] == "1 queue units were not what the log says; they are mended"
+
+
+def test_a_cut_that_an_operator_ordered() -> None:
+    image = session(fill_and_close, config=CONFIG).image
+    path, at, size = records(image)[-1]
+    hurt = edited(image, lambda disk: disk.flip_bit(path, (at + FIELDS["body"]) * 8))
+    offset = int(path.rpartition("/")[2]) + at
+    ordered = settings(sync_flush=True, scrub_rate=1 << 30, accept_cut_at=offset)
+    cut = session(info, config=ordered, image=hurt)
+    for found in (cut.value, session(info, config=CONFIG, image=cut.image).value):
+        assert member(found).remarks == [
+            f"cut at {offset} by an operator's order: it was on disk up to {offset + size}, at most"
+            " 1 acknowledged messages were given up"
+        ]
+
+
+def test_trouble_comes_first() -> None:
+    told = member({"trouble": "the disk is full", "unqueuedRecords": "2"}).remarks
+    assert told == ["trouble: the disk is full", "2 good records stand in no queue"]
+
+
+def test_the_command_shows_it(
+    damaged: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    class Found:
+        async def status(self) -> list[MemberStatus]:
+            return [member(damaged), member({}, "slave-1")]
+
+    monkeypatch.setattr(LocalCluster, "load", lambda _: Found())
+    arguments = ["cluster", "status", "--dir", str(tmp_path)]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[3:]] == ["master", "master"]
+    assert "damage in the log" in lines[3]
+    assert main([*arguments, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0]["remarks"] == member(damaged).remarks
+    assert rows[0]["scrubbedTo"] == rows[0]["maxOffset"]
+    assert rows[1]["remarks"] == []
