@@ -28,8 +28,6 @@ WHY = {
     r".*: index/\d+ (cut short|zeroed)": "the node mends the index from its mark without a word",
     r"power: commitlog/0*8192 cut short": "a file that a power loss left short above F: the node"
     " completes it; RocketMQ refuses it, and fsck says so",
-    r".*: bit in queue offset of the .* record": "both tell; fsck names the queue and the slot, the"
-    " node the record",
 }
 """Cases (as regular expressions) in which one of the two sees more, and why that is right."""
 

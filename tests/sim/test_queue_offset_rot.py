@@ -4,11 +4,16 @@ Whatever one record says, every other one stays at its own queue offset, and the
 """
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.inspect.check.store import check_store
+from rocketbed.inspect.directory import open_directory
+from rocketbed.inspect.findings import Severity
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import decode_messages
 from tests.support.sim.damage import ABOVE, COUNT, fill, fill_and_close, records
@@ -102,3 +107,20 @@ def test_the_others_stay_where_they_are(
             again = session(served, config=CONFIG, image=run.image)
             assert again.value[0] == found, f"bit {bit}"
             assert again.value[1] or number == COUNT - 1
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_fsck_names_the_record_and_no_other(
+    place: str, images: dict[str, DiskImage], tmp_path: Path
+) -> None:
+    image, number = images["clean"], PLACES[place]
+    path, at, _ = records(image)[number]
+    for bit in BITS:
+        root = tmp_path / str(bit)
+        edited(image, flip_queue_offset(image, number, bit)).export(str(root))
+        with closing(open_directory(f"{root}{ROOT}")) as opened:
+            report = check_store(opened)
+        grave = [found for found in report.findings if found.severity is not Severity.NOTE]
+        assert [(found.rule, found.offset) for found in grave] == [
+            ("S9", int(path.rpartition("/")[2]) + at)
+        ], f"bit {bit}"

@@ -113,13 +113,45 @@ class QueueCursor:
                 self._judge_beyond(unit.slot, unit.offset, unit.size, facts)
         return behind
 
-    def begin(self, slot: int, log_minimum: int) -> None:
+    def begin(self, slot: int, offset: int, log_minimum: int) -> None:
         """The queue's first record in the log: what stands before it must be older."""
+        slot = self._place_of(slot, offset)
         self.next = slot
         if self.queue is not None and slot > 0:
             self._judge_expired(slot, log_minimum)
 
+    def _place_of(self, slot: int, offset: int) -> int:
+        """The slot whose unit points to the first record, which says `slot`."""
+        if self.queue is None:
+            return slot
+        if slot >= 0:
+            for unit in self.queue.units(slot, slot + 1):
+                if unit.offset == offset:
+                    return slot
+        for unit in self.queue.units(0):
+            if not unit.is_pre_blank and unit.offset >= offset:
+                return unit.slot if unit.offset == offset else slot
+        return slot
+
+    def _is_misplaced(self, slot: int, offset: int, size: int, tag_code: int) -> bool:
+        """Whether the queue has the record at the next slot, though it says another one.
+
+        No checksum covers the queue offset; the queue is what its neighbours say too.
+        """
+        expected = _pack(offset, size, tag_code)
+        if slot == self.next or self.missing is not None:
+            return False
+        if self._unit(self.next, expected) != expected:
+            return False
+        what = f"the record at {offset} says queue offset {slot}, it is {self.next} of {self.name}"
+        advice = "take the record from a replica; it is served as it is"
+        self._findings.add("S9", Severity.DAMAGE, "commitlog", what, offset=offset, advice=advice)
+        self.next += 1
+        return True
+
     def _expect_slowly(self, slot: int, offset: int, size: int, tag_code: int) -> None:
+        if self._is_misplaced(slot, offset, size, tag_code):
+            return
         if slot < self.next:
             what = f"queue offset {slot} of the record at {offset} was given out before"
             advice = "the later message is found by id and key only; send it again"

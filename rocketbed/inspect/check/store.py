@@ -202,7 +202,7 @@ class _LogChecker:
             cursor = self.cursors.get(key)
             if cursor is None:
                 cursor = self._cursor(key)
-                cursor.begin(target.slot, self.directory.log.min_offset)
+                cursor.begin(target.slot, entry.offset, self.directory.log.min_offset)
             cursor.expect(target.slot, entry.offset, entry.size, target.tag_code)
         else:
             assert target.kind is BATCH
