@@ -228,6 +228,8 @@ class ConsumeQueue(UnitQueue):
         """Beginning of the log for which `_least` has not been brought up yet."""
         self._homeless: tuple[int, Unit] | None = None
         """Queue offset and unit of the last record that was refused its slot."""
+        self._refused = 0
+        """Records in a row that were refused theirs."""
 
     @property
     def min_offset(self) -> int:
@@ -263,10 +265,10 @@ class ConsumeQueue(UnitQueue):
         return self._fall_back(queue_offset, unit)
 
     def adopt(self) -> str:
-        """At the end of the log: the last record, refused for its queue offset, can only be the
-        next one. What is odd about it, empty if there is none."""
+        """At the end of the log: the last record, the only one refused for its queue offset, can
+        only be the next one. What is odd about it, empty if there is none."""
         said, unit = self._take_homeless()
-        if unit is None:
+        if unit is None or self._refused > 1:
             return ""
         number = self.end_unit
         self._place(number, unit)
@@ -280,7 +282,7 @@ class ConsumeQueue(UnitQueue):
         """The first record of the queue."""
         said, homeless = self._take_homeless()
         if not 0 <= number <= FIRST_MAX:
-            self._homeless = (number, unit)
+            self._refuse(number, unit)
             return f"queue offset {number} is impossible"
         if homeless is not None and number:
             self._start_at(number - 1)
@@ -308,7 +310,7 @@ class ConsumeQueue(UnitQueue):
         end = self.end_unit
         said, homeless = self._take_homeless()
         if number - end > GAP_MAX:
-            self._homeless = (number, unit)
+            self._refuse(number, unit)
             return f"queue offset {number} is impossible, the next is {end}"
         if homeless is not None and number == end + 1:
             self._place(end, homeless)
@@ -323,7 +325,7 @@ class ConsumeQueue(UnitQueue):
         problem = self._correct_last(number, unit)
         if problem:
             return problem
-        self._homeless = (number, unit)
+        self._refuse(number, unit)
         return f"queue offset {number} is taken, the next is {self.end_unit}"
 
     def _correct_last(self, number: int, unit: Unit) -> str:
@@ -397,6 +399,10 @@ class ConsumeQueue(UnitQueue):
             else:
                 self.destroy()
 
+    def _refuse(self, number: int, unit: Unit) -> None:
+        self._homeless = (number, unit)
+        self._refused += 1
+
     def _take_homeless(self) -> tuple[int, Unit | None]:
         """The record before, if it was refused: what it said, and its unit."""
         found, self._homeless = self._homeless, None
@@ -412,6 +418,7 @@ class ConsumeQueue(UnitQueue):
 
     def _place(self, number: int, unit: Unit) -> None:
         """Put a unit at or behind the end."""
+        self._refused = 0
         self._pending += PRE_BLANK * (number - self.end_unit)
         self._pending += UNIT.pack(*unit)
         self.end_unit = number + 1

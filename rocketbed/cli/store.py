@@ -203,6 +203,8 @@ def rebuild_command(
         click.echo(f"skipped, topic deleted: {count} records of {topic}")
     for refused in report.refused:
         click.echo(f"not added to its queue: {refused}")
+    for corrected in report.corrected:
+        click.echo(f"added at its place: {corrected}")
 
 
 @store.command("heal")

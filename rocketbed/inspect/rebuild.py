@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from rocketbed.inspect.commitlog import Hole, LogEnd
 from rocketbed.inspect.directory import StoreDirectory, open_directory
 from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Target, indexes_tags, tag_key
+from rocketbed.inspect.places import Placed, Placer
 from rocketbed.inspect.record import Scanned
 from rocketbed.inspect.writers import BatchQueueWriter, IndexWriter, QueueWriter, SlotRefused
 
@@ -42,6 +43,8 @@ class RebuildReport:
     """Damaged places of the log; their messages are in no queue."""
     refused: list[str] = field(default_factory=list)
     """Records whose queue offset cannot be: they are in the index only."""
+    corrected: list[str] = field(default_factory=list)
+    """Records that say another queue offset than they have."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Topics that were deleted (no queue, not in the topic table), each with its records."""
 
@@ -55,6 +58,7 @@ class RebuildReport:
             "logEnd": self.log_end,
             "holes": self.holes,
             "refused": self.refused,
+            "corrected": self.corrected,
             "leftOut": self.left_out,
         }
 
@@ -195,7 +199,7 @@ class _Queues:
         self._sizes = directory.sizes
         self._out = out
         self._report = report
-        self._plain: dict[tuple[str, int], QueueWriter] = {}
+        self._plain: dict[tuple[str, int], tuple[QueueWriter, Placer]] = {}
         self._batch: dict[tuple[str, int], BatchQueueWriter] = {}
 
     def put(self, target: Target, entry: Scanned) -> None:
@@ -209,19 +213,38 @@ class _Queues:
             batch.put(target.batch_unit(entry))
             self._report.units += 1
             return
-        writer = self._plain.get(key)
-        if writer is None:
-            path = self._path("consumequeue", key)
-            writer = self._plain[key] = QueueWriter(path, self._sizes.queue_segment)
-        try:
-            writer.put(target.slot, entry.offset, entry.size, target.tag_code)
+        found = self._plain.get(key)
+        if found is None:
+            writer = QueueWriter(self._path("consumequeue", key), self._sizes.queue_segment)
+            found = self._plain[key] = writer, Placer(writer.gap_max)
+        placed = found[1].put(target.slot, entry.offset, entry.size, target.tag_code)
+        self._write(key, found[0], placed)
+
+    def _write(self, key: tuple[str, int], writer: QueueWriter, units: list[Placed]) -> None:
+        for unit in units:
+            what = f"record at {unit.offset} of {key[0]}/{key[1]}: "
+            if unit.slot is None:
+                what += (
+                    f"its queue offset {unit.said} was given out before, or is far beyond the next"
+                )
+                self._report.refused.append(what)
+                continue
+            try:
+                writer.put(unit.slot, unit.offset, unit.size, unit.tag_code)
+            except SlotRefused as error:
+                self._report.refused.append(f"{what}{error}")
+                continue
             self._report.units += 1
-        except SlotRefused as error:
-            self._report.refused.append(f"record at {entry.offset} of {key[0]}/{key[1]}: {error}")
+            if unit.slot != unit.said:
+                what += f"it says queue offset {unit.said}, its neighbours say {unit.slot}"
+                self._report.corrected.append(what)
 
     def close(self) -> None:
-        for writer in (*self._plain.values(), *self._batch.values()):
+        for key, (writer, placer) in self._plain.items():
+            self._write(key, writer, placer.finish())
             writer.close()
+        for batch in self._batch.values():
+            batch.close()
         self._report.queues = len(self._plain) + len(self._batch)
 
     def _path(self, kind: str, key: tuple[str, int]) -> str:

@@ -68,6 +68,8 @@ class QueueWriter(SegmentWriter):
 
     def __init__(self, directory: str, segment_size: int) -> None:
         super().__init__(directory, segment_size)
+        self.gap_max = max(GAP_UNITS_MAX, segment_size // UNIT.size)
+        """Pre-blanks that are written at most before one unit."""
         self._next = -1
 
     def put(self, slot: int, offset: int, size: int, tag_code: int) -> None:
@@ -90,7 +92,7 @@ class QueueWriter(SegmentWriter):
             self._next = self.position // UNIT.size
         if slot < self._next:
             raise SlotRefused(f"its queue offset {slot} was given out before")
-        if slot - self._next > max(GAP_UNITS_MAX, self._segment_size // UNIT.size):
+        if slot - self._next > self.gap_max:
             raise SlotRefused(f"its queue offset {slot} is far beyond the next one {self._next}")
         for _ in range(slot - self._next):
             self.append(PRE_BLANK)

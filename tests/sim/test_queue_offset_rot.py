@@ -14,6 +14,8 @@ from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.inspect.check.store import check_store
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.findings import Severity
+from rocketbed.inspect.places import Placer
+from rocketbed.inspect.rebuild import rebuild
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import decode_messages
 from tests.support.sim.damage import ABOVE, COUNT, fill, fill_and_close, records
@@ -124,3 +126,56 @@ def test_fsck_names_the_record_and_no_other(
         assert [(found.rule, found.offset) for found in grave] == [
             ("S9", int(path.rpartition("/")[2]) + at)
         ], f"bit {bit}"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_rebuilt_queues_are_the_nodes(
+    place: str, images: dict[str, DiskImage], tmp_path: Path
+) -> None:
+    """Two ways to the same units: the store takes back what it put, the reader waits."""
+    for bit in BITS[1::3]:
+        hurt = edited(images["clean"], flip_queue_offset(images["clean"], PLACES[place], bit))
+        root = tmp_path / str(bit)
+        hurt.export(str(root))
+        with closing(open_directory(f"{root}{ROOT}")) as opened:
+            report = rebuild(opened, f"{root}/new")
+        assert report.refused == []
+        run = session(served, config=CONFIG, image=edited(hurt, without_queues))
+        units = {path: run.image.contents(path) for path in run.image.paths()}
+        for path, data in units.items():
+            if path.startswith(f"{ROOT}/consumequeue/"):
+                name = f"{root}/new{path.removeprefix(ROOT)}"
+                assert Path(name).read_bytes() == data, f"bit {bit}"
+
+
+@pytest.mark.parametrize(
+    ("said", "slots"),
+    [
+        ([0, 4, 5], [0, 4, 5]),
+        ([13, 14, 20, 21], [13, 14, 20, 21]),
+        ([10, 11, 0, 1, 2], [10, 11, None, None, None]),
+        ([0, 1, 1, 2], [0, 1, None, 2]),
+        ([9, 1, 2], [0, 1, 2]),
+        ([9, 5, 6], [4, 5, 6]),
+        ([9, 9, 10], [8, 9, 10]),
+        ([9, 2, 11], [9, 10, 11]),
+        ([0, 9, 2], [0, 1, 2]),
+        ([5, 6, 3], [5, 6, 7]),
+    ],
+)
+def test_who_is_believed(said: list[int], slots: list[int | None]) -> None:
+    """A gap is one when the queue goes on behind it; a queue that began anew is left as it was."""
+    placer = Placer(1000)
+    read = [unit for at, one in enumerate(said) for unit in placer.put(one, at, 100, 0)]
+    read = sorted(read + placer.finish(), key=lambda unit: unit.offset)
+    assert [unit.slot for unit in read] == slots
+
+    async def units(store: MessageStore) -> list[int | None]:
+        row = store._parts.queues._make_ordinary("T", 0)
+        for at, one in enumerate(said):
+            row.put(one, at, 100, 0)
+        row.adopt()
+        row.write_pending()
+        return [row.slot_of(at) for at in range(len(said))]
+
+    assert session(units).value == slots

@@ -1,0 +1,109 @@
+"""Which slot of its queue a record has, where what it says cannot be believed.
+
+No checksum covers a record's queue offset. In the order of the log a queue's records are one behind
+the other, so a record that says something else is held until the next one of its queue has spoken:
+between n-1 and n+1 stands n. A gap that the next record goes on from is one (messages were lost).
+"""
+
+from typing import NamedTuple
+
+
+class Placed(NamedTuple):
+    """A record's unit, and where it belongs."""
+
+    slot: int | None
+    """None: another record has the slot that it says, or it cannot be."""
+    said: int
+    offset: int
+    """Physical offset of the record."""
+    size: int
+    tag_code: int
+
+
+class Placer:
+    """Places of one queue's records, given in the order of the log."""
+
+    def __init__(self, gap_max: int) -> None:
+        """`gap_max`: a slot further than this behind the next one cannot be."""
+        self._gap_max = gap_max
+        self._next = -1
+        """The next slot; -1 before the first is settled."""
+        self._held: list[Placed] = []
+        self._refused = False
+        """Whether the record before has no slot."""
+
+    def put(self, said: int, offset: int, size: int, tag_code: int) -> list[Placed]:
+        """One more record; those whose place is settled by it."""
+        record = Placed(None, said, offset, size, tag_code)
+        if said == self._next and not self._held:
+            self._next = said + 1
+            self._refused = False
+            return [record._replace(slot=said)]
+        self._held.append(record)
+        return self._settle() if self._next >= 0 else self._settle_first()
+
+    def finish(self) -> list[Placed]:
+        """The rest, at the end of the log: a refused last record can only be the next one, unless
+        the one before it was refused as well."""
+        settled, is_row = [], False
+        for record in self._held:
+            is_row = self._refused
+            settled.append(self._as_said(record))
+        if settled and settled[-1].slot is None and not is_row:
+            settled[-1] = settled[-1]._replace(slot=max(self._next, 0))
+        self._held = []
+        return settled
+
+    def _settle(self) -> list[Placed]:
+        if len(self._held) == 1:
+            return []
+        held, last = self._held
+        if last.said == self._next + 1:
+            return self._from(self._next)
+        if last.said == self._next:
+            self._held = [last]
+            return [held, *self._from(self._next)]
+        self._held = []
+        settled = self._as_said(held)
+        return [settled, *self.put(*last[1:])]
+
+    def _settle_first(self) -> list[Placed]:
+        """The queue's first records: two that agree, or a 1, correct the one that does not."""
+        said = [record.said for record in self._held]
+        if len(said) == 1:
+            return []
+        if said[1] in (1, said[0] + 1):
+            return self._from(said[1] - 1)
+        if said[1] > said[0]:
+            settled = self._as_said(self._held.pop(0))
+            return [settled, *self._settle()]
+        if len(said) == 2:
+            return []
+        if said[2] == said[1] + 1:
+            first = said[1] - 1
+        elif said[2] == said[0] + 2:
+            first = said[0]
+        elif said[2] == said[0] + 1 == said[1] + 1:
+            first = said[0] - 1
+        else:
+            records, self._held = self._held, []
+            return [self._as_said(record) for record in records]
+        return self._from(first)
+
+    def _from(self, slot: int) -> list[Placed]:
+        """All held ones from a slot on; what would stand before 0 is of no queue."""
+        placed = []
+        for number, record in enumerate(self._held, slot):
+            placed.append(record._replace(slot=number) if number >= 0 else record)
+            self._next = number + 1
+        self._refused = False
+        self._held = []
+        return placed
+
+    def _as_said(self, record: Placed) -> Placed:
+        too_far = self._next >= 0 and record.said - self._next > self._gap_max
+        self._refused = record.said < max(self._next, 0) or too_far
+        if self._refused:
+            return record
+        self._next = record.said + 1
+        return record._replace(slot=record.said)
