@@ -22,11 +22,14 @@ from rocketbed.wire.headers import (
     UpdateConsumerOffsetRequest,
     ViewMessageRequest,
 )
+from rocketbed.wire.properties import tag_key
 
 UNIQUE_KEY_MAX: Final = 32
 """Messages that a query by unique key may ask for."""
 QUERY_MAX: Final = 64
 """Messages in one answer to a query by key."""
+TAG_INDEX: Final = "T"
+"""`indexType` of a query by tag; the other types, `K` and `U`, ask for what is indexed as a key."""
 ANSWER_MAX: Final = 8 * 1024 * 1024
 """Bytes of records in one answer to a query; a frame holds 16 MiB."""
 
@@ -138,12 +141,14 @@ class Queries:
         return answer(command, ResponseCode.SUCCESS, None, None, record)
 
     async def by_key(self, command: Command, connection: Connection) -> Command:
-        """12: records with a key, by topic and time. Raises `HeaderError`."""
+        """12: records with a key or tag, by topic and time. Raises `HeaderError`."""
         header = QueryMessageRequest.decode(command.raw_fields)
         limit = UNIQUE_KEY_MAX if header.uniqueKeyQuery else QUERY_MAX
         count = max(0, min(header.maxNum, limit))
+        is_tag = header.indexType == TAG_INDEX and not header.uniqueKeyQuery
+        key = tag_key(header.key) if is_tag else header.key
         found = await self._store.query(
-            header.topic, header.key, count, header.beginTimestamp, header.endTimestamp
+            header.topic, key, count, header.beginTimestamp, header.endTimestamp
         )
         records: list[bytes] = []
         size = 0

@@ -103,6 +103,23 @@ def test_query_by_key_and_time() -> None:
     with_node(scenario)
 
 
+def test_query_by_tag_as_clients_of_rocketmq_5_5_ask_it() -> None:
+    """`indexType=T`: found where the index holds tags, which only that release's does."""
+
+    async def scenario(session: Session) -> None:
+        store = session.node.store
+        await session.send(body=b"0", properties={"TAGS": "red", "KEYS": "k"})
+        store.log.tail.index_tags = True
+        await session.send(body=b"1", properties={"TAGS": "red"})
+        await session.send(body=b"2", properties={"KEYS": "red"})
+        await store.dispatched.wait_for(store.max_offset)
+        for index_type, bodies in (("T", [b"1"]), ("K", [b"2"]), ("?", [b"2"])):
+            found = await session.ask(12, query("red", indexType=index_type))
+            assert [message.body for message in decode_messages(found.body)] == bodies
+
+    with_node(scenario)
+
+
 def test_query_gives_at_most_64() -> None:
     async def scenario(session: Session) -> None:
         for _ in range(70):
