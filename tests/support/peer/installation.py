@@ -16,6 +16,7 @@ from rocketbed.chaos.foreign.installation import InstallationError, need, run_to
 HERE: Final = Path(__file__).parent
 DIRECTORY: Final = HERE.parents[2] / ".peer"
 VERSION: Final = "5.3.3"
+"""What the tests run beside where they do not name another."""
 COMPILE_S: Final = 120
 
 PeerMissing = InstallationError
@@ -41,13 +42,14 @@ class Installation:
         )
 
 
-def install() -> Installation:
-    """The installation, made if it has to be. Raises `PeerMissing`."""
+def install(version: str = VERSION) -> Installation:
+    """A version's installation, made if it has to be. Raises `PeerMissing`."""
     for tool in ("java", "javac"):
         need(tool)
-    installed = Installation(foreign.install(VERSION, DIRECTORY), DIRECTORY / "classes")
+    place = DIRECTORY if version == VERSION else DIRECTORY / version
+    installed = Installation(foreign.install(version, place), place / "classes")
     sources = sorted((HERE / "java").glob("*.java"))
-    built_from = _digest(VERSION, *sources)
+    built_from = _digest(version, *sources)
     if _stored(installed.classes) != built_from:
         _compile(sources, installed)
         installed.classes.with_suffix(".stamp").write_text(built_from)
