@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from rocketbed.inspect.consumequeue import UNIT
-from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Topic
+from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Topic, tag_key
 from rocketbed.inspect.properties import SCHEDULE_TOPIC, java_hash
 from rocketbed.inspect.record import (
     SYS_PREPARED,
@@ -75,9 +75,12 @@ class _Known(NamedTuple):
 class SplitDispatch:
     """Units and keys of the records that begin in one split."""
 
-    def __init__(self, dispatcher: Dispatcher, *, queue_segment: int, blobs: BlobWriter) -> None:
-        """`queue_segment`: bytes of a file of a plain queue."""
+    def __init__(
+        self, dispatcher: Dispatcher, *, queue_segment: int, with_tags: bool, blobs: BlobWriter
+    ) -> None:
+        """`queue_segment`: bytes of a file of a plain queue; `with_tags`: tags are indexed too."""
         self._dispatcher = dispatcher
+        self._with_tags = with_tags
         self._per_file = queue_segment // UNIT.size
         self._blobs = blobs
         self._known: list[_Known] = []
@@ -188,10 +191,10 @@ class SplitDispatch:
     ) -> NDArray[numpy.bool_] | None:
         """Add the rows of a frame; or None of them, when some are not ASCII: a mask of those."""
         codes = tag_codes(frame)
-        starts = numpy.array([known.start_hash for known in self._known], numpy.uint32)[topics]
-        keys = row_keys(frame, starts)
         if isinstance(codes, NotAscii):
             return codes.mask
+        starts = numpy.array([known.start_hash for known in self._known], numpy.uint32)[topics]
+        keys = row_keys(frame, starts, with_tags=self._with_tags)
         if isinstance(keys, NotAscii):
             return keys.mask
         offsets = frame.physical_offsets
@@ -262,6 +265,8 @@ class SplitDispatch:
                 continue
             key_hash = dispatch.topic.hash.key_hash
             keys += [(key_hash(key), entry.offset, entry.store_ms) for key in dispatch.keys]
+            if self._with_tags and dispatch.tags:
+                keys.append((key_hash(tag_key(dispatch.tags)), entry.offset, entry.store_ms))
         self._hold(numpy.array(queues, numpy.int64), numpy.array(units, UNITS))
         self._add_keys(numpy.array(keys, KEYS))
 

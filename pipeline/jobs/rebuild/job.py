@@ -34,7 +34,7 @@ import pyarrow
 
 from rocketbed.inspect import NotAStore, Settings, SettingsError, StoreDirectory, open_directory
 from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
-from rocketbed.inspect.dispatch import Dispatcher
+from rocketbed.inspect.dispatch import Dispatcher, indexes_tags
 from rocketbed.inspect.index import IndexLayout
 from rocketbed.pipeline.errors import EXIT_FINDING, PipelineError
 from rocketbed.pipeline.files.reading import read_ends
@@ -107,6 +107,8 @@ class Shape:
     queue_segment: int
     batch_queue_segment: int
     layout: IndexLayout
+    with_tags: bool
+    """The index holds tags too, as RocketMQ 5.5.0's does."""
     staging: str
 
 
@@ -160,7 +162,10 @@ def first_pass(spark: "SparkSession", splits: list[Split], shape: Shape) -> "Dat
         with BlobWriter(os.path.join(shape.staging, BLOBS)) as blobs:
             for number in numbers:
                 dispatch = SplitDispatch(
-                    shape.dispatcher, queue_segment=shape.queue_segment, blobs=blobs
+                    shape.dispatcher,
+                    queue_segment=shape.queue_segment,
+                    with_tags=shape.with_tags,
+                    blobs=blobs,
                 )
                 yield batch_of(list(dispatch.run(splits[number])))
 
@@ -240,8 +245,14 @@ def _checked_shape(directory: StoreDirectory, staging: str) -> Shape:
                 " give --set mappedFileSizeConsumeQueue=N, or for batch queues"
                 " --set mapperFileSizeBatchConsumeQueue=N"
             )
-    dispatcher = Dispatcher(directory)
-    return Shape(dispatcher, sizes.queue_segment, sizes.batch_queue_segment, layout, staging)
+    return Shape(
+        Dispatcher(directory),
+        sizes.queue_segment,
+        sizes.batch_queue_segment,
+        layout,
+        indexes_tags(directory),
+        staging,
+    )
 
 
 def _splits(log: BrokerLog, split_bytes: int) -> list[Split]:

@@ -1,16 +1,22 @@
 """Tag codes and index keys of a frame's records, without a loop over rows."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy
 import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
+from rocketbed.inspect.dispatch import tag_key
+from rocketbed.inspect.properties import java_hash
 from rocketbed.pipeline.files.arrays import mask_of
 from rocketbed.pipeline.files.frame import Frame
 from rocketbed.pipeline.files.texts import property_column
 from rocketbed.pipeline.jobs.rebuild.hash import Hashes, appended, hashes_of, key_hashes, text_parts
+
+TAG_MARK: Final = tag_key(b"").decode()
+TAG_MARK_HASH: Final = java_hash(TAG_MARK)
+"""What stands before a tag that is indexed, and its hash."""
 
 
 class NotAscii(NamedTuple):
@@ -35,8 +41,11 @@ def tag_codes(frame: Frame) -> NDArray[numpy.int64] | NotAscii:
     return hashes_of(offsets, data).view(numpy.int32).astype(numpy.int64)
 
 
-def row_keys(frame: Frame, starts: Hashes) -> RowKeys | NotAscii:
-    """Each record's unique key, then the words of its KEYS. `starts`: hash of `topic#` by row."""
+def row_keys(frame: Frame, starts: Hashes, *, with_tags: bool) -> RowKeys | NotAscii:
+    """Each record's unique key, then the words of its KEYS, then, `with_tags`, its tag.
+
+    `starts`: hash of `topic#` by row.
+    """
     unique = property_column(frame, "uniq_key")
     unique_offsets, unique_data = text_parts(unique)
     lists = property_column(frame, "keys")
@@ -44,13 +53,16 @@ def row_keys(frame: Frame, starts: Hashes) -> RowKeys | NotAscii:
     word_offsets, word_data = text_parts(words)
     counts = _list_sizes(lists)
     word_rows = numpy.repeat(numpy.arange(frame.count), counts)
-    if not (_is_ascii(unique_data) and _is_ascii(word_data)):
+    if not (_is_ascii(unique_data) and _is_ascii(word_data)):  # tags: `tag_codes` looked
         mask = _rows_beyond_ascii(unique)
         mask[word_rows[_rows_beyond_ascii(words)]] = True
         return NotAscii(mask)
     unique_sizes = numpy.diff(unique_offsets)
     has_unique = unique_sizes > 0
-    totals = counts + has_unique
+    tag_offsets, tag_data = text_parts(property_column(frame, "tags"))
+    tag_sizes = numpy.diff(tag_offsets)
+    has_tag = (tag_sizes > 0) & with_tags
+    totals = counts + has_unique + has_tag
     first = numpy.cumsum(totals) - totals
     hashes = numpy.empty(int(totals.sum()), numpy.uint32)
     whole = appended(starts, unique_sizes, hashes_of(unique_offsets, unique_data))
@@ -59,6 +71,11 @@ def row_keys(frame: Frame, starts: Hashes) -> RowKeys | NotAscii:
     places = (first + has_unique)[word_rows] + within
     word_sizes = numpy.diff(word_offsets)
     hashes[places] = appended(starts[word_rows], word_sizes, hashes_of(word_offsets, word_data))
+    if with_tags:
+        marks = numpy.full(frame.count, len(TAG_MARK))
+        tag_starts = appended(starts, marks, numpy.full(frame.count, TAG_MARK_HASH, numpy.uint32))
+        whole = appended(tag_starts, tag_sizes, hashes_of(tag_offsets, tag_data))
+        hashes[(first + totals - 1)[has_tag]] = whole[has_tag]
     return RowKeys(numpy.repeat(numpy.arange(frame.count), totals), key_hashes(hashes))
 
 

@@ -16,7 +16,7 @@ from rocketbed.cli.pipeline.retention import retention
 from rocketbed.inspect import Settings, open_directory
 from rocketbed.inspect import rebuild as plain_rebuild
 from rocketbed.inspect.consumequeue import UNIT
-from rocketbed.inspect.dispatch import Dispatcher
+from rocketbed.inspect.dispatch import Dispatcher, indexes_tags
 from rocketbed.pipeline.files.corrupt import DataLost
 from rocketbed.pipeline.files.reading import read_ends
 from rocketbed.pipeline.files.splits import Replica, plan_splits
@@ -61,7 +61,12 @@ class Built:
         out.mkdir()
         sizes = directory.sizes
         shape = Shape(
-            Dispatcher(directory), sizes.queue_segment, sizes.batch_queue_segment, layout, str(out)
+            Dispatcher(directory),
+            sizes.queue_segment,
+            sizes.batch_queue_segment,
+            layout,
+            indexes_tags(directory),
+            str(out),
         )
         directory.close()
         (out / "blobs").mkdir()
@@ -70,7 +75,10 @@ class Built:
             for split in plan_splits([replica], split_bytes=split_bytes, end=end):
                 with BlobWriter(str(out / "blobs")) as blobs:
                     one = SplitDispatch(
-                        shape.dispatcher, queue_segment=shape.queue_segment, blobs=blobs
+                        shape.dispatcher,
+                        queue_segment=shape.queue_segment,
+                        with_tags=shape.with_tags,
+                        blobs=blobs,
                     )
                     self.runs += one.run(split)
         pieces = index_pieces([run for run in self.runs if run.kind == INDEX], layout)
@@ -184,6 +192,28 @@ def test_records_of_other_kinds(change: dict[str, object], text: str, tmp_path: 
     assert files["consumequeue"], text
 
 
+@pytest.mark.parametrize(
+    "tags", [(), (("TAGS", "été"),), (("TAGS", ""),), (("TAGS", "t"), ("KEYS", "ключ"))]
+)
+def test_an_index_that_holds_tags_is_built_with_tags(
+    tags: tuple[tuple[str, str], ...], tmp_path: Path
+) -> None:
+    """As RocketMQ 5.5.0's does: the tag's key stands behind the others of its record."""
+    root = tmp_path / "store"
+    specs = [
+        keyed(number, **({"properties": tags} if number % 4 == 1 else {})) for number in range(90)
+    ]
+    for number, sys_flag in ((7, 0x4), (11, 0x8), (15, 0xC)):
+        specs[number] = replace(specs[number], sys_flag=sys_flag)
+    write_log(root, specs)
+    directory = open_directory(root, SETTINGS)
+    plain_rebuild(directory, str(root), with_tags=True)
+    directory.close()
+    _, files = both(root, tmp_path)
+    for part in PARTS:
+        assert files[part] == dict(files_below(root, part))
+
+
 def test_batch_queues_and_further_queues(tmp_path: Path) -> None:
     root = tmp_path / "store"
     (root / "config").mkdir(parents=True)
@@ -286,8 +316,10 @@ def test_a_file_that_vanishes_meanwhile_is_an_error(tmp_path: Path) -> None:
     (split, *_) = plan_splits([Replica("b", "r", str(root))])
     os.unlink(split.path)
     directory = open_directory(root, SETTINGS)
-    with BlobWriter(str(tmp_path)) as blobs, pytest.raises(DataLost, match="the file was deleted"):
-        list(SplitDispatch(Dispatcher(directory), queue_segment=200, blobs=blobs).run(split))
+    with BlobWriter(str(tmp_path)) as blobs:
+        one = SplitDispatch(Dispatcher(directory), queue_segment=200, with_tags=False, blobs=blobs)
+        with pytest.raises(DataLost, match="the file was deleted"):
+            list(one.run(split))
     directory.close()
 
 
