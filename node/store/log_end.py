@@ -75,7 +75,7 @@ class LogEnd:
             await parts.marks.update(accepted=self.accepted)
         size = parts.log.segment_size
         if behind > end or parts.log.segments.end > -(-end // size) * size:
-            await self._cut(end)
+            await self._cut(end, behind)
         self._advance(end)
 
     async def judge(self, step: Step, total: int) -> int:
@@ -87,11 +87,13 @@ class LogEnd:
         parts, end = self._parts, step.end
         if step.verdict is Verdict.END and end >= self.known and end == parts.log.segments.end:
             return end
-        good = (await look_behind(parts, end)).good_records
+        # What is empty is read once, not searched for records too: it may be a gigabyte.
+        behind = last_nonzero(parts, end)
+        good = (await look_behind(parts, end, behind)).good_records if behind > end else 0
         if self._is_damage(end, good) and not self._may_end_at(end, good, total):
             raise self._damage(end, step.reason, good, total)
         self._report.cut_records = good
-        return last_nonzero(parts, end)
+        return behind
 
     def _is_damage(self, end: int, good: int) -> bool:
         """Below F always; above it good records behind a bad one are what a power loss may leave,
@@ -167,11 +169,9 @@ class LogEnd:
         self._parts.log.written.reset(end)
         self._parts.dispatched.reset(end)
 
-    async def _cut(self, end: int) -> None:
+    async def _cut(self, end: int, behind: int) -> None:
         parts, report = self._parts, self._report
-        report.cut_copy, report.cut_bytes = await keep_cut_bytes(
-            parts, end, end=last_nonzero(parts, end)
-        )
+        report.cut_copy, report.cut_bytes = await keep_cut_bytes(parts, end, end=behind)
         if report.cut_bytes:
             self._find(
                 f"{report.cut_bytes} bytes behind offset {end} were no whole part of the log"

@@ -30,14 +30,14 @@ class Tail:
     """Physical offset of the first of them, -1 without any."""
 
 
-async def look_behind(parts: StoreParts, offset: int) -> Tail:
+async def look_behind(parts: StoreParts, offset: int, limit: int = -1) -> Tail:
     """Search everything behind `offset`, this segment and later ones, for good records.
 
-    Takes turns with the loop. Raises `OSError`.
+    With a `limit` only below that. Takes turns with the loop. Raises `OSError`.
     """
     cursor = LogCursor(parts.log.segments, crc_scanner(parts.config))
     good, first = 0, -1
-    found = await next_good(parts, cursor, offset + 1)
+    found = await next_good(parts, cursor, offset + 1, limit)
     while found >= 0:
         first = found if first < 0 else first
         step = cursor.step(found, parts.log.segments.end)
@@ -45,7 +45,7 @@ async def look_behind(parts: StoreParts, offset: int) -> Tail:
             good += len(step.entries)
             await trio.lowlevel.checkpoint()
             step = cursor.step(step.end, parts.log.segments.end)
-        found = await next_good(parts, cursor, step.end + 1)
+        found = await next_good(parts, cursor, step.end + 1, limit)
     return Tail(good, first)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk import SimDisk, SimFile
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.store import scrub
@@ -352,6 +352,42 @@ def test_a_queue_that_begins_with_a_gap_costs_a_start_nothing(
     assert low == GAP
     assert found == list(range(GAP, GAP + 5))
     assert sum(reads) < 3 * 6_000_000
+
+
+@pytest.mark.parametrize("torn", [b"", b"half a record"])
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+def test_a_start_reads_the_empty_rest_of_the_log_once(
+    monkeypatch: pytest.MonkeyPatch, stop: str, torn: bytes
+) -> None:
+    """It has a gigabyte by default, and is searched for good records and for what is to be cut."""
+    size = 16 << 20
+    config = settings(segment_size=size)
+    image = session(fill_and_close if stop == "clean" else fill, config=config).image
+
+    def tear(disk: SimDisk) -> None:
+        path = segments_of(image)[0]
+        disk.open(path).write_at(len(disk.contents(path).rstrip(b"\0")), torn)
+
+    reads: list[int] = []
+    original = SimFile.read_at
+
+    def counted(file: SimFile, offset: int, count: int) -> bytes:
+        if file.path.startswith(f"{ROOT}/commitlog"):
+            reads.append(count)
+        return original(file, offset, count)
+
+    async def look(store: MessageStore) -> int:
+        return len(await numbers(store))
+
+    before = session(look, config=config, image=edited(image, tear)).value
+    monkeypatch.setattr(SimFile, "read_at", counted)
+
+    async def count_reads(store: MessageStore) -> tuple[int, int]:
+        return sum(reads), len(await numbers(store))
+
+    read, found = session(count_reads, config=config, image=edited(image, tear)).value
+    assert found == before > 0
+    assert read < 1.5 * size
 
 
 TOPICS = [b"../../../evil", b"a/b", b"a\0b", b"\xff\xfe", b".."]
