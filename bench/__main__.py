@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import live, measures, places, simulation, stall, switch
+from bench import live, measures, places, simulation, stall, starts, switch
 from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
@@ -67,6 +67,9 @@ def _plan(
     yield "slave", measures.one_slave(bench, seconds / 2), None
     yield "nameserver", measures.nameserver_memory(bench), None
     yield "recovery", measures.recovery(bench, GIB), None
+    yield "late queues", starts.late_queues(bench), None
+    yield "large log", starts.large_log(bench), None
+    yield "scrub", starts.scrub(bench), None
     yield "stall", stall.longest_stall(bench), None
     yield "switch", switch.between_machines(), None
     yield "places", places.places(), None
