@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 PEER ?=
+BEFORE ?=
 SLICE ?=
 
 .PHONY: demo test test-all test-slow test-peer check bench bench-spark clean
@@ -28,8 +29,8 @@ check: $(VENV)/.lint  ## format, lint, types, import directions
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-bench: $(VENV)/.test  ## measure; PEER=DIR (a folder of RocketMQ's jars) compares with a real broker
-	$(BIN)/python -m bench $(if $(PEER),--peer $(PEER))
+bench: $(VENV)/.test  ## measure; PEER=DIR (RocketMQ's jars) or BEFORE=DIR (a checkout) compares
+	$(BIN)/python -m bench $(if $(PEER),--peer $(PEER)) $(if $(BEFORE),--before $(BEFORE))
 
 bench-spark: $(VENV)/.test  ## measure the pipeline on Spark
 	$(BIN)/python -m bench.spark

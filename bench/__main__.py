@@ -1,4 +1,4 @@
-"""`python -m bench [--peer DIR] [--seconds S]`: prints the machine, the date, then a row each."""
+"""`python -m bench [--peer DIR | --before DIR]`: prints machine and date, then a row each."""
 
 import argparse
 import datetime
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import live, measures, places, simulation, stall, starts, switch
+from bench import live, measures, pairs, places, simulation, stall, starts, switch
 from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
@@ -20,6 +20,9 @@ def main() -> int:
     """Run everything; one side after the other, so that neither disturbs the other."""
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--peer", type=Path, help="folder of RocketMQ's jars, for the same load")
+    parser.add_argument(
+        "--before", type=Path, help="another checkout: only its send rates and ours, in pairs"
+    )
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each load")
     parser.add_argument(
         "--only", default="", help="run only the measures whose name has this in it"
@@ -29,6 +32,9 @@ def main() -> int:
     bench = Bench()
     table = Table()
     try:
+        if options.before is not None:
+            table.add(pairs.before_and_after(bench, options.before, options.seconds / 2), "")
+            return 0
         for name, ours, theirs in _plan(bench, options.peer, options.seconds):
             if options.only in name:
                 table.add(ours, "rocketbed")

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -78,8 +80,14 @@ class Bench:
     )
     running: list[Broker] = field(default_factory=list)
 
-    def node(self, *settings: str, root: Path | None = None, port: int = 0) -> Broker:
-        """Start a rocketbed node; it may not serve yet."""
+    def node(
+        self,
+        *settings: str,
+        root: Path | None = None,
+        port: int = 0,
+        checkout: Path | None = None,
+    ) -> Broker:
+        """Start a rocketbed node, of another checkout if one is given; it may not serve yet."""
         port = port or free_port()
         root = root or Path(tempfile.mkdtemp(dir=self.directory))
         options = [
@@ -89,7 +97,8 @@ class Bench:
         command = [sys.executable, "-P", "-m", "rocketbed", "node"]
         for option in options:
             command += ["--set", option]
-        return self._start(command, port, root, "rocketbed")
+        environment = {"PYTHONPATH": str(checkout.absolute())} if checkout else {}
+        return self._start(command, port, root, "rocketbed", environment)
 
     def peer(self, jars: Path, *settings: str) -> Broker:
         """Start a real RocketMQ broker."""
@@ -109,15 +118,31 @@ class Bench:
         ]  # fmt: skip
         return self._start(command, port, root, "RocketMQ")
 
-    def _start(self, command: list[str], port: int, root: Path, name: str) -> Broker:
+    def _start(
+        self,
+        command: list[str],
+        port: int,
+        root: Path,
+        name: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> Broker:
         log = self.directory / f"{root.name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                command, stdout=output, stderr=output, start_new_session=True
+                command,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **environment},
             )
         broker = Broker(process, port, root, log, name)
         self.running.append(broker)
         return broker
+
+    def forget(self, broker: Broker) -> None:
+        """Remove the store of a broker that has ended."""
+        self.running.remove(broker)
+        shutil.rmtree(broker.root)
 
     def close(self) -> None:
         """End what still runs and remove every store."""
