@@ -131,7 +131,8 @@ class MetadataSync:
             callback()
 
     async def copy(self, master: Address) -> None:
-        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`.
+        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`, and `OSError` for
+        a file that cannot be written.
 
         What was taken over before that is kept.
         """
@@ -146,12 +147,12 @@ class MetadataSync:
 
     async def _copy_from(self, address: Address) -> None:
         connection = await dial(self._world, address)
-        failure: RocketbedError | None = None
+        failure: RocketbedError | OSError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             try:
                 await self._copy_all(connection)
-            except (RemotingError, ProtocolError, MetadataRefused) as exc:
+            except (RemotingError, ProtocolError, MetadataRefused, OSError) as exc:
                 failure = exc  # raised outside, since a nursery would wrap it in a group
             connection.close()
         if failure is not None:

@@ -59,6 +59,9 @@ class SimDisk:
         self.read_only = False
         self.cold_share = 0.0
         """Share of cached reads that find nothing cached."""
+        self.open_files = 0
+        self.descriptors: int | None = None
+        """How many files may be open; None: no limit."""
         self.observer: Callable[[str, str, int, int], None] | None = None
         """Told of each event before it happens: kind, path, offset, size."""
         self.burn: Callable[[float], None] = lambda seconds: None
@@ -74,6 +77,8 @@ class SimDisk:
         """Open a file; making one is an event."""
         self.fate.check()
         path = normal(path)
+        if self.descriptors is not None and self.open_files >= self.descriptors:
+            raise disk_error(errno.EMFILE, path)
         inode = self._names.visible.files.get(path)
         if inode is None:
             if path in self._names.visible.children:
@@ -206,8 +211,13 @@ class SimDisk:
         self._inode(path).flip(bit)
 
     def replace_contents(self, path: str, data: bytes) -> None:
-        """Put other bytes into a file behind everyone's back; durable at once."""
-        inode = self._inode(path)
+        """Put other bytes into a file behind everyone's back; durable at once, its name too."""
+        path = normal(path)
+        inode = self._names.visible.files.get(path)
+        if inode is None:
+            inode = Inode(modified_ms=self.wall_ms())
+            self._names.change(Change("create", path, inode=inode))
+            self._names.make_durable(self._names.changes_in(split(path)[0]))
         inode.truncate(0)
         inode.write(0, data)
         inode.complete_sync(inode.begin_sync())
@@ -325,6 +335,7 @@ class SimFile:
         self._inode = inode
         self._writable = writable
         self._closed = False
+        disk.open_files += 1
 
     def size(self) -> int:
         self._check()
@@ -420,6 +431,7 @@ class SimFile:
         self._check()
 
     def close(self) -> None:
+        self._disk.open_files -= not self._closed
         self._closed = True
 
     def _check(self) -> None:

@@ -5,6 +5,7 @@ A table is written beside its file, fsynced and renamed into place, the previous
 overwrites in place without fsync). What is written is legal JSON, which fastjson reads too.
 """
 
+import errno
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,6 +79,14 @@ class ConfigFile:
             file = self._world.disk.open(path, writable=False)
         except FileNotFoundError:
             return _Unreadable(ABSENT)
+        except OSError as exc:
+            if exc.errno not in (errno.EMFILE, errno.ENFILE):
+                return _Unreadable(f"unreadable: {exc}")
+            # Nothing is wrong with the file, so its backup, which is older, must not replace it.
+            raise ConfigFileError(
+                f"{path} cannot be read: {exc.strerror}; raise the limit (ulimit -n), or end what"
+                " has so many files open"
+            ) from exc
         try:
             data = file.read_at(0, file.size())
         except OSError as exc:

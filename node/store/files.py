@@ -5,6 +5,7 @@ therefore opened when touched and closed when long untouched. Closing loses noth
 written is in the page cache, and a later fsync through another descriptor covers the same file.
 """
 
+import errno
 from collections import Counter, OrderedDict
 
 import trio
@@ -55,18 +56,32 @@ class FilePool:
         if file is not None:
             self._open.move_to_end(path)
             return file
-        file = self._world.disk.open(path)
+        file = self._opened(path)
         self._open[path] = file
-        if len(self._open) > self._limit:
-            self._close_oldest()
+        self._close_oldest(self._limit)
         return file
 
-    def _close_oldest(self) -> None:
+    def _opened(self, path: str, *, create: bool = False) -> File:
+        """Open a file; where no descriptor is left, in place of the one that is needed least."""
+        while True:
+            try:
+                return self._world.disk.open(path, create=create)
+            except OSError as exc:
+                if exc.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                if not self._close_oldest(len(self._open) - 1):
+                    raise
+
+    def _close_oldest(self, limit: int) -> bool:
+        """Close files that nobody reads until so many are open; whether any was closed."""
+        closed = False
         for path in list(self._open):
-            if len(self._open) <= self._limit:
-                return
+            if len(self._open) <= limit:
+                break
             if not self._pins[path]:
                 self._open.pop(path).close()
+                closed = True
+        return closed
 
     def pin(self, path: str) -> File:
         """The open file, which stays open until `unpin`."""
@@ -111,7 +126,7 @@ class FilePool:
         disk.makedirs(staging)
         if disk.exists(temporary):
             disk.unlink(temporary)
-        file = disk.open(temporary, create=True)
+        file = self._opened(temporary, create=True)
         try:
             if allocate:
                 file.allocate(size)

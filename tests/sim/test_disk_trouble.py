@@ -52,6 +52,21 @@ def test_a_reader_never_jumps_over_messages_whose_units_wait_for_space() -> None
     assert later == 4
 
 
+def test_a_store_without_a_descriptor_left_closes_what_it_needs_least() -> None:
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        await put_some(store)
+        disks[0].descriptors = disks[0].open_files
+        for number in range(8, 40):
+            put(store, topic=f"T{number % 5}", body=(b"%d" % number).ljust(1000))
+            await store.flushed.wait_above(store.max_offset - 1)
+        await store.dispatched.wait_for(store.max_offset)
+        return await numbers(store), [len(pull(store, f"T{number}")) for number in range(5)]
+
+    assert session(work, prepare=disks.append).value == (list(range(8)), [6, 6, 6, 7, 7])
+
+
 def test_a_bad_sector_is_damage_for_the_scrub_and_no_end_for_the_node() -> None:
     image = session(put_some).image
 

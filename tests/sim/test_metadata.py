@@ -1,5 +1,6 @@
 """A slave's copies of topics, groups and offsets, from a master that is there or not."""
 
+import errno
 from typing import Any, Generic, TypeVar
 
 from rocketbed.chaos.sim.simulation import Simulation
@@ -49,8 +50,11 @@ class Target:
         self.groups = Table(SubscriptionGroupTable())
         self.offsets = Table(ConsumerOffsetTable())
         self.texts: list[tuple[str, bytes]] = []
+        self.failure: OSError | None = None
 
     async def save_text(self, name: str, text: bytes) -> None:
+        if self.failure is not None:
+            raise self.failure
         self.texts.append((name, text))
 
 
@@ -187,6 +191,20 @@ def test_a_master_that_is_away_is_told_once_and_asked_again() -> None:
         rounds = sync.rounds
         simulation.run(10)
         assert sync.rounds == rounds
+
+
+def test_a_file_that_cannot_be_written_fails_the_round_and_not_the_node() -> None:
+    broker, target = Broker(), Target()
+    target.failure = OSError(errno.EMFILE, "Too many open files")
+    with Simulation() as simulation:
+        simulation.start("master", broker.run)
+        simulation.run(0.001)
+        process, sync = start(simulation, target)
+        simulation.run(4)
+        assert "Too many open files" in sync.last_error
+        target.failure = None
+        simulation.run(4)
+        assert (process.done, sync.last_error, len(target.texts)) == (False, "", 1)
 
 
 def test_a_body_that_cannot_be_read_leaves_the_tables_alone() -> None:

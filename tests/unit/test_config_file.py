@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 
+from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
@@ -108,6 +109,15 @@ def test_an_unreadable_backup_that_is_needed_is_an_error_that_says_what_to_do() 
 
 def test_a_clean_table_is_told_from_its_backup() -> None:
     assert loaded(run_solo(write, 1, 2).image) == (2, True)
+
+
+def test_a_table_that_no_descriptor_is_left_for_is_not_read_from_its_backup() -> None:
+    def crowded(disk: SimDisk) -> None:
+        disk.descriptors = 0
+
+    image = run_solo(write, 1, 2).image
+    with pytest.raises(ConfigFileError, match=r"topics\.json cannot be read: .*ulimit"):
+        run_solo(load, image=image, prepare=crowded)
 
 
 def test_a_table_of_rocketmq_is_read() -> None:
