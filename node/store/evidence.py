@@ -142,6 +142,8 @@ def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, i
     file that it names must be there."""
     if not parts.index.has_marked(mark.index):
         return "an index file was removed", {}
+    if problem := mark.index_damage or parts.index.damage(mark.index):
+        return f"the index is damaged: {problem}", {}
     expected = (mark.queue_count, mark.queue_total)
     for thorough in (False, True):
         ends = parts.queues.find_ends(mark.offset, thorough=thorough, deleted=mark.deleted)

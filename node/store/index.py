@@ -139,6 +139,20 @@ class Index:
         """Whether the file that a mark names is there."""
         return mark is None or any(file.path.endswith("/" + mark[0]) for file in self.files)
 
+    def damage(self, mark: tuple[str, Header] | None) -> str:
+        """What is wrong with the files up to a mark, as far as their headers and lengths tell."""
+        for file in self.files:
+            name = file.path.rpartition("/")[2]
+            if mark is None or name > mark[0]:
+                break
+            if file.was_short:
+                return f"{file.path} was cut short"
+            if name < mark[0] and not file.full:
+                return f"{file.path} is not full, and is not the last"
+            if name == mark[0] and file.next_entry < mark[1].next_entry:
+                return f"{file.path} has lost entries"
+        return ""
+
     def mark_at(self, offset: int, store_ms_at: Callable[[int], int]) -> tuple[str, Header] | None:
         """What `mark` would be if the log ended at `offset`; nothing is changed.
 

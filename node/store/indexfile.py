@@ -61,6 +61,8 @@ class IndexFile:
         self._written_entries = 1
         self._pages: dict[int, array[int]] = {}
         self._dirty_pages: dict[int, None] = {}
+        self.was_short = False
+        """Whether something was cut off the file before it was loaded."""
         self.dirty = False
         """Whether the file has anything that was not fsynced."""
         self.failure: OSError | None = None
@@ -100,6 +102,7 @@ class IndexFile:
 
     def load(self) -> None:
         """Read the header; an empty one counts as a new file. A short file is extended."""
+        self.was_short = 0 < self.file.size() < self.size
         if self.file.size() < self.size:
             self.file.truncate(self.size)
         header = Header(*HEADER.unpack(self.file.read_at(0, HEADER.size)))
@@ -125,7 +128,7 @@ class IndexFile:
                     self.next_entry = number
                     return done
                 if store_ms != last_ms:
-                    last_ms, seconds = store_ms, self._seconds(store_ms)
+                    last_ms, seconds = store_ms, self.seconds(store_ms)
                 state = key_state(topic, key)
                 key_hash = state if state < 0x80000000 else (1 << 32) - state
                 if key_hash == 0x80000000:
@@ -156,20 +159,38 @@ class IndexFile:
         self.next_entry = number
         return done
 
-    def _seconds(self, store_ms: int) -> int:
+    def seconds(self, store_ms: int) -> int:
         """Seconds since the file's begin, as entries keep them."""
         if self.begin_ms <= 0:
             return 0
         return min(max((store_ms - self.begin_ms) // 1000, 0), TIME_DIFF_MAX)
 
+    def slots_differ(self, wanted: "array[int]", first: int, limit: int) -> bool:
+        """Whether slots of a page, from number `first` on, do not name the newest entries that
+        they named before entry `limit` was put. Raises `OSError`."""
+        number = first // PAGE_SLOTS
+        page = self._pages.get(number) or self._read_page(number)
+        return page != wanted and any(
+            self._newest_before(limit, newest) != expected
+            for newest, expected in zip(page, wanted, strict=True)
+        )
+
+    def _newest_before(self, limit: int, number: int) -> int:
+        while limit <= number < self.next_entry:
+            number = self.entry(number)[3]
+        return number
+
     def _load_page(self, number: int) -> "array[int]":
-        """Slots of one page, from the file."""
+        """Slots of one page, kept from now on."""
+        page = self._pages[number] = self._read_page(number)
+        return page
+
+    def _read_page(self, number: int) -> "array[int]":
         first = number * PAGE_SLOTS
         count = min(PAGE_SLOTS, self.slots - first)
         page = array("i", self.file.read_at(HEADER.size + 4 * first, 4 * count))
         if _SWAP:
             page.byteswap()
-        self._pages[number] = page
         return page
 
     def flush_buffer(self, *, force: bool = False) -> None:

@@ -79,6 +79,8 @@ class Mark:
     """How far the scrub has come; 0 once it was round."""
     damage: tuple[tuple[int, int, str], ...] = ()
     """What it found: beginning, end, reason."""
+    index_damage: str = ""
+    """What the scrub found wrong in the index: it is built again at the next start."""
     index_tags: bool = False
     """The index holds tags too, as the one of a RocketMQ 5.5.0 that had the directory before."""
     followed: str = ""
@@ -101,6 +103,7 @@ def encode_mark(mark: Mark) -> bytes:
         "first": mark.first,
         "queue_first": mark.queue_first,
         "followed": mark.followed,
+        "index_damage": mark.index_damage,
         "index_tags": mark.index_tags,
         "scrubbed": mark.scrubbed,
         "damage": mark.damage,
@@ -133,6 +136,7 @@ def decode_mark(data: bytes) -> Mark | None:
         first=document.get("first", -1),
         scrubbed=document.get("scrubbed", 0),
         damage=tuple(tuple(found) for found in document.get("damage", ())),
+        index_damage=document.get("index_damage", ""),
         index_tags=document.get("index_tags", False),
         followed=document.get("followed", ""),
         accepted=tuple(AcceptedCut(*cut) for cut in document.get("accepted", ())),

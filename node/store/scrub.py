@@ -14,6 +14,7 @@ import trio
 from rocketbed.node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
 from rocketbed.node.store.cursor import LogCursor, Step, Verdict
 from rocketbed.node.store.entry import ONE_UNIT, Entry
+from rocketbed.node.store.index_check import IndexCheck
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.tail import next_good
@@ -40,9 +41,13 @@ class Scrubber:
         """`note` puts fields of the mark on record."""
         self._parts = parts
         self._note = note
-        self._cursor = LogCursor(parts.log.segments, crc_scanner(parts.config))
+        self._scanner = crc_scanner(parts.config)
+        self._cursor = LogCursor(parts.log.segments, self._scanner)
+        self._index = IndexCheck(parts.index)
         self.damage: list[Damage] = []
         """What was found so far."""
+        self.index_damage = ""
+        """What is wrong in the index; it is built again at the next start."""
         self.mended = 0
         """Queue units that were not what the log says; they are now."""
         self.unqueued = 0
@@ -58,6 +63,7 @@ class Scrubber:
         self.end = end
         rate = self._parts.config.scrub_rate
         mark = self._parts.marks.mark
+        self._scanner.index_tags = self._parts.scanner.index_tags
         self.position = noted = max(self._parts.log.min_offset, min(mark.scrubbed, end))
         if rate:
             await self._look_again(mark.damage)
@@ -68,6 +74,8 @@ class Scrubber:
                 noted = self.position
                 await self._save(self.position)
             await trio.sleep(max(self.position - before, 0) / rate)
+        if rate:
+            await self._compare_index([], to_the_end=True)
         now = self._parts.marks.mark
         if rate and (now.scrubbed or len(now.damage) != len(self.damage)):
             await self._save(0)
@@ -103,6 +111,7 @@ class Scrubber:
             if step.verdict is not Verdict.BAD or step.end >= self.end:
                 # A cut on the way leaves a limit within a record: nothing of it is left to check.
                 self._compare(step.entries)
+                await self._compare_index(step.entries)
                 beyond = step.verdict in (Verdict.PARTIAL, Verdict.END)
                 self.position = self.end if beyond else step.end
                 return
@@ -150,6 +159,31 @@ class Scrubber:
             parts.world.log.warning(
                 "store.unit_mended", topic=entry.topic, queue=entry.queue_id, number=number
             )
+
+    async def _compare_index(self, entries: list[Entry], *, to_the_end: bool = False) -> None:
+        """Compare index entries with the records; the first that differs is reported."""
+        parts = self._parts
+        if not parts.config.index_enabled or self.index_damage:
+            return
+        kept = filter(self._is_indexed, entries)
+        try:
+            problem = next(filter(None, map(self._index.compare, kept)), "")
+            problem = problem or await self._index.check_slots(to_the_end=to_the_end)
+        except OSError as exc:
+            problem = f"the disk does not give it: {exc.strerror}"
+        if problem:
+            self.index_damage = problem
+            parts.world.log.error(
+                "store.index_damage", reason=problem, mend="built again at the next start"
+            )
+            with suppress(OSError):
+                await self._note(index_damage=problem)
+
+    def _is_indexed(self, entry: Entry) -> bool:
+        """Not what belongs to a deleted topic, or was said to be in no queue."""
+        deleted = self._parts.marks.mark.deleted.get(entry.topic, -1)
+        known = self._parts.queues.find(entry.topic, entry.queue_id) is not None
+        return known and entry.physical_offset >= deleted
 
     def _misplaced(self, entry: Entry) -> str:
         """What is wrong with the queue offset of a record that stands at another one's place."""

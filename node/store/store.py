@@ -392,5 +392,6 @@ class MessageStore:
                 f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"
                 for cut in parts.marks.mark.accepted
             ),
+            "indexDamage": self.scrubber.index_damage,
             "damagedRanges": ";".join(f"{d.start}-{d.end}" for d in self.scrubber.damage),
         }

@@ -18,14 +18,15 @@ from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.findings import Severity
 from rocketbed.node.store.errors import DamagedLog, StoreError
 from rocketbed.node.store.store import MessageStore
-from tests.sim.test_damage_campaign import SAMPLE
-from tests.support.sim.damage import CONFIG, Case, cases, stores
+from tests.support.sim.damage import CONFIG, SAMPLE, Case, cases, stores
 from tests.support.sim.store_session import ROOT, edited, session
 
 WHY = {
     r".*: (bit in checkpoint|checkpoint cut short)": "RocketMQ's checkpoint: the node does not go"
     " by it where its own mark holds, RocketMQ would",
-    r".*: index/\d+ (cut short|zeroed)": "the node mends the index from its mark without a word",
+    r"(kill|power): (bit in (begin offset|end offset|next entry|a used slot) of the index"
+    r"|(bit in )?index/.*)": "after an unclean stop the node makes header and slots of the last"
+    " index file again, from its mark, without a word",
     r"power: commitlog/0*8192 cut short": "a file that a power loss left short above F: the node"
     " completes it; RocketMQ refuses it, and fsck says so",
 }
@@ -46,7 +47,13 @@ class Verdict:
 async def look(store: MessageStore) -> Verdict:
     await store.scrubber.finished.wait()
     scrubber, report = store.scrubber, store.recovery
-    tells = scrubber.damage or scrubber.mended or scrubber.unqueued or report.findings
+    tells = (
+        scrubber.damage
+        or scrubber.index_damage
+        or scrubber.mended
+        or scrubber.unqueued
+        or report.findings
+    )
     places = frozenset(damage.start for damage in scrubber.damage)
     return Verdict(False, places, bool(tells) or report.took_over)
 

@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.support.sim.damage import Case, cases, explained, outcome, stores, table
-
-SAMPLE = 9
-"""One case in so many in the quick run; the slow one has them all."""
+from tests.support.sim.damage import SAMPLE, Case, cases, explained, outcome, stores, table
 
 
 def run(step: int) -> dict[Case, str]:

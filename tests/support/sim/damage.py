@@ -22,6 +22,8 @@ from tests.support.sim.store_session import ROOT, edited, put, session, settings
 COUNT = 24
 ABOVE = 4
 """Messages above W."""
+SAMPLE = 9
+"""One case in so many in a quick run; the slow ones have them all."""
 CONFIG = settings(sync_flush=True, scrub_rate=1 << 30)
 Change = Callable[[SimDisk], None]
 
@@ -105,6 +107,20 @@ def cases(images: dict[str, DiskImage]) -> Iterator[Case]:
         units = f"{ROOT}/consumequeue/T/0/{0:020d}"
         for name, byte in {"offset": 7, "size": 11, "tag": 19}.items():
             yield Case(stop, f"bit in {name} of unit 5", flip(units, 5 * UNIT.size + byte))
+        path = next(path for path in image.paths() if path.startswith(f"{ROOT}/index/"))
+        for name, byte in index_bytes(image.contents(path)).items():
+            yield Case(stop, f"bit in {name} of the index", flip(path, byte))
+
+
+def index_bytes(data: bytes) -> dict[str, int]:
+    """A byte of each field of an index file's header, of a used slot, and of entry 5."""
+    entry = 40 + 4 * CONFIG.index_slots + 5 * 20
+    slots = range(40, 40 + 4 * CONFIG.index_slots, 4)
+    return {
+        "begin time": 7, "end time": 15, "begin offset": 23, "end offset": 31, "next entry": 39,
+        "a used slot": next(at for at in slots if any(data[at : at + 4])) + 3,
+        "hash 5": entry + 3, "offset 5": entry + 11, "time 5": entry + 14, "previous 5": entry + 19,
+    }  # fmt: skip
 
 
 def topic_at(image: DiskImage, path: str, at: int) -> int:
@@ -140,16 +156,25 @@ async def serve(store: MessageStore) -> str:
     told += ["scrub: records in no queue"] * bool(store.scrubber.unqueued)
     told += [f"start: {finding}" for finding in store.recovery.findings]
     found: dict[int, bytes] = {}
+    unknown = 0
     offset = store.queue_min("T", 0)
     while offset < store.queue_max("T", 0):
         result = store.get_messages("T", 0, offset, 1)
         try:
             for message in decode_messages(b"".join(store.read_cached(result.ranges) or [])):
-                found[message.queue_offset] = message.body.split(b" ")[0]
+                number = found[message.queue_offset] = message.body.split(b" ")[0]
+                at_ms = message.store_timestamp
+                offsets = store._parts.index.query(
+                    "T", f"k{number.decode()}", 9, at_ms - 1000, at_ms + 1000
+                )
+                unknown += message.physical_offset not in offsets
         except RemoteProtocolError as exc:
             told.append(f"checksum: {exc}")
         assert result.next_offset > offset, "a pull that does not go on"
         offset = result.next_offset
+    told += [f"scrub: {store.scrubber.index_damage}"] * bool(store.scrubber.index_damage)
+    if unknown and not told:
+        return f"SILENT LOSS: keys of {unknown} messages"
     if found == {number: b"%d" % number for number in range(COUNT)}:
         return "served whole"
     return f"told: {told[0]}" if told else f"SILENT LOSS: {COUNT - len(found)} of {COUNT} messages"

@@ -85,6 +85,8 @@ def put(
     text = properties
     if keys:
         text += f"UNIQ_KEY\x01{keys[0]}\x02"
+    if keys[1:]:
+        text += f"KEYS\x01{' '.join(keys[1:])}\x02"
     if tag:
         text += f"TAGS\x01{tag}\x02"
     run = store.begin()

@@ -1,0 +1,128 @@
+"""Whether the index is what the log makes of it (store.md 4), for the scrub.
+
+Index files have no checksum, and a wrong byte in one hides messages from queries, or slows them.
+The scrub reads the log from its beginning, in the order in which the index was filled; so both are
+compared side by side, and each file's slots are worked out again from its entries.
+"""
+
+from array import array
+
+import trio
+
+from rocketbed.node.store.entry import Entry
+from rocketbed.node.store.index import Index
+from rocketbed.node.store.indexfile import PAGE_SLOTS, IndexFile
+from rocketbed.wire.javahash import index_hash, key_state
+
+
+class IndexCheck:
+    """Follows the log with a place in the index. Memory: the slots of two files."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._file: IndexFile | None = None
+        self._number = 0
+        """The entry that is due, in that file."""
+        self._slots: array[int] = array("i")
+        """Newest entry of each slot, from the entries before."""
+        self._seen: list[tuple[IndexFile, int, array[int]]] = []
+        """Files that were gone through, up to which entry, and what their slots have to be."""
+
+    def compare(self, entry: Entry) -> str:
+        """What is wrong in the index about a record; empty if nothing is, or nothing can be said.
+
+        Records have to come in the order of the log; some may be left out. Raises `OSError`.
+        """
+        if self._file not in self._index.files:
+            self._file = None  # retention deleted it
+        for key in entry.keys:
+            if self._file is None and not self._find(entry.physical_offset):
+                return ""
+            if problem := self._compare_key(entry, index_hash(key_state(entry.topic, key)), key):
+                return problem
+        return ""
+
+    def _find(self, offset: int) -> bool:
+        """Take up the file where the entries of a record should begin; whether there is one."""
+        for file in self._index.files:
+            if file.next_entry > 1 and file.end_offset >= offset:
+                if min(file.begin_offset, file.entry(1)[1]) > offset:
+                    return False  # expired, or from before the index was switched on
+                self._begin(file)
+                return True
+        return False
+
+    def _begin(self, file: IndexFile) -> None:
+        self._file, self._number = file, 1
+        self._slots = array("i", bytes(4 * file.slots))
+
+    def _compare_key(self, entry: Entry, key_hash: int, key: str) -> str:
+        """Compare the entry that is due. Those of records that were left out are passed over."""
+        while True:
+            file = self._file
+            assert file is not None
+            if self._number >= file.next_entry:
+                self._end(file)
+                if self._file is None:
+                    return f"key {key!r} of the record at {entry.physical_offset} is not in it"
+                continue
+            found = file.entry(self._number)
+            if found[1] > entry.physical_offset:
+                return f"key {key!r} of the record at {entry.physical_offset} is not in it"
+            if problem := self._follow(file, found):
+                return problem
+            if found[1] == entry.physical_offset and found[0] == key_hash:
+                return self._differs(file, entry, found)
+
+    def _follow(self, file: IndexFile, found: tuple[int, int, int, int]) -> str:
+        """Go on to the next entry; what is wrong in the chain of this one's slot."""
+        number, slot = self._number, found[0] % file.slots
+        self._number += 1
+        before, self._slots[slot] = self._slots[slot], number
+        if before != found[3]:
+            return f"entry {number} of {file.path} names {found[3]} as the one before, not {before}"
+        return ""
+
+    def _differs(self, file: IndexFile, entry: Entry, found: tuple[int, int, int, int]) -> str:
+        """What the file says wrongly of the time of a record."""
+        number, ms = self._number - 1, entry.store_ms
+        if number == 1 and (file.begin_offset, file.begin_ms) != (entry.physical_offset, ms):
+            return f"the header of {file.path} does not begin as its first entry"
+        if number == file.next_entry - 1 and (file.end_offset, file.end_ms) != (
+            entry.physical_offset,
+            ms,
+        ):
+            return f"the header of {file.path} does not end as its last entry"
+        if found[2] != file.seconds(ms):
+            return f"entry {number} of {file.path} has another time than its record"
+        return ""
+
+    def _end(self, file: IndexFile) -> None:
+        """Go on to the next file; the slots of this one are compared by `check_slots`."""
+        files = self._index.files
+        behind = files.index(file) + 1 if file in files else len(files)
+        self._leave(file)
+        if behind < len(files) and files[behind].next_entry > 1:
+            self._begin(files[behind])
+
+    def _leave(self, file: IndexFile) -> None:
+        self._seen.append((file, self._number, self._slots))
+        self._file = None
+
+    async def check_slots(self, *, to_the_end: bool = False) -> str:
+        """Compare the slots of files that were gone through, `to_the_end` of the file in hand too.
+
+        Returns what is wrong. Raises `OSError`.
+        """
+        if to_the_end and self._file is not None:
+            self._leave(self._file)
+        while self._seen:
+            file, number, slots = self._seen.pop()
+            for first in range(0, file.slots, PAGE_SLOTS):
+                if file not in self._index.files:
+                    break
+                if file.slots_differ(slots[first : first + PAGE_SLOTS], first, number):
+                    return f"slots of {file.path} do not name their newest entries"
+                if first % (64 * PAGE_SLOTS) == 0:
+                    await trio.lowlevel.checkpoint()
+        return ""

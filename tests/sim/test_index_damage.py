@@ -1,0 +1,94 @@
+"""Index files that are not what the log makes of them: reported by the scrub, built again later."""
+
+import pytest
+
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.store import MessageStore
+from tests.support.sim.store_session import ROOT, edited, put, session, settings, settle
+
+COUNT = 60
+"""Messages with two keys each: over three index files."""
+CONFIG = settings(scrub_rate=1 << 30)
+SLOTS = 40
+ENTRIES = SLOTS + 4 * CONFIG.index_slots
+
+
+async def fill(store: MessageStore) -> None:
+    for number in range(COUNT):
+        put(store, body=b"%d" % number, keys=(f"k{number}", f"all{number % 7}"))
+    await settle(store)
+    await store.close()
+
+
+async def look(store: MessageStore) -> str:
+    await store.scrubber.finished.wait()
+    await store.close()
+    return store.scrubber.index_damage
+
+
+def index_of(image: DiskImage) -> dict[str, bytes]:
+    """Contents by path; names change when it is built again."""
+    paths = [path for path in image.paths() if path.startswith(f"{ROOT}/index/")]
+    return {path: image.contents(path) for path in paths}
+
+
+def test_a_whole_index_is_in_order() -> None:
+    image = session(fill).image
+    assert len(index_of(image)) == 3
+    assert session(look, config=CONFIG, image=image).value == ""
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(
+    "byte", [7, 15, 23, 31, SLOTS + 3, ENTRIES + 23, ENTRIES + 31, ENTRIES + 35, ENTRIES + 79]
+)
+def test_a_wrong_bit_is_reported_and_the_index_built_again(number: int, byte: int) -> None:
+    good = session(fill).image
+    path = list(index_of(good))[number]
+    used = next(at for at in range(SLOTS, ENTRIES, 4) if any(good.contents(path)[at : at + 4]))
+    place = used + 3 if byte == SLOTS + 3 else byte
+    bad = edited(good, lambda disk: disk.flip_bit(path, place * 8))
+    first = session(look, config=CONFIG, image=bad)
+    assert path in first.value or "not in it" in first.value
+    second = session(look, config=CONFIG, image=first.image)
+    assert second.value == ""
+    assert list(index_of(second.image).values()) == list(index_of(good).values())
+
+
+def test_an_index_file_that_was_cut_short_is_built_again_at_once() -> None:
+    good = session(fill).image
+
+    def cut(disk: SimDisk) -> None:
+        path = next(iter(index_of(good)))
+        disk.replace_contents(path, disk.contents(path)[:700])
+
+    run = session(look, config=CONFIG, image=edited(good, cut))
+    assert run.value == ""
+    assert list(index_of(run.image).values()) == list(index_of(good).values())
+
+
+def test_a_file_that_fails_is_reported_and_one_that_retention_took_is_not() -> None:
+    image = session(fill).image
+    names = list(index_of(image))
+
+    async def work(store: MessageStore) -> str:
+        store._parts.index.delete_before(1 << 40)
+        return await look(store)
+
+    run = session(work, config=CONFIG, image=image)
+    assert run.value == ""
+    assert names[0] not in index_of(run.image)
+
+
+async def put_more(store: MessageStore) -> str:
+    """While the scrub looks at the last file, it grows."""
+    for number in range(5):
+        put(store, body=b"more", keys=(f"more{number}",))
+    await settle(store)
+    return await look(store)
+
+
+def test_an_index_that_grows_meanwhile_is_in_order() -> None:
+    image = session(fill).image
+    assert session(put_more, config=CONFIG, image=image).value == ""
