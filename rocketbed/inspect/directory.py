@@ -24,7 +24,14 @@ from rocketbed.inspect.config import (
     read_json,
 )
 from rocketbed.inspect.consumequeue import BatchConsumeQueue, ConsumeQueue
-from rocketbed.inspect.files import FilePool, Listing, SegmentFile, SegmentRow, list_segments
+from rocketbed.inspect.files import (
+    INDEX_NAME_SIZE,
+    FilePool,
+    Listing,
+    SegmentFile,
+    SegmentRow,
+    list_segments,
+)
 from rocketbed.inspect.index import IndexFile, IndexLayout, derive_layout
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, Marks, read_marks
 
@@ -201,7 +208,7 @@ def open_directory(
     queues, queue_strays = _queues(root, "consumequeue")
     batches, batch_strays = _queues(root, "batchconsumequeue")
     extensions, _ = _queues(root, "consumequeue_ext")
-    index_listing = list_segments(os.path.join(root, "index"))
+    index_listing = list_segments(os.path.join(root, "index"), INDEX_NAME_SIZE)
     log = CommitLog(pool, tuple(log_files))
     if marks is not None and marks.trusted:
         log.flushed_offset = marks.flushed_offset

@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 READ_SIZE = 4 << 20
+NAME_SIZE = 20
+"""Digits of a segment's name, which is the offset where it begins."""
+INDEX_NAME_SIZE = 17
+"""Digits of an index file's name, a time to milliseconds."""
 _OPEN_MAX = 64
 
 
@@ -137,8 +141,8 @@ class SegmentRow:
         return self.pool.read(segment.path, offset - segment.start, size)
 
 
-def list_segments(directory: str) -> Listing:
-    """The segments of a directory. A missing directory is an empty one."""
+def list_segments(directory: str, digits: int = NAME_SIZE) -> Listing:
+    """The segments of a directory, whose names have so many digits; a missing one is empty."""
     segments: list[SegmentFile] = []
     strays: list[str] = []
     try:
@@ -154,7 +158,7 @@ def list_segments(directory: str) -> Listing:
             size = entry.stat().st_size
         except FileNotFoundError:
             continue
-        if entry.name.isascii() and entry.name.isdigit():
+        if entry.name.isascii() and entry.name.isdigit() and len(entry.name) == digits:
             segments.append(SegmentFile(int(entry.name), entry.path, size))
         else:
             strays.append(entry.path)

@@ -8,11 +8,10 @@ import os
 
 from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
 from rocketbed.inspect.directory import StoreDirectory, queue_type
-from rocketbed.inspect.files import SegmentFile
+from rocketbed.inspect.files import NAME_SIZE, SegmentFile
 from rocketbed.inspect.findings import Findings, Severity
 from rocketbed.inspect.index import HEADER
 
-NAME_SIZE = 20
 _MOVE = "move the file out of this directory; RocketMQ refuses to start beside it"
 
 
@@ -34,7 +33,7 @@ def check_files(directory: StoreDirectory, findings: Findings) -> None:
         size = directory.sizes.batch_queue_segment
         _check_row(directory, batch_queue.segments, size, findings, unit=BATCH_UNIT.size)
     for stray in directory.log_strays + directory.queue_strays:
-        what = "not a segment: its name is no offset"
+        what = f"not a segment: its name is no offset of {NAME_SIZE} digits"
         findings.add("sizes", Severity.DAMAGE, directory.relative(stray), what, advice=_MOVE)
     _check_index_files(directory, findings)
     _check_kinds(directory, findings)
@@ -51,9 +50,6 @@ def _check_row(
 ) -> None:
     for number, segment in enumerate(segments):
         file = directory.relative(segment.path)
-        if len(os.path.basename(segment.path)) != NAME_SIZE:
-            what = f"its name is {segment.start} in other than {NAME_SIZE} digits"
-            findings.add("S1", Severity.DAMAGE, file, what, advice=_MOVE)
         _check_length(segment, size, file, findings, last=number + 1 == len(segments))
         if segment.start % size or segment.start % unit:
             what = f"a segment at {segment.start} does not stand on a multiple of {size} bytes"
