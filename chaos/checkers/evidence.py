@@ -16,6 +16,7 @@ from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, Queues
 from rocketbed.chaos.checkers.logs import LogReader, NodeLog
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import Example
+from rocketbed.chaos.damage import MENDED, STRAYS
 from rocketbed.chaos.history import Event, Function, History, Outcome, Row
 from rocketbed.chaos.record import Image, RunRecord
 from rocketbed.chaos.trace import Ends, Trace
@@ -26,8 +27,8 @@ READS = (Function.GOT, Function.DELIVER)
 SECOND_NS = 1_000_000_000
 OWN = "rocketbed"
 """Our own node, as `Software.name` has it."""
-LYING = ("lost-fsync", "bit-flip", "truncate", "delete")
-"""Faults of a disk that no store can see in time."""
+LYING = "lost-fsync"
+"""A fault of a disk that no store can see in time."""
 SPLIT_AFTER_NS = 10 * SECOND_NS
 """So long a second master may still answer after it was told to be a slave again."""
 
@@ -219,13 +220,50 @@ class Evidence:
 
     @cached_property
     def damaged(self) -> set[str]:
-        """Nodes whose disk the scenario let lie or corrupted: their own copy proves nothing."""
+        """Nodes whose own copy proves nothing: their disk lied, or was damaged and they said so.
+
+        Damage that a node never reported excuses nothing: it is found, or it did no harm.
+        """
         found: set[str] = set()
         for event in self.events(Function.NEMESIS):
-            words = {event.what, *step_of(event).split()}
-            if words.intersection(LYING):
+            if LYING in {event.what, *step_of(event).split()}:
                 found.update(targets_of(event))
+        for damage in self.events(Function.NODE, "damaged"):
+            if damage.fields.get("untold") or self.reports(damage.node, damage.time_ns):
+                found.add(damage.node)
         return found
+
+    def reports(self, node: str, since_ns: int, *, mended: bool = False) -> list[Event]:
+        """What a node reported of its store from a time on; with `mended` also what it mended."""
+        return [
+            event
+            for event in self.events(Function.NODE, "reported")
+            if event.node == node
+            and event.time_ns >= since_ns
+            and (mended or event.fields.get("event") != MENDED)
+        ]
+
+    def may_differ(self, *logs: NodeLog, file: str = "") -> bool:
+        """Whether a copy, or such a file of it, may be wrong; a new disk excuses nothing more."""
+        for log in logs:
+            planted = file in STRAYS and ("stray", log.name) in self._damages
+            if planted or (log.name in self.damaged and (log.image or not self._is_new(log.name))):
+                return True
+        return False
+
+    @cached_property
+    def _damages(self) -> dict[tuple[str, str], int]:
+        """Kind and node -> when that was done to it last."""
+        events = self.events(Function.NODE, "damaged")
+        return {(str(event.fields.get("kind")), event.node): event.time_ns for event in events}
+
+    def _is_new(self, node: str) -> bool:
+        """Whether a node was given an empty disk after its disk was damaged, and never lied to."""
+        damaged_ns = [time for (_, name), time in self._damages.items() if name == node]
+        wiped_ns = [
+            e.time_ns for e in self.history.events if e.what == "wipe" and node in targets_of(e)
+        ]
+        return bool(damaged_ns) and max(wiped_ns, default=-1) > max(damaged_ns)
 
     def first_after(self, number: int, is_it: Callable[[Event], bool]) -> int:
         """Time of the first such event behind a position of the events; without any, the end."""

@@ -173,7 +173,7 @@ def power_cuts(evidence: Evidence) -> list[Change]:
 
 
 def _destruction(event: Event) -> str:
-    if event.function == Function.NEMESIS and event.what in (POWER_CUT, WIPE):
+    if event.what in (POWER_CUT, WIPE):
         return event.what
     cause = event.fields.get("cause") if event.what == "exit" else None
     return POWER_CUT if event.function == Function.NODE and cause == POWER_CUT else ""

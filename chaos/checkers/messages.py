@@ -205,7 +205,7 @@ def dense_queues(case: Case, found: Findings) -> int:
                 what = f"where offset {expected} is due, is in the log of"
                 example = _stored(evidence, node, number, what)
                 example.distance = abs(offset - expected)
-                found.add(example, excused=node.name in evidence.damaged)
+                found.add(example, excused=evidence.may_differ(node))
             due[queue] = max(expected, offset + 1)
     return examined
 

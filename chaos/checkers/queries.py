@@ -145,7 +145,7 @@ def store_times(case: Case, found: Findings) -> int:
             value = node.messages.values[number]
             text = f"{node.name}: value {value} was stored at {times[number]}, {fall} ms before the"
             text += " one in front of it"
-            damaged, place = node.name in case.evidence.damaged, node.messages.physicals[number]
+            damaged, place = case.evidence.may_differ(node), node.messages.physicals[number]
             more = {"value": value, "physical": place, "distance": fall}
             found.add(text, excused=damaged, node=node.name, **more)
     if not examined:

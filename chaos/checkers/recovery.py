@@ -21,17 +21,21 @@ GRACE_ASYNC_NS = 12 * SECOND_NS
 
 @check("S13 recovered end", "recoveries")
 def recovered_ends(case: Case, found: Findings) -> int:
-    """S13: after a power cut `floor(F) <= R <= W`; after a kill R is the last whole record of W."""
+    """S13: after a power cut `floor(F) <= R <= W`; after a kill R is the last whole record of W.
+
+    After damage the node's own marks count: above them it could not tell it from a torn end.
+    """
     evidence, losses = case.evidence, case.losses
     restarts = _restarts(evidence)
     if not restarts:
         raise NotApplicable("no recovery from an image was reported")
-    for event, end, image in restarts:
-        wrong = _wrong_end(losses, end, image)
+    for event, end, image, damaged in restarts:
+        wrong = _below_marks(end, image) if damaged else _wrong_end(losses, end, image)
         if wrong:
             text = f"{event.node} recovered to {end}, {wrong}"
             place = {"node": event.node, "physical": end, "time_ns": event.time_ns}
-            found.add(text, excused=event.node in evidence.damaged, **place)
+            told = damaged and evidence.reports(event.node, image.taken.time_ns, mended=True)
+            found.add(text, excused=told or event.node in evidence.damaged, **place)
     return len(restarts)
 
 
@@ -58,10 +62,12 @@ def writes_after_error(case: Case, found: Findings) -> int:
     return len(windows)
 
 
-def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog]]:
-    """Recoveries, to which end, that follow an image of their node with nothing in between."""
-    found: list[tuple[Event, int, NodeLog]] = []
+def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog, bool]]:
+    """Recoveries, to which end, and the images of their nodes before; whether those were damaged
+    in between, and nothing else."""
+    found: list[tuple[Event, int, NodeLog, bool]] = []
     open_images: dict[str, NodeLog] = {}
+    damaged: set[str] = set()
     cuts: dict[str, object] = {}
     moments: list[tuple[int, int, Event | NodeLog]] = [
         (image.taken.time_ns, 0, image) for image in evidence.images
@@ -70,6 +76,9 @@ def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog]]:
     for _, _, moment in sorted(moments, key=lambda item: (item[0], item[1])):
         if isinstance(moment, NodeLog):
             open_images[moment.name] = moment
+            damaged.discard(moment.name)
+        elif moment.function == Function.NODE and moment.what == "damaged":
+            damaged.add(moment.node)
         elif moment.function == Function.NODE and moment.what == "cut_resumed":
             cuts[moment.node] = moment.fields.get("offset")
         elif moment.function == Function.NODE and moment.what == "recovered":
@@ -78,11 +87,19 @@ def _restarts(evidence: Evidence) -> list[tuple[Event, int, NodeLog]]:
             if cuts.pop(moment.node, None) == moment.fields.get("end"):
                 continue  # it died within a cut to its master's log, and finished that first
             if image is not None and end.isdigit():
-                found.append((moment, int(end), image))
-        elif moment.what == WIPE or "bit-flip" in step_of(moment):
+                found.append((moment, int(end), image, moment.node in damaged))
+        elif moment.what == WIPE:
             for node in targets_of(moment):
                 open_images.pop(node, None)
     return found
+
+
+def _below_marks(end: int, image: NodeLog) -> str:
+    marks = image.directory.marks
+    known = 0 if marks is None else max(marks.durable_offset, marks.flushed_offset or 0)
+    if end < (floor := image.floor(known)):
+        return f"below {floor}, the last record that its own marks name ({known})"
+    return ""
 
 
 def _wrong_end(losses: Losses, end: int, image: NodeLog) -> str:

@@ -44,7 +44,7 @@ def equal_logs(case: Case, found: Findings) -> int:
             refused &= not (evidence.foreign and _in_step(evidence, one, other))
             found.add(
                 f"{one.name} and {other.name} differ from log {difference} on",
-                excused=refused or evidence.damaged & {one.name, other.name},
+                excused=refused or evidence.may_differ(one, other),
                 node=other.name,
                 physical=difference,
                 distance=end - difference,
@@ -79,7 +79,7 @@ def equal_images(case: Case, found: Findings) -> int:
         if difference is not None:
             found.add(
                 f"{image.label} and the final log of {final.name} differ from log {difference} on",
-                excused=evidence.damaged & {image.name, final.name},
+                excused=evidence.may_differ(image, final),
                 node=image.name,
                 physical=difference,
                 time_ns=image.taken.time_ns,

@@ -56,7 +56,8 @@ def image_checks(case: Case, found: Findings) -> int:
         is_cut = _after_power_cut(evidence, image)
         for finding in image.report.findings:
             if finding.severity >= Grade.DAMAGE and _binds(image, finding, is_cut=is_cut):
-                found.add(_example(image, finding), excused=image.name in evidence.damaged)
+                excused = evidence.may_differ(image, file=finding.file)
+                found.add(_example(image, finding), excused=excused)
     return len(evidence.images)
 
 
@@ -74,11 +75,13 @@ def honest_marks(case: Case, found: Findings) -> int:
             continue
         examined += 1
         named = max(marks.durable_offset, marks.flushed_offset or 0)
-        if named > durable:
+        size = image.directory.sizes.segment
+        whole = named % size == 0 and 0 < named - durable < size and image.taken.written == durable
+        if named > durable and not whole:  # what follows a blank record is never written
             found.add(
                 f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the log"
                 f" was on disk up to {durable}",
-                excused=image.name in evidence.damaged,
+                excused=evidence.may_differ(image),
                 node=image.name,
                 time_ns=image.taken.time_ns,
                 distance=named - durable,
@@ -185,12 +188,10 @@ def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: st
     excused: list[Example] = []
     for node in evidence.nodes:
         floor = Grade.TAIL if node.name in evidence.record.stopped_cleanly else Grade.DAMAGE
-        told = excused if node.name in evidence.damaged else findings
-        told += [
-            _example(node, finding)
-            for finding in node.report.findings
-            if finding.rule in rules and finding.severity >= floor
-        ]
+        for finding in node.report.findings:
+            if finding.rule in rules and finding.severity >= floor:
+                told = excused if evidence.may_differ(node, file=finding.file) else findings
+                told.append(_example(node, finding))
     counts = {
         node.name: 1 if unit == "directories" else getattr(node.report, unit.replace(" ", "_"))
         for node in evidence.nodes

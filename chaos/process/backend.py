@@ -18,6 +18,7 @@ from typing import Final, Self
 
 import trio
 
+from rocketbed.chaos.damage import Damage
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched, ManagedProcess
@@ -47,6 +48,7 @@ MISSING: Final = {
     "client.pause": "clients share the harness's process: they cannot be stopped one by one",
     "nameserver.stale": "a nameserver process cannot be given the table of an earlier one",
     "proc.twin": "a second process on a store is tried in simulation only",
+    "disk.descriptors": "a real process is left without descriptors by `crowd` and its ulimit",
     "clock.drift": "a real clock can be moved, but not made to drift",
 }
 """What no cluster of processes can do, and why."""
@@ -317,8 +319,11 @@ class ProcessBackend:
         await self._end(name, "kill")
         await self._machines[name].wipe()
 
-    async def bit_flip(self, name: str) -> str:
-        return self._machines[name].bit_flip()
+    async def damage(self, name: str, damage: Damage) -> str:
+        return self._machines[name].damage(damage)
+
+    def reported(self, name: str) -> str:
+        return self._watcher.reported(name)
 
     async def _running(self, name: str) -> Launched | None:
         """The process of a program that runs; one that is just being started is waited for."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rocketbed.chaos.damage import REPORTS
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.chaos.process.samples import Asker
 from rocketbed.chaos.trial.api import Sample
@@ -35,6 +36,9 @@ CONFIG: Final = "broker.conf"
 _RECOVERED: Final = re.compile(rb" store\.recovered (.*)$", re.MULTILINE)
 _FAILED: Final = re.compile(r" node\.failed error=(\w+)$", re.MULTILINE)
 _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
+_REPORT: Final = re.compile(
+    rb" (%s) (.*)$" % "|".join(map(re.escape, REPORTS)).encode(), re.MULTILINE
+)
 _FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
 
 
@@ -72,6 +76,10 @@ class Software(ABC):
     @abstractmethod
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
         """Each time the node cut its own log to its master's."""
+
+    def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
+        """What the node said is wrong with its store: log events and texts (`chaos.damage`)."""
+        return ()
 
     @abstractmethod
     def reason(self, log: str, code: int | None) -> str:
@@ -117,6 +125,10 @@ class OwnSoftware(Software):
 
     def cuts(self, log: bytes) -> Sequence[Mapping[str, Any]]:
         return [_fields(found[1]) for found in _CUT.finditer(log)]
+
+    def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
+        events = ((found[1].decode(), _fields(found[2])) for found in _REPORT.finditer(log))
+        return [(event, str(fields.get(REPORTS[event]))) for event, fields in events]
 
     def reason(self, log: str, code: int | None) -> str:
         """The last line of the log, behind the kind of error if the node named it."""

@@ -12,11 +12,14 @@ from typing import Final
 
 import trio
 
+from rocketbed.chaos.damage import MENDED, REFUSALS
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.process.software import Software
 
 LOOK_S: Final = 0.005
+REPORT_S: Final = 0.5
+"""How often the log of a node that serves is read for what it reports."""
 POWER_CUT: Final = "powercut"
 CRASH: Final = "crash"
 
@@ -35,6 +38,8 @@ class Watcher:
     """For a node that died with its power."""
     _causes: dict[Launched, str] = field(default_factory=dict)
     _reasons: dict[str, str] = field(default_factory=dict)
+    _reports: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """Log events and texts of the latest start."""
     _counts: dict[str, int] = field(default_factory=dict)
     _noted: dict[Launched, trio.Event] = field(default_factory=dict)
     """One event per watched program, set once its end has been handled."""
@@ -42,6 +47,7 @@ class Watcher:
     def begin(self, name: str, process: Launched) -> int:
         """It is about to be started; where its log will begin."""
         self._reasons.pop(name, None)
+        self._reports[name] = []
         self._noted[process] = trio.Event()
         with suppress(FileNotFoundError):
             return process.log_path.stat().st_size
@@ -70,14 +76,20 @@ class Watcher:
         """Why, if it ended by itself and was not started since."""
         return self._reasons.get(name, "")
 
+    def reported(self, name: str) -> str:
+        """What it said of damage that is still there, since its last start."""
+        texts = [text for event, text in self._reports.get(name, ()) if event != MENDED]
+        return texts[-1] if texts else ""
+
     async def watch(self, name: str, process: Launched, log_begin: int) -> None:
-        """Read a node's log until it has recovered; note the end."""
+        """Read a node's log; note the end."""
         is_node = name in self.nodes
         if is_node:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read_log, name, process, log_begin)
                 code = await process.wait_ended()
                 nursery.cancel_scope.cancel()
+            self._note_reports(name, process, log_begin)
             for fields in self.software.cuts(_read(process, log_begin)):
                 self.history.event(Function.NODE, name, "cut", dict(fields))
         else:
@@ -89,6 +101,8 @@ class Watcher:
         elif cause == CRASH:
             log = _read(process, log_begin).decode("utf-8", "replace")
             self._reasons[name] = self.software.reason(log.strip(), code)
+            if is_node and self.reason(name).startswith(REFUSALS):
+                self._report(name, "node.failed", self.reason(name))
         if is_node:
             fields = {"cause": cause, "code": code, "reason": self.reason(name)}
             self.history.event(Function.NODE, name, "exit", fields)
@@ -101,6 +115,18 @@ class Watcher:
         while (fields := self.software.recovered(_read(process, log_begin))) is None:
             await trio.sleep(LOOK_S)
         self.history.event(Function.NODE, name, "recovered", dict(fields))
+        while True:
+            self._note_reports(name, process, log_begin)
+            await trio.sleep(REPORT_S)
+
+    def _note_reports(self, name: str, process: Launched, log_begin: int) -> None:
+        for report in self.software.reports(_read(process, log_begin)):
+            if report not in self._reports[name]:
+                self._report(name, *report)
+
+    def _report(self, name: str, event: str, text: str) -> None:
+        self._reports[name].append((event, text))
+        self.history.event(Function.NODE, name, "reported", {"event": event, "text": text})
 
 
 def _read(process: Launched, log_begin: int) -> bytes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from rocketbed.chaos.damage import DERIVED, FIELDS, KINDS
 from rocketbed.chaos.scenario.marks import RUNNING, STARTING, STOPPING
 from rocketbed.chaos.scenario.plan import Shape, Weather
 from rocketbed.chaos.scenario.units import show_duration
@@ -203,7 +204,9 @@ def disk_sick(maker: Maker) -> Episode:
     """An error of the disk, which has to end the node; the operator starts it again."""
     group, label, episode = maker.group(), maker.label(), Episode()
     who = maker.member(group)
-    kind = maker.random.choice(("eio-fsync once", "eio-fsync once", "eio-write once", "full"))
+    kind = maker.random.choice(
+        ("eio-fsync once", "eio-fsync once", "eio-write once", "eio-read once", "full")
+    )
     length = 1.0
     if kind == "full":
         length = maker.seconds(0.5, 3.0)
@@ -215,6 +218,37 @@ def disk_sick(maker: Maker) -> Episode:
     episode.steps.append((0, f"disk {who} {kind} as {label}"))
     episode.after(label, back, f"restart @{label}")
     episode.length_s = back + maker.start_s
+    return episode
+
+
+def damage(maker: Maker) -> Episode:
+    """A store is damaged while its node is down; whoever reports damage is replaced."""
+    group, label, episode, random = maker.group(), maker.label(), Episode(), maker.random
+    who = maker.member(group)
+    kind = random.choice(KINDS)
+    # Nobody could replace the log of a node that is alone.
+    where = random.choice(DERIVED if maker.alone else (*DERIVED, "mark", "flushed", *["log"] * 5))
+    if kind == "flip" and not maker.alone:
+        where = random.choice((*FIELDS, "topic", where))
+    what = kind if kind == "stray" else f"{kind} {where}"
+    last = " last" if random.random() < 0.5 else ""
+    end = random.choice((" stop", " kill"))
+    episode.steps.append((0, f"damage {who} {what}{last}{end} as {label}"))
+    maker.recover(episode, label, who, group, lost=True)
+    episode.after(label, episode.length_s, f"repair @{label}")
+    episode.length_s += maker.settle_s
+    return episode
+
+
+def settings(maker: Maker) -> Episode:
+    """A node is started with another limit, and with its own again."""
+    label, episode = maker.label(), Episode()
+    size = maker.random.choice((512, 2048))
+    back = maker.seconds(0.5, 4.0)
+    who = maker.member(maker.group())
+    episode.steps.append((0, f"restart {who} set maxMessageSize={size} as {label}"))
+    episode.after(label, back, f"restart @{label} set maxMessageSize=")
+    episode.length_s = back + 2 * maker.start_s
     return episode
 
 
@@ -305,6 +339,20 @@ def slow_disk(maker: Maker) -> Episode:
     return Episode(0, [(0, f"disk {who} {fault}")])
 
 
+def crowd(maker: Maker) -> Episode:
+    """Connections or descriptors run out."""
+    who = maker.member(maker.group())
+    if maker.random.random() < 0.4:
+        return Episode(0, [(0, f"disk {who} no-descriptors for {maker.text(0.1, 3.0)}")])
+    count = maker.random.choice((10, 100))
+    return Episode(0, [(0, f"crowd {who} count {count} for {maker.text(0.5, 5.0)}")])
+
+
+def hostile(maker: Maker) -> Episode:
+    """Somebody claims to be a slave."""
+    return Episode(0, [(0, f"hostile leader{maker.group()} for {maker.text(1.0, 8.0)}")])
+
+
 def clocks(maker: Maker) -> Episode:
     """A wall clock jumps, or runs fast."""
     who = maker.member(maker.group())
@@ -353,6 +401,8 @@ FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "crash-recovery": crash_recovery,
     "pause": pause,
     "disk-sick": disk_sick,
+    "damage": damage,
+    "settings": settings,
     "wipe": wipe,
     "promote": promote,
 }
@@ -362,6 +412,8 @@ SECOND: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "links": links,
     "resets": resets,
     "slow-disk": slow_disk,
+    "crowd": crowd,
+    "hostile": hostile,
     "clocks": clocks,
     "slow-cpu": slow_cpu,
     "nameservers": nameservers,

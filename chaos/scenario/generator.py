@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
+from rocketbed.chaos.damage import APPEND_CRC
 from rocketbed.chaos.scenario.check import BATCH_BODY_MAX
 from rocketbed.chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
@@ -87,6 +88,10 @@ def draw_shape(random: Random) -> Shape:
     settings: dict[str, str] = {}
     if random.random() < 0.3:
         settings["flushIntervalCommitLog"] = random.choice(("100", "2000"))
+    if random.random() < 0.3:
+        settings |= {"rbMaxConnections": "64", "rbMaxHaConnections": "8"}
+    if random.random() < 0.3:
+        settings[APPEND_CRC] = "true"
     segment = random.choice((TINY, 1 << 15, 1 << 16, 1 << 16, 1 << 18, 1 << 20))
     if segment == TINY:
         settings["maxMessageSize"] = str(TINY // 4)

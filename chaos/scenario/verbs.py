@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from rocketbed.chaos.damage import FIELDS, FILES, KINDS
 from rocketbed.chaos.scenario.units import parse_duration, parse_size
 
 Parse = Callable[[str], object]
@@ -35,6 +36,21 @@ def _factor(text: str) -> float:
     return value
 
 
+def _setting(text: str) -> str:
+    if not text.partition("=")[1]:
+        raise ValueError(f"{text!r} is not KEY=VALUE")
+    return text
+
+
+def _one_of(*known: str) -> Parse:
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"{text!r} is not one of {', '.join(known)}")
+        return text
+
+    return parse
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """What a step of this name looks like."""
@@ -59,9 +75,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     "kill": Verb(lasts=True, help="SIGKILL; with `for`, started again after that time"),
     "stop": Verb(lasts=True, takes={"gracefully": None}, help="SIGTERM"),
     "restart": Verb(
-        takes={"stale-table": None, "down": None},
+        takes={"stale-table": None, "down": None, "set": _setting},
         word_needs={"stale-table": "nameserver.stale"},
-        help="start what is down; a running node is stopped first, or left alone with `down`",
+        help="start what is down; a running node is stopped first, or left alone with `down`; with"
+        " `set KEY=VALUE` another setting from now on, its own again without a value",
     ),
     "pause": Verb(needs="proc.pause", lasts=True, help="SIGSTOP"),
     "powercut": Verb(
@@ -117,7 +134,8 @@ VERBS: Final[Mapping[str, Verb]] = {
             "after": parse_size,
             "once": None,
             "read-only": None,
-            "bit-flip": None,
+            "eio-read": None,
+            "no-descriptors": None,
         },
         one_of=(
             "slow-fsync",
@@ -127,9 +145,38 @@ VERBS: Final[Mapping[str, Verb]] = {
             "hang",
             "full",
             "read-only",
-            "bit-flip",
+            "eio-read",
+            "no-descriptors",
         ),
+        word_needs={"no-descriptors": "disk.descriptors"},
         help="make a disk slow, full, failing or lying",
+    ),
+    "damage": Verb(
+        lasts=True,
+        takes={
+            "flip": _one_of(*FIELDS, "topic", *FILES),
+            **dict.fromkeys(("zero", "truncate", "delete", "old", "misdirect"), _one_of(*FILES)),
+            "stray": None,
+            "last": None,
+            "stop": None,
+            "kill": None,
+            "powercut": None,
+        },
+        word_needs={"powercut": "disk.powercut"},
+        one_of=KINDS,
+        help="end a node (by SIGKILL, or as said) and damage its store: one bit of a field or file,"
+        " a range of zeros, a cut, a lost file, one from an old copy, a sector written to the wrong"
+        " place, names that do not belong there; `last`: the last record or file",
+    ),
+    "repair": Verb(help="wipe and start a node that reported damage, a master after a promotion"),
+    "crowd": Verb(
+        lasts=True,
+        takes={"count": int},
+        one_of=("count",),
+        help="open so many idle connections to each port of a node",
+    ),
+    "hostile": Verb(
+        lasts=True, help="a peer on the replication port that reports what it never got"
     ),
     "clock": Verb(
         needs="clock.jump",

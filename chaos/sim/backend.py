@@ -12,10 +12,11 @@ from typing import Final, TypeVar
 
 import trio
 
+from rocketbed.chaos.damage import Damage, inflict
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.diskfaults import arm, flip_bit, put_faults
+from rocketbed.chaos.sim.diskfaults import FilesAtRest, arm, put_faults
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.recorder import Recorder
 from rocketbed.chaos.sim.simulation import Simulation
@@ -243,12 +244,17 @@ class SimBackend:
         self.simulation.host(name).image = DiskImage()
         self._recorder.wiped(name)
 
-    async def bit_flip(self, name: str) -> str:
+    async def damage(self, name: str, damage: Damage) -> str:
         if self.state(name) != "down":
-            raise BackendError(f"{name} is running: bits are flipped while a node is down")
-        random = self.simulation.timeline.stream("bit-flip")
-        end, size = self._recorder.log(name)
-        return flip_bit(self.simulation.host(name), random, f"{STORE}/commitlog", end, size)
+            raise BackendError(f"{name} is running: a store is damaged while its node is down")
+        host = self.simulation.host(name)
+        files = FilesAtRest(host.image, STORE)
+        hit = inflict(files, damage, self.simulation.timeline.stream("damage"))
+        host.image = files.image()
+        return hit
+
+    def reported(self, name: str) -> str:
+        return self._recorder.reported(name)
 
     # --- surroundings
 

@@ -2,13 +2,15 @@
 
 import errno
 from collections.abc import Sequence
-from random import Random
+from typing import Final
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.chaos.sim.process import SimHost
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault
+
+DESCRIPTORS_MIN: Final = 16
+"""So many files a process may have open in any case, or it could not even start."""
 
 
 def put_faults(disk: SimDisk, faults: Sequence[DiskFault]) -> None:
@@ -16,12 +18,14 @@ def put_faults(disk: SimDisk, faults: Sequence[DiskFault]) -> None:
     disk.faults.clear()
     disk.release()
     disk.read_only = False
-    disk.quota = None
+    disk.quota = disk.descriptors = None
     for fault in faults:
         if fault.kind == "full":
             disk.quota = disk.allocated() + fault.after
         elif fault.kind == "read-only":
             disk.read_only = True
+        elif fault.kind == "no-descriptors":
+            disk.descriptors = max(disk.open_files, DESCRIPTORS_MIN)
         else:
             disk.inject(_rule(fault))
 
@@ -32,8 +36,8 @@ def _rule(fault: DiskFault) -> SimFault:
         return SimFault(operation="sync", effect="delay", seconds=fault.seconds, times=times)
     if fault.kind == "eio-fsync":
         return SimFault(operation="sync", effect="error_clean", error=errno.EIO, times=times)
-    if fault.kind == "eio-write":
-        return SimFault(operation="write", error=errno.EIO, times=times)
+    if fault.kind in ("eio-write", "eio-read"):
+        return SimFault(operation=fault.kind[4:], error=errno.EIO, times=times)
     return SimFault(operation="sync", effect="lose", times=times)
 
 
@@ -43,14 +47,28 @@ def arm(disk: SimDisk, point: CrashPoint) -> None:
     disk.crash_at = None if point.event is None else disk.events + point.event
 
 
-def flip_bit(host: SimHost, random: Random, directory: str, end: int, segment_size: int) -> str:
-    """Flip one bit of a log below `end`, on a host where nothing runs; what was hit."""
-    paths = [path for path in host.image.paths() if path.startswith(f"{directory}/")]
-    if not paths or end == 0:
-        return "no change: the log is empty"
-    offset = random.randrange(int(paths[0].rpartition("/")[2]), end)
-    path = f"{directory}/{offset - offset % segment_size:020d}"
-    namespace = host.image.namespace()
-    namespace.visible.files[path].flip(offset % segment_size * 8 + random.randrange(8))
-    host.image = DiskImage(namespace)
-    return f"log offset {offset}"
+class FilesAtRest:
+    """The files of a directory on a disk image (`chaos.damage.StoreFiles`)."""
+
+    def __init__(self, image: DiskImage, root: str) -> None:
+        self._disk = SimDisk(image)
+        self._root = f"{root}/"
+
+    def image(self) -> DiskImage:
+        return self._disk.image()
+
+    def paths(self) -> list[str]:
+        return [
+            path.removeprefix(self._root)
+            for path in self._disk.paths()
+            if path.startswith(self._root)
+        ]
+
+    def read(self, path: str) -> bytes:
+        return self._disk.contents(self._root + path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._disk.replace_contents(self._root + path, data)
+
+    def remove(self, path: str) -> None:
+        self._disk.remove_name(self._root + path)

@@ -71,6 +71,16 @@ class LogWatch:
                 contiguous = segment.durable >= segment.written
         return Ends(written, durable)
 
+    def covered(self, segment_size: int) -> int:
+        """Where the durable part ends; to the end of its segment if nothing in that is unsynced:
+        what follows a blank record is never written."""
+        durable = self.ends().durable
+        start = durable - durable % segment_size
+        segment = self._segments.get(start)
+        if segment is None or segment.durable < segment.written or durable == start:
+            return durable
+        return start + segment_size
+
     def lost_power(self, time_ns: int) -> None:
         """The node lost what was not on disk; what stays beyond that shows at its recovery."""
         for segment in self._segments.values():

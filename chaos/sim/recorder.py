@@ -7,6 +7,7 @@ node is asked, since what a node thinks of itself is on trial.
 from pathlib import Path
 from typing import Any, Final
 
+from rocketbed.chaos.damage import MENDED, REFUSALS, REPORTS
 from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.record import STORES
 from rocketbed.chaos.sim.coverage import Coverage
@@ -41,6 +42,8 @@ class Recorder:
         self._after_power_cut: dict[str, bool] = {}
         self._reasons: dict[str, str] = {}
         self._end_counts: dict[str, int] = {}
+        self._reports: dict[str, str] = {}
+        """What nodes said of damage since their last start, or when they refused it."""
         self._roles: dict[str, str] = {}
         self._coverage = Coverage(simulation, self._roles, self._saw_disk)
         simulation.on_end.append(self._process_ended)
@@ -49,6 +52,7 @@ class Recorder:
     def starts(self, name: str, config: NodeConfig) -> None:
         self._segment_size[name] = config.store.segment_size
         self._roles[name] = config.broker_role
+        self._reports.pop(name, None)
         self._watch(name)
 
     def ends(self, name: str) -> int:
@@ -57,9 +61,9 @@ class Recorder:
     def end_reason(self, name: str) -> str:
         return self._reasons.get(name, "")
 
-    def log(self, name: str) -> tuple[int, int]:
-        """Where the durable part of a node's log ends, and how long its segments are, in bytes."""
-        return self._watch(name).ends().durable, self._segment_size[name]
+    def reported(self, name: str) -> str:
+        """What a node said of damage since its last start."""
+        return self._reports.get(name, "")
 
     def lost_power(self, name: str) -> None:
         """The power of a node's host was cut; of other hosts nothing is kept."""
@@ -112,7 +116,7 @@ class Recorder:
         disk = self._simulation.process(host).disk
         if disk.exists(MARK):
             marks = read_marks(disk.contents(MARK), b"", abort_lines=None, checkpoint=b"")
-            durable = watch.ends().durable
+            durable = watch.covered(self._segment_size[host])
             if marks is not None and marks.durable_offset > durable:
                 fields = {"offset": marks.durable_offset, "durable": durable}
                 self._history.event(Function.NODE, host, "mark_ahead", fields)
@@ -125,6 +129,8 @@ class Recorder:
             process.fate.cause, process.fate.cause
         )
         reason = self._reasons[name] = process.end_reason
+        if reason.startswith(REFUSALS):
+            self._report(name, "node.failed", reason)
         if process.fate.cause == "closed":
             return
         ends = self._watches[name].ends()
@@ -165,3 +171,10 @@ class Recorder:
             self._history.event(Function.NODE, line.node, "recovered", fields)
         elif line.event in CUTS:
             self._history.event(Function.NODE, line.node, CUTS[line.event], dict(line.fields))
+        elif line.event in REPORTS:
+            self._report(line.node, line.event, str(line.fields[REPORTS[line.event]]))
+
+    def _report(self, name: str, event: str, text: str) -> None:
+        if event != MENDED:
+            self._reports[name] = text
+        self._history.event(Function.NODE, name, "reported", {"event": event, "text": text})

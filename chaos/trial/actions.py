@@ -13,14 +13,17 @@ from typing import Any, Final, cast
 
 import trio
 
+from rocketbed.chaos.damage import APPEND_CRC, KINDS, UNCOVERED, Damage
+from rocketbed.chaos.history import Function
 from rocketbed.chaos.scenario.step import Step
 from rocketbed.chaos.scenario.targets import machine_names
 from rocketbed.chaos.trial.api import CrashPoint, DiskFault, LinkState, Program
 from rocketbed.chaos.trial.effects import Effect, Effects, both_ways
+from rocketbed.chaos.trial.intruders import crowd, hostile
 from rocketbed.chaos.trial.targets import Resolver
 
 LOOK_S: Final = 0.02
-OPERATOR: Final = ("promote", "restart")
+OPERATOR: Final = ("promote", "repair", "restart")
 """Verbs that are carried out one after the other: nobody starts the old master as one while a new
 one is being chosen."""
 Undo = Callable[[], Awaitable[None]]
@@ -56,6 +59,8 @@ class Actions:
         self._armed: dict[str, None] = {}
         self._slow: dict[str, None] = {}
         self._drifting: dict[str, None] = {}
+        self.nursery: trio.Nursery | None = None
+        """The run's, for what goes on beside the conductor."""
         self._lasting: list[Undo] = []
         """Ends of what `mend` would not end otherwise: a second master, a clock set for a while."""
 
@@ -74,7 +79,7 @@ class Actions:
         return await method(step, names)
 
     async def mend(self) -> None:
-        """End every fault and start everything that is down."""
+        """End every fault, start everything that is down, and replace what reports damage."""
         await self.effects.end_all()
         for undo in list(self._lasting):
             await undo()
@@ -86,7 +91,11 @@ class Actions:
             await self._backend.set_clock(name)
         for node in machine_names(self._plan):
             await self._resume(node)
+            if node in self._members.members and self._members.members[node].own:
+                self._members.members[node].own.clear()
+                await self._members.stop(node)
             await self._start(node)
+        await self._replace(list(self.damaged))
 
     # --- processes
 
@@ -110,8 +119,11 @@ class Actions:
         for name in names:
             if self._state(name) != "down":
                 await self._stop(step, [name])
+            if "set" in step.words and name in self._members.members:
+                key, _, value = step.words["set"].partition("=")
+                self._members.members[name].set(key, value)
             await self._start(name, stale="stale-table" in step.words)
-        return Done(names=names)
+        return Done(names=names, words=dict(step.words))
 
     async def _pause(self, step: Step, names: list[str]) -> Done:
         running = [name for name in names if self._state(name) == "running"]
@@ -161,12 +173,15 @@ class Actions:
 
     async def _wipe(self, step: Step, names: list[str]) -> Done:
         for name in names:
-            self._unwanted(name)
-            if name in self._members.members:
-                self._members.members[name].joined = False
-            await self._backend.wipe(name)
-            self.damaged.discard(name)
+            await self._empty(name)
         return Done(names=names, undo=_each(names, self._start))
+
+    async def _empty(self, name: str) -> None:
+        self._unwanted(name)
+        if name in self._members.members:
+            self._members.members[name].joined = False
+        await self._backend.wipe(name)
+        self.damaged.discard(name)
 
     async def _promote(self, step: Step, names: list[str]) -> Done:
         await self._members.promote(names[0], unfenced="unfenced" in step.words)
@@ -240,14 +255,12 @@ class Actions:
     async def _disk(self, step: Step, names: list[str]) -> Done:
         words = step.words
         kind = next(word for word in step.form.one_of if word in words)
-        if kind == "bit-flip":
-            return await self._bit_flip(names)
         seconds = words[kind] if kind in ("slow-fsync", "hang") else 0.0
         fault = DiskFault(
             kind=cast(Any, kind), seconds=seconds, once="once" in words, after=words.get("after", 0)
         )
         effect = Effect(disks=dict.fromkeys(names, fault))
-        if kind in ("eio-fsync", "eio-write", "full", "read-only"):
+        if kind in ("eio-fsync", "eio-write", "eio-read", "full", "read-only"):
             self.excused.update(names)
         if kind == "lost-fsync":
             self.damaged.update(names)
@@ -257,14 +270,85 @@ class Actions:
             await self.effects.end(effect)
         return Done(names=names, undo=partial(self.effects.end, effect), words=dict(words))
 
-    async def _bit_flip(self, names: list[str]) -> Done:
+    async def _damage(self, step: Step, names: list[str]) -> Done:
+        words = step.words
+        kind = next(kind for kind in KINDS if kind in words)
+        where = "" if kind == "stray" else words[kind]
+        damage = Damage(kind=kind, where=where, last="last" in words)
         for name in names:
-            self._unwanted(name)
-            await self._backend.kill(name)
-            await self._backend.bit_flip(name)
+            if self._state(name) == "paused":
+                await self._resume(name)
+            if "stop" in words:
+                await self._members.stop(name)
+            elif "powercut" in words:
+                self._unwanted(name)
+                await self._backend.power_cut(name, self._plan.weather.cut_mode)
+            else:
+                self._unwanted(name)
+                await self._backend.kill(name)
+            await self._backend.settled(name)
+            hit = await self._backend.damage(name, damage)
+            untold = where in UNCOVERED and APPEND_CRC not in self._plan.shape.settings
+            fields = {"hit": hit, "kind": kind, "untold": untold}
+            self._backend.history.event(Function.NODE, name, "damaged", fields)
             self.damaged.add(name)
+        return Done(names=names, undo=_each(names, self._start), words=dict(words))
+
+    async def _repair(self, step: Step, names: list[str]) -> Done:
+        return Done(names=await self._replace(names))
+
+    async def _replace(self, names: list[str]) -> list[str]:
+        """Give those that report damage an empty disk, as an operator would; which they were.
+
+        The only copy is kept: its node is started again, which is enough for what can be built
+        from the log.
+        """
+        sick = [name for name in names if self._backend.reported(name)]
+        for name in sick:
+            group = self._members.members[name].group
+            if self._members.is_leader(name):
+                heir = await self._members.longest(group)
+                if heir is None:
+                    await self._members.stop(name)
+                    await self._start(name)
+                    continue
+                await self._members.promote(heir)
+            await self._empty(name)
+            self._backend.history.event(Function.NODE, name, "wipe", {})
             await self._start(name)
-        return Done(names=names, words={"bit-flip": True})
+        return sick
+
+    # --- peers
+
+    async def _crowd(self, step: Step, names: list[str]) -> Done:
+        count = step.words["count"]
+        addresses = [self._backend.address(name) for name in names]
+        addresses += [(host, port + 1) for host, port in addresses]  # replication
+        return Done(
+            names=names,
+            undo=self._beside(partial(crowd, self._backend.world, addresses, count)),
+            words=dict(step.words),
+        )
+
+    async def _hostile(self, step: Step, names: list[str]) -> Done:
+        host, port = self._backend.address(names[0])
+        task = partial(hostile, self._backend.world, (host, port + 1))
+        return Done(names=names[:1], undo=self._beside(task))
+
+    def _beside(self, task: Callable[[], Awaitable[None]]) -> Undo:
+        """Run something beside the conductor; how it is ended."""
+        assert self.nursery is not None
+        scope = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await task()
+
+        async def end() -> None:
+            scope.cancel()
+
+        self.nursery.start_soon(run)
+        return self._undone_in_the_end(end)
 
     async def _clock(self, step: Step, names: list[str]) -> Done:
         jump, drift = step.words.get("jump", 0.0), step.words.get("drift", 0.0)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from rocketbed.chaos.damage import Damage
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.record import Image
 from rocketbed.chaos.trace import Trace
@@ -78,7 +79,17 @@ class LinkState:
 class DiskFault:
     """What a node's disk does wrong, until it is mended."""
 
-    kind: Literal["slow-fsync", "eio-fsync", "eio-write", "lost-fsync", "hang", "full", "read-only"]
+    kind: Literal[
+        "slow-fsync",
+        "eio-fsync",
+        "eio-write",
+        "eio-read",
+        "lost-fsync",
+        "hang",
+        "full",
+        "read-only",
+        "no-descriptors",
+    ]
     seconds: float = 0.0
     """Delay of each sync for `slow-fsync`; how long all syncs are held for `hang`."""
     once: bool = False
@@ -183,8 +194,11 @@ class Backend(Protocol):
     async def wipe(self, name: str) -> None:
         """Kill it and give it an empty disk."""
 
-    async def bit_flip(self, name: str) -> str:
-        """Flip one bit of the commit log of a node that is down; what was hit."""
+    async def damage(self, name: str, damage: Damage) -> str:
+        """Damage the store of a node that is down; what was hit, nothing if there was nothing."""
+
+    def reported(self, name: str) -> str:
+        """What a node said of damage to its log since its last start; empty for nothing."""
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """Set one direction between two machines (nodes, nameservers, clients, `harness`)."""

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import trio
 
+from rocketbed.chaos.damage import REFUSALS
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Stall
 from rocketbed.chaos.scenario.plan import Plan
@@ -118,6 +119,7 @@ class Conductor:
             await self._collect(directory)
             return self.record
         async with trio.open_nursery() as nursery:
+            self.actions.nursery = nursery
             if self._company.attendant is not None:
                 nursery.start_soon(self._company.attendant.attend, self)
             if await self._set_up():
@@ -364,7 +366,7 @@ class Conductor:
                 expected = not reason or reason.startswith(("StoreFailed", "OSError"))
                 if node in self.actions.excused and expected:
                     continue
-                if node in self.actions.damaged and reason.startswith("DamagedLog"):
+                if node in self.actions.damaged and reason.startswith(REFUSALS):
                     continue
                 crash = Crash(node=node, time_ns=self.backend.now_ns(), reason=reason)
                 self.record.crashes.append(crash)

@@ -42,6 +42,14 @@ class Member:
     """Whether it is being started or fenced: nobody else starts it meanwhile."""
     doubled: bool = False
     """Whether it is started as a second master, by an operator's error."""
+    own: dict[str, str] = field(default_factory=dict)
+    """Settings that an operator gave it, other than the group's."""
+
+    def set(self, key: str, value: str) -> None:
+        """Give it a setting from its next start on; without a value the group's again."""
+        self.own[key] = value
+        if not value:
+            del self.own[key]
 
 
 @dataclass(slots=True)
@@ -97,7 +105,7 @@ class Members:
             lines["inSyncReplicas"] = str(shape.copies)
         if member.cut and not is_master:
             lines["rbDiverged"] = f"cut:{member.cut}"
-        return {**lines, **shape.settings}
+        return {**lines, **shape.settings, **member.own}
 
     async def start_all(self) -> None:
         """Start everything for the first time.

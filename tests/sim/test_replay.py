@@ -106,13 +106,18 @@ def test_files_that_cannot_be_used(outcome: Outcome, tmp_path: Path) -> None:
 
 def test_a_finding_is_shrunk_to_the_step_that_makes_it(tmp_path: Path) -> None:
     """What was damaged on the only disk cannot be read to the end: L4."""
-    steps = (*STEPS[:1], *STEPS[3:4], "at 1s disk b1 bit-flip", "at 2500ms cpu b1 slow 2 for 200ms")
+    steps = (
+        *STEPS[:1],
+        *STEPS[3:4],
+        "at 1s damage b1 flip body for 100ms",
+        "at 2500ms cpu b1 slow 2 for 200ms",
+    )
     plan = replace(SMALL, steps=tuple(map(parse_step, steps)), seed=8)
     failed = run_plan(plan)
     assert "L4" in failed.finding_ids
     shrunk = shrink(failed, finding="L4", jobs=2, budget=Budget(30))
     assert shrunk.reproduced
-    assert [step.verb for step in shrunk.plan.steps] == ["disk"]
+    assert [step.verb for step in shrunk.plan.steps] == ["damage"]
     assert shrunk.replay is not None
     path = tmp_path / shrunk.replay.name
     save_replay(shrunk.replay, path)

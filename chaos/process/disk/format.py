@@ -36,7 +36,7 @@ RULES_NUMBER_AT: Final = 8
 
 OPERATIONS: Final = ("sync", "sync_dir", "write", "truncate", "allocate", "rename", "unlink")
 EFFECTS: Final = {
-    "error": OPERATIONS,
+    "error": (*OPERATIONS, "read"),
     "lose": ("sync", "sync_dir", "write"),
     "delay": OPERATIONS,
     "hang": OPERATIONS,
@@ -61,7 +61,8 @@ class DiskRule:
     """
 
     operation: str = "*"
-    """One of `OPERATIONS`, or `*` (for `delay`, `crash`, `error`)."""
+    """One of `OPERATIONS`, or `*` for any of them (for `delay`, `crash`, `error`); or `read`, by
+    its name only (for `error`): a read is no event."""
     effect: str = "error"
     error: int = errno.EIO
     path: str = "*"
@@ -78,7 +79,9 @@ class DiskRule:
         if self.effect not in EFFECTS:
             raise DiskFaultError(f"unknown effect {self.effect!r}; one of {', '.join(EFFECTS)}")
         possible = EFFECTS[self.effect]
-        if self.operation not in possible and (self.operation != "*" or possible != OPERATIONS):
+        if self.operation not in possible and not (
+            self.operation == "*" and set(OPERATIONS) <= {*possible}
+        ):
             raise DiskFaultError(
                 f"{self.effect} does not apply to {self.operation!r};"
                 f" use it with {', '.join(possible)}"

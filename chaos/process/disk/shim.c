@@ -8,8 +8,8 @@
  * The written end of a file is the highest offset up to which something other than zeros was
  * written; zeros written over the end, as stores cut their tails, lower it.
  *
- * Formats of table, trace and rules: chaos/process/diskfaults_format.py, which must agree.
- * Not seen: stores through mappings, io_uring, writes inside stdio.
+ * Formats of table, trace and rules: chaos/process/disk/format.py, which must agree.
+ * Not seen: stores through mappings, io_uring, writes inside stdio; reads by sendfile.
  */
 #define _GNU_SOURCE
 #include "shim_rules.h"
@@ -146,6 +146,40 @@ ssize_t write(int fd, const void *data, size_t size) {
     if (!path_of(fd, path) || !below_root(path)) return real(fd, data, size);
     struct iovec part = {(void *)data, size};
     return write_parts(fd, &part, 1, -1, 0);
+}
+
+static ssize_t read_parts(int fd, const struct iovec *parts, int count, off_t offset, int flags) {
+    static ssize_t (*real)(int, const struct iovec *, int, off64_t, int);
+    struct verdict verdict = {0};
+    if (!real)
+        real = (ssize_t(*)(int, const struct iovec *, int, off64_t, int))dlsym(RTLD_NEXT,
+                                                                              "preadv64v2");
+    if (table && (reads_fail || table->rules_number != rules_read)) before(fd, READ, 0, &verdict);
+    if (verdict.hit && verdict.effect == ERROR) {
+        errno = verdict.error;
+        return -1;
+    }
+    return real(fd, parts, count, offset, flags);
+}
+
+ssize_t pread64(int fd, void *data, size_t size, off64_t offset) {
+    struct iovec part = {data, size};
+    return read_parts(fd, &part, 1, offset, 0);
+}
+ssize_t pread(int fd, void *data, size_t size, off_t offset) {
+    return pread64(fd, data, size, offset);
+}
+ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t offset, int flags) {
+    return read_parts(fd, parts, count, offset, flags);
+}
+ssize_t preadv2(int fd, const struct iovec *parts, int count, off_t offset, int flags) {
+    return read_parts(fd, parts, count, offset, flags);
+}
+ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t offset) {
+    return read_parts(fd, parts, count, offset, 0);
+}
+ssize_t preadv(int fd, const struct iovec *parts, int count, off_t offset) {
+    return read_parts(fd, parts, count, offset, 0);
 }
 
 int ftruncate64(int fd, off64_t size) {

@@ -26,9 +26,9 @@
 #define RULES_MAX 64
 #define CONTROL_MAX 16384
 
-enum op { SYNC, SYNC_DIR, WRITE, TRUNCATE, ALLOCATE, RENAME, UNLINK, OPS };
+enum op { SYNC, SYNC_DIR, WRITE, TRUNCATE, ALLOCATE, RENAME, UNLINK, READ, OPS };
 static const char *const OP_NAMES[OPS] = {"sync",     "sync_dir", "write", "truncate",
-                                          "allocate", "rename",   "unlink"};
+                                          "allocate", "rename",   "unlink", "read"};
 enum effect { ERROR, LOSE, DELAY, HANG, TORN, CRASH };
 static const char *const EFFECT_NAMES[] = {"error", "lose", "delay", "hang", "torn", "crash"};
 
@@ -64,7 +64,7 @@ static char root[PATH_MAX], control[PATH_MAX];
 static size_t root_length;
 static int trace = -1;
 static struct rule rules[RULES_MAX];
-static int rule_count;
+static int rule_count, reads_fail;
 static uint64_t rules_read;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -237,6 +237,8 @@ static void read_rules(uint64_t number) {
                 rule->bytes = rules[old].bytes;
             }
     }
+    reads_fail = 0;
+    for (int index = 0; index < count; index++) reads_fail |= fresh[index].op == READ;
     memcpy(rules, fresh, sizeof rules);
     rule_count = count;
     rules_read = number;
@@ -250,15 +252,16 @@ struct verdict {
     long long room; /* bytes of a write that still fit; -1: all of it */
 };
 
-/* Count an event and ask the rules; `size` is that of a write. Under the lock. */
+/* Count an event and ask the rules; `size` is that of a write. Under the lock. A read changes
+ * nothing: it is no event, and only rules that name it apply. */
 static struct verdict judge(enum op op, const char *path, long long size) {
     struct verdict verdict = {0, ERROR, 0, 0, 0, -1};
     uint64_t number = table->rules_number;
     if (number != rules_read) read_rules(number);
-    table->events++;
+    table->events += op != READ;
     for (int index = 0; index < rule_count; index++) {
         struct rule *rule = &rules[index];
-        if (!(rule->any_op || rule->op == op) || fnmatch(rule->path, path, 0)) continue;
+        if (!((rule->any_op && op != READ) || rule->op == op) || fnmatch(rule->path, path, 0)) continue;
         if (rule->times >= 0 && rule->fired >= rule->times) continue;
         if (rule->after_bytes) {
             long long room = rule->after_bytes - rule->bytes;

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from rocketbed.chaos.damage import Damage, inflict
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.marks import Marks
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
@@ -171,18 +172,9 @@ class Machine:
         except LimitError as error:
             raise BackendError(str(error)) from error
 
-    def bit_flip(self) -> str:
-        """Flip one bit of the written part of the commit log; what was hit."""
-        segments = sorted((self.store / "commitlog").glob("[0-9]*"))
-        path = self._random.choice(segments) if segments else None
-        data = b"" if path is None else path.read_bytes().rstrip(b"\0")
-        if path is None or not data:
-            return "no change: the log is empty"
-        offset = self._random.randrange(len(data))
-        with path.open("r+b") as file:
-            file.seek(offset)
-            file.write(bytes([data[offset] ^ (1 << self._random.randrange(8))]))
-        return f"log offset {int(path.name) + offset}"
+    def damage(self, damage: Damage) -> str:
+        """Damage the store, whose process has ended; what was hit."""
+        return inflict(_FilesAtRest(self.store), damage, self._random)
 
     # --- the end
 
@@ -216,6 +208,29 @@ class Machine:
             await trio.to_thread.run_sync(self.volume.destroy)
 
 
+class _FilesAtRest:
+    """The files of a directory (`chaos.damage.StoreFiles`)."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def paths(self) -> list[str]:
+        return sorted(
+            str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.is_file()
+        )
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def write(self, path: str, data: bytes) -> None:
+        whole = self._root / path
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        whole.write_bytes(data)
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink()
+
+
 def _rules(fault: DiskFault) -> list[DiskRule]:
     times = 1 if fault.once else None
     delay_ms = int(fault.seconds * 1000)
@@ -224,8 +239,9 @@ def _rules(fault: DiskFault) -> list[DiskRule]:
             return [DiskRule(operation="sync", effect="delay", delay_ms=delay_ms, times=times)]
         case "eio-fsync":
             return [DiskRule(operation="sync", effect="error", error=errno.EIO, times=times)]
-        case "eio-write":
-            return [DiskRule(operation="write", effect="error", error=errno.EIO, times=times)]
+        case "eio-write" | "eio-read":
+            operation = fault.kind.removeprefix("eio-")
+            return [DiskRule(operation=operation, effect="error", error=errno.EIO, times=times)]
         case "lost-fsync":
             return [DiskRule(operation="sync", effect="lose", times=times)]
         case "full":
@@ -235,6 +251,8 @@ def _rules(fault: DiskFault) -> list[DiskRule]:
             ]
         case "read-only":
             return [DiskRule(operation="*", effect="error", error=errno.EROFS)]
+        case "no-descriptors":
+            raise BackendError("disk.descriptors is not available on real processes")
 
 
 def _follow_flushes(records: Sequence[FlushRecord], trace: NodeTrace, began_ns: int) -> None:

@@ -150,12 +150,19 @@ def test_it_is_found_by_its_rule(run: RunMaker, change: Change, wanted: set[str]
     assert found(run.judge()) == wanted
 
 
-def test_damage_by_the_scenario_is_shown_and_allowed(run: RunMaker) -> None:
+def test_damage_that_the_node_reports_is_shown_and_allowed(run: RunMaker) -> None:
     broken_body(run)
-    run.strike(SECOND, "b2", "disk", step="at 1s disk b2 bit-flip", targets=["b2"])
+    run.event(SECOND, "b2", "damaged", hit="commitlog", kind="flip")
+    run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
     judgement = run.judge()
     assert found(judgement) == set()
     assert results(judgement)["S2"].allowed_found == 1
+
+
+def test_damage_without_a_word_of_the_node_is_found(run: RunMaker) -> None:
+    broken_body(run)
+    run.event(SECOND, "b2", "damaged", hit="commitlog", kind="flip")
+    assert "S2" in found(run.judge())
 
 
 # --- images

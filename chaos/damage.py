@@ -1,0 +1,195 @@
+"""Damage to a store at rest: what goes wrong with files while no process looks.
+
+The files come from a backend; what is hit is drawn from the run's seed. Source: chaos.md 3.2.
+"""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Final, Protocol
+
+from rocketbed.wire.message import HEAD
+
+FIELDS: Final = {
+    "size": (0, 4),
+    "magic": (4, 4),
+    "crc": (8, 4),
+    "queue-id": (12, 4),
+    "queue-offset": (20, 8),
+    "offset": (28, 8),
+    "time": (56, 8),
+    "body-length": (84, 4),
+    "body": (88, 1),
+}
+"""Fields of a record: where each begins, and its length in bytes. The topic stands behind the
+body."""
+UNCOVERED: Final = ("time",)
+"""Fields that neither a checksum nor a derived file repeats, unless `APPEND_CRC` is on."""
+APPEND_CRC: Final = "enabledAppendPropCRC"
+FILES: Final = {
+    "log": "commitlog/*",
+    "queue": "consumequeue/*",
+    "index": "index/*",
+    "mark": "rocketbed.ckpt",
+    "flushed": "rocketbed.flushed",
+    "checkpoint": "checkpoint",
+}
+"""Kinds of files, as patterns of their paths."""
+DERIVED: Final = ("queue", "index", "checkpoint")
+"""Those that a node can make again from its log."""
+KINDS: Final = ("flip", "zero", "truncate", "delete", "old", "misdirect", "stray")
+STRAYS: Final = (
+    "commitlog/5",
+    "commitlog/.DS_Store",
+    "consumequeue/.DS_Store",
+    "index/20251120",
+    "notes.txt",
+)
+REFUSALS: Final = ("DamagedLog", "BadStoreDirectory")
+"""Errors with which a node refuses to serve a damaged store."""
+REPORTS: Final = {
+    "store.damage": "reason",
+    "store.index_damage": "reason",
+    "store.dispatch_stopped": "reason",
+    "store.unqueued_record": "topic",
+    "store.odd_queue_offset": "problem",
+    "store.recovery_finding": "finding",
+}
+"""Log events by which it reports what is wrong with its store, and the field that says what."""
+MENDED: Final = "store.recovery_finding"
+"""The one of them after which its store is in order."""
+SECTOR: Final = 512
+ZEROED_MAX: Final = 4096
+
+
+class StoreFiles(Protocol):
+    """Files of a store that nothing has open, by their paths below its directory."""
+
+    def paths(self) -> list[str]:
+        """All of them, sorted."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Give a file these bytes, on disk at once; makes it if it is not there."""
+
+    def remove(self, path: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    kind: str
+    """One of `KINDS`."""
+    where: str = ""
+    """A key of `FILES`, for `flip` a key of `FIELDS` or `topic`."""
+    last: bool = False
+    """The last record, the last file; else any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    path: str
+    at: int
+    """Where it begins in its file, bytes."""
+    size: int
+
+
+def records(files: StoreFiles) -> list[Record]:
+    """The whole records of the log, in order."""
+    found = []
+    for path in _paths(files, "log"):
+        data, at = files.read(path), 0
+        if not (name := path.rpartition("/")[2]).isdigit():
+            continue
+        while at + HEAD.size <= len(data):
+            head = HEAD.unpack_from(data, at)
+            if head[6] != int(name) + at or head[0] < HEAD.size:
+                break
+            found.append(Record(path, at, head[0]))
+            at += head[0]
+    return found
+
+
+def inflict(files: StoreFiles, damage: Damage, random: Random) -> str:
+    """Damage a store; says what was hit, nothing if there is nothing to hit."""
+    if damage.kind == "stray":
+        for path in STRAYS:
+            files.write(path, b"not a file of the store")
+        return ", ".join(STRAYS)
+    if damage.kind == "flip":
+        return _flip(files, damage, random)
+    paths = [path for path in _paths(files, damage.where) if files.read(path).strip(b"\0")]
+    if not paths:
+        return ""
+    path = paths[-1] if damage.last else random.choice(paths)
+    if damage.kind == "delete":
+        files.remove(path)
+        return path
+    data = bytearray(files.read(path))
+    written = len(data.rstrip(b"\0"))
+    if damage.kind == "truncate":
+        size = random.randrange(written)
+        files.write(path, bytes(data[:size]))
+        return f"{path} from {size} on"
+    begin, end = _range(files, damage, path, written, len(data), random)
+    data[begin:end] = _misdirected(data, begin, end, random, damage)
+    files.write(path, bytes(data))
+    return f"{path} bytes {begin} to {end}"
+
+
+def _range(
+    files: StoreFiles, damage: Damage, path: str, written: int, length: int, random: Random
+) -> tuple[int, int]:
+    """What is overwritten: from the beginning of a record on where the file is a log segment."""
+    begins = [one.at for one in records(files) if one.path == path] if damage.where == "log" else []
+    begin = random.choice(begins[-1:] if damage.last else begins) if begins else 0
+    if damage.kind == "old":  # an old copy of a preallocated file ends in zeros
+        return (begin if begins else random.randrange(written)), length
+    if damage.kind == "misdirect":
+        begin -= begin % SECTOR
+        return begin, min(begin + SECTOR, length)
+    if not begins:
+        begin = random.randrange(written)
+    return begin, min(begin + random.randint(1, ZEROED_MAX), length)
+
+
+def _misdirected(data: bytearray, begin: int, end: int, random: Random, damage: Damage) -> bytes:
+    """What comes to stand in a range: zeros, or a sector that was meant for another place."""
+    if damage.kind != "misdirect":
+        return bytes(end - begin)
+    source = random.randrange(0, len(data), SECTOR)
+    return bytes(data[source : source + end - begin]).ljust(end - begin, b"\0")
+
+
+def _flip(files: StoreFiles, damage: Damage, random: Random) -> str:
+    if damage.where in FILES:
+        paths = [path for path in _paths(files, damage.where) if files.read(path).strip(b"\0")]
+        if not paths:
+            return ""
+        path = paths[-1] if damage.last else random.choice(paths)
+        byte = random.randrange(len(files.read(path).rstrip(b"\0")))
+    else:
+        found = records(files)
+        if not found:
+            return ""
+        record = found[-1] if damage.last else random.choice(found)
+        path, byte = record.path, record.at + _byte(files, record, damage.where, random)
+    data = bytearray(files.read(path))
+    data[byte] ^= 1 << random.randrange(8)
+    files.write(path, bytes(data))
+    return f"{path} byte {byte}"
+
+
+def _byte(files: StoreFiles, record: Record, field: str, random: Random) -> int:
+    """A byte of a field, in its record."""
+    body_at = FIELDS["body"][0]
+    head = files.read(record.path)[record.at : record.at + body_at]
+    body = int.from_bytes(head[-4:], "big")
+    if field == "topic":
+        return body_at + body + 1
+    begin, length = FIELDS[field]
+    return begin + random.randrange(max(body, 1) if field == "body" else length)
+
+
+def _paths(files: StoreFiles, kind: str) -> list[str]:
+    return [path for path in files.paths() if fnmatchcase(path, FILES[kind])]
