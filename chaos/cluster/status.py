@@ -59,6 +59,8 @@ class MemberStatus:
             found.append(f"trouble: {info['trouble']}")
         if info.get("damagedRanges"):
             found.append(f"damage in the log, bytes {info['damagedRanges']}: heal it")
+        if info.get("indexDamage"):
+            found.append(f"the index is damaged: {info['indexDamage']}; start the node again")
         for cut in filter(None, info.get("acceptedCuts", "").split(";")):
             offset, known, messages = (*cut.split(":"), "?", "?")[:3]
             found.append(

@@ -57,6 +57,11 @@ async def _missing(address: str, nameservers: str | None) -> str | None:
                 info = await admin.runtime_info(address)
                 if info.get("trouble"):
                     return f"it takes no messages: {info['trouble']}"
+                if info.get("indexDamage"):
+                    click.echo(
+                        f"the index is damaged: {info['indexDamage']}; start the node again",
+                        err=True,
+                    )
                 if info.get("damagedRanges"):
                     click.echo(
                         f"damage in the log, bytes {info['damagedRanges']}: heal it", err=True
