@@ -162,6 +162,17 @@ def test_a_rule_for_another_file_does_nothing(faults: DiskFaults, start: Start) 
     assert child.step() == "fdatasync None"
 
 
+def test_a_read_fails_and_is_no_event(faults: DiskFaults, start: Start) -> None:
+    """Rules for anything are not for reads, which change nothing."""
+    read, vectored = "'pread', f, 2, 0", "'preadv', f, [bytearray(2)], 0"
+    child = start(WRITE, read, read, vectored, read)
+    faults.set_rules([DiskRule(operation="*", effect="error", skip=1)])
+    assert [child.step() for _ in range(2)] == ["pwrite 4096", "pread b'xx'"]
+    faults.set_rules([DiskRule(operation="read", path="*log", times=2)])
+    assert [child.step() for _ in range(3)] == ["pread 5", "preadv 5", "pread b'xx'"]
+    assert [one.operation for one in fired(faults)] == ["read", "read"]
+
+
 def test_rules_change_while_the_process_runs(faults: DiskFaults, start: Start) -> None:
     child = start(SYNC, SYNC, SYNC)
     assert child.step() == "fdatasync None"
@@ -308,6 +319,7 @@ def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
         ({"effect": "melt"}, "unknown effect 'melt'"),
         ({"effect": "torn", "operation": "sync"}, "torn does not apply to 'sync'"),
         ({"effect": "lose"}, "lose does not apply to"),
+        ({"effect": "delay", "operation": "read"}, "delay does not apply to 'read'"),
         ({"operation": "sync", "after_bytes": 3}, "needs operation write"),
         ({"path": "a\nb"}, "invalid path pattern"),
     ],
