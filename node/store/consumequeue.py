@@ -22,7 +22,7 @@ BLANK_UNIT_SIZE = 0x7FFFFFFF
 """Record size in a pre-blank unit, which stands for no message (T6)."""
 PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
 _BLOCK = 3276
-"""Units that are compared with pre-blanks at once (64 KiB)."""
+"""Units that are compared with pre-blanks, or written of a gap, at once (64 KiB)."""
 _BLANKS = PRE_BLANK * _BLOCK
 GAP_MAX = 1 << 22
 """Units a gap may have; beyond, the queue offset of the record is taken as damaged."""
@@ -419,6 +419,11 @@ class ConsumeQueue(UnitQueue):
     def _place(self, number: int, unit: Unit) -> None:
         """Put a unit at or behind the end."""
         self._refused = 0
+        with suppress(OSError):  # what could not be written is pending, and said when that is
+            while number - self.end_unit > _BLOCK:  # a thousand such queues are 6 GB in memory
+                self._pending += _BLANKS
+                self.end_unit += _BLOCK
+                self.write_pending()
         self._pending += PRE_BLANK * (number - self.end_unit)
         self._pending += UNIT.pack(*unit)
         self.end_unit = number + 1

@@ -334,7 +334,16 @@ def test_a_queue_that_begins_with_a_gap_costs_a_start_nothing(
         await settle(store)
         await store.close()
 
+    writes: list[int] = []
+    written = SegmentRow.write
+
+    def wrote(row: SegmentRow, offset: int, data: bytes) -> None:
+        writes.append(len(data))
+        written(row, offset, data)
+
+    monkeypatch.setattr(SegmentRow, "write", wrote)
     image = session(write, config=config).image
+    assert max(writes) < 100_000, "a gap that is held in memory"
     reads: list[int] = []
     original = SegmentRow.read
 
