@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
+from rocketbed.node.store.batch_queue import BatchConsumeQueue
 from rocketbed.node.store.config import StoreConfig
-from rocketbed.node.store.consumequeue import UNIT, BatchConsumeQueue, ConsumeQueue
+from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.segments import SegmentRow
+from rocketbed.node.store.unit_queue import UNIT
 from rocketbed.world.api import World
 
 QUEUE_DIR = "consumequeue"

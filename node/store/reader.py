@@ -7,9 +7,11 @@ What the page cache holds is read in the loop; what it does not hold goes throug
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from rocketbed.node.store.consumequeue import BLANK_UNIT_SIZE, BatchConsumeQueue, ConsumeQueue
+from rocketbed.node.store.batch_queue import BatchConsumeQueue
+from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.status import GetStatus
+from rocketbed.node.store.unit_queue import BLANK_UNIT_SIZE
 from rocketbed.wire.message import HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
 from rocketbed.world.api import File
 

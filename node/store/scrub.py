@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import trio
 
-from rocketbed.node.store.consumequeue import BatchConsumeQueue, ConsumeQueue
+from rocketbed.node.store.batch_queue import BatchConsumeQueue
+from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.cursor import LogCursor, Step, Verdict
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.index_check import IndexCheck

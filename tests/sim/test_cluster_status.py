@@ -10,8 +10,8 @@ from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.cli.main import main
-from rocketbed.node.store.consumequeue import UNIT
 from rocketbed.node.store.store import MessageStore
+from rocketbed.node.store.unit_queue import UNIT
 from tests.support.sim.damage import CONFIG, FIELDS, fill_and_close, records
 from tests.support.sim.store_session import ROOT, edited, session, settings
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.node.store.consumequeue import UNIT
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
+from rocketbed.node.store.unit_queue import UNIT
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import HEAD, decode_messages
 from tests.support.sim.store_session import ROOT, edited, put, session, settings, settle

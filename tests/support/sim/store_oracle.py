@@ -3,9 +3,10 @@
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.node.store.batch_queue import BATCH_UNIT
 from rocketbed.node.store.config import StoreConfig
-from rocketbed.node.store.consumequeue import BATCH_UNIT, BLANK_UNIT_SIZE, UNIT
 from rocketbed.node.store.indexfile import ENTRY, HEADER
+from rocketbed.node.store.unit_queue import BLANK_UNIT_SIZE, UNIT
 from rocketbed.wire.message import HEAD, MAGIC_BLANK
 from tests.support.sim.store_script import ROOT, Ledger, derived, recover
 

@@ -1,0 +1,198 @@
+"""Units of one size in a row of segments: what ordinary and batch queues share (store.md 3).
+
+Units are derived from the log, so they are written without fsync and made durable in bulk when the
+durable mark rises.
+"""
+
+import struct
+
+from rocketbed.node.store.segments import SegmentRow
+
+UNIT = struct.Struct(">qiq")
+"""Physical offset, record size, tag code: 20 bytes; the unit of an ordinary queue."""
+BLANK_UNIT_SIZE = 0x7FFFFFFF
+"""Record size in a pre-blank unit, which stands for no message (T6)."""
+PRE_BLANK = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
+BLOCK = 3276
+"""Units that are compared with pre-blanks, or written of a gap, at once (64 KiB)."""
+BLANKS = PRE_BLANK * BLOCK
+
+
+class UnitQueue:
+    """What both kinds of queue share: units of one size in a row of segments.
+
+    Units that were put are in `_pending` until `write_pending`; dispatch calls that before
+    anybody looks. Invariant: `end_unit` counts stored and pending units.
+    """
+
+    unit: struct.Struct
+    setting: str
+
+    def __init__(self, topic: str, queue_id: int, row: SegmentRow) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.row = row
+        self.end_unit = 0
+        """Number of the next unit (slot), pending ones included."""
+        self._pending = bytearray()
+
+    def load(self, *, tolerant: bool) -> list[str]:
+        """Find the segments; returns the names of other files (see `SegmentRow.load`)."""
+        return self.row.load(key=self.setting, tolerant=tolerant)
+
+    @property
+    def stored_units(self) -> int:
+        return self.end_unit - len(self._pending) // self.unit.size
+
+    @property
+    def readable_offset(self) -> int:
+        """Queue offset behind the last message that can be read: units that wait for space on
+        the disk cannot."""
+        return self.offset_after(self.stored_units)
+
+    def write_pending(self) -> None:
+        """Write what was put, making segments as needed. On `OSError` it stays pending."""
+        position = self.stored_units * self.unit.size
+        while self._pending:
+            start = self.row.start_of(position)
+            if not self.row.has(position):
+                self.row.create(start)
+            room = start + self.row.size - position
+            if room >= len(self._pending):
+                self.row.write(position, self._pending)
+                self._pending.clear()
+                return
+            self.row.write(position, self._pending[:room])
+            position += room
+            del self._pending[:room]
+
+    def unit_at(self, number: int) -> tuple[int, ...] | None:
+        """A unit that is in a file; None when its segment is gone."""
+        data = self.row.read(number * self.unit.size, self.unit.size)
+        return self.unit.unpack(data) if len(data) == self.unit.size else None
+
+    def units(self, number: int, count: int) -> list[tuple[int, ...]]:
+        """Up to `count` stored units from `number`, to the end of their segment."""
+        count = min(count, self.stored_units - number)
+        if count <= 0:
+            return []
+        data = self.row.read(number * self.unit.size, count * self.unit.size)
+        return list(self.unit.iter_unpack(data))
+
+    @property
+    def first_unit(self) -> int:
+        """Number of the first unit that still has a segment."""
+        return self.row.starts[0] // self.unit.size if self.row.starts else self.end_unit
+
+    def begins_before(self, deletions: dict[str, int]) -> bool:
+        """Whether the queue holds what was there when its topic was deleted.
+
+        `deletions`: topics, each with the end of the log at that moment.
+        """
+        deleted_at = deletions.get(self.topic)
+        if deleted_at is None or not self.row.starts:
+            return False
+        first = self.unit_at(self.first_unit)
+        return first is not None and first[0] < deleted_at
+
+    def find_end(self, offset: int, *, thorough: bool) -> int:
+        """Length of the longest prefix of units whose records end at or below `offset`.
+
+        `thorough` looks at every unit; else the boundary is found by halving, which trusts the
+        units below it. Nothing is changed.
+        """
+        return self._walk(offset) if thorough else self._halve(offset)
+
+    def offset_after(self, end_unit: int) -> int:
+        """The queue's next offset if it ended before unit `end_unit`."""
+        return end_unit
+
+    def set_end(self, end_unit: int) -> None:
+        """Take `end_unit` for the number of units that the files hold."""
+        self.end_unit = end_unit
+
+    def cut_units(self, end_unit: int) -> None:
+        """Keep the units before `end_unit`, zero the rest of their segment, drop later ones.
+
+        A unit above the mark is never kept because it is there (store.md 8.6).
+        """
+        self._pending.clear()
+        self.end_unit = end_unit
+        position = end_unit * self.unit.size
+        self.row.drop_from(position if position % self.row.size == 0 else position + 1)
+        if self.row.has(position):
+            self.row.zero(position, self.row.start_of(position) + self.row.size)
+        if not self.row.starts:
+            self.end_unit = 0
+
+    def _valid(self, unit: tuple[int, ...], offset: int) -> bool:
+        return unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= offset
+
+    def _is_blank(self, unit: tuple[int, ...]) -> bool:
+        return unit[0] == 0 and unit[1] == BLANK_UNIT_SIZE
+
+    def _walk(self, offset: int) -> int:
+        """End of the valid prefix, unit by unit; pre-blanks at its end do not count."""
+        end = first = self.first_unit
+        last_physical, number = -1, first
+        for start in self.row.starts:
+            for unit in self.unit.iter_unpack(self.row.read(start, self.row.size)):
+                if not self._is_blank(unit):
+                    if not self._valid(unit, offset) or unit[0] <= last_physical:
+                        return end
+                    last_physical, end = unit[0], number + 1
+                number += 1
+        return end
+
+    def _halve(self, offset: int) -> int:
+        """The same by halving: valid units are a prefix, as the mark says.
+
+        Pre-blanks count as valid on the way, so that a gap costs no more than any other units;
+        those right before the end are taken off again.
+        """
+        base = low = self.first_unit
+        high = self.row.end // self.unit.size
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit_at(middle)
+            if unit is not None and (self._is_blank(unit) or self._valid(unit, offset)):
+                low = middle + 1
+            else:
+                high = middle
+        return self._before_blanks(base, low)
+
+    def _before_blanks(self, base: int, end: int) -> int:
+        """Number behind the last unit in [base, end) that is no pre-blank; `base` without one."""
+        while end > base:
+            unit = self.unit_at(end - 1)
+            if unit is not None and not self._is_blank(unit):
+                return end
+            # One by one as long as that is little; a gap goes block by block.
+            row_start = self.row.start_of((end - 1) * self.unit.size) // self.unit.size
+            start = max(base, end - BLOCK, row_start)
+            data = self.row.read(start * self.unit.size, (end - start) * self.unit.size)
+            end = start if data == BLANKS[: len(data)] else end - 1
+        return base
+
+    def last_unit(self) -> tuple[int, ...] | None:
+        """The last stored unit that stands for a record."""
+        end = self._before_blanks(self.first_unit, self.stored_units)
+        return self.unit_at(end - 1) if end > self.first_unit else None
+
+    def delete_before(self, log_min: int) -> int:
+        """Unlink segments whose last unit points below `log_min`, never the newest; how many."""
+        removed = 0
+        while len(self.row.starts) > 1:
+            last = self.row.starts[0] + self.row.size - self.unit.size
+            unit = self.unit_at(last // self.unit.size)
+            if unit is None or unit[0] >= log_min:
+                break
+            self.row.remove(self.row.starts[0])
+            removed += 1
+        return removed
+
+    def destroy(self) -> None:
+        """Unlink everything; the queue begins anew."""
+        self._pending.clear()
+        self.row.drop_from(0)
+        self.end_unit = 0
