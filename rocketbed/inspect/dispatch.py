@@ -42,8 +42,11 @@ def tag_key(tags: bytes) -> bytes:
 def indexes_tags(directory: StoreDirectory) -> bool:
     """Whether the broker that wrote the index, RocketMQ 5.5.0 or one that follows it, indexes tags.
 
-    The newest tagged record that is indexed tells; False without any.
+    Our own mark tells, where it may be believed, or the newest tagged record that is indexed; False
+    without either.
     """
+    if directory.marks is not None and directory.marks.trusted and directory.marks.index_tags:
+        return True
     for index in reversed(directory.index_files):
         found: list[int] = []
         for number in range(index.header().next_entry - 1, 0, -1):

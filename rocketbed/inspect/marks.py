@@ -48,6 +48,8 @@ class Marks:
     """Topics that were deleted, each with the end of the log at that moment."""
     first: int = -1
     """Where retention left the beginning of the log; -1 in marks that do not say."""
+    index_tags: bool = False
+    """The index holds tags too."""
 
 
 def read_marks(
@@ -77,6 +79,7 @@ def read_marks(
             sizes=dict(zip(SIZE_NAMES, map(int, document["sizes"]), strict=False)),
             deleted={str(topic): int(at) for topic, at in document["deleted"].items()},
             first=int(document.get("first", -1)),
+            index_tags=bool(document.get("index_tags")),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

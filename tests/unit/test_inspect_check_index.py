@@ -11,6 +11,7 @@ from rocketbed.inspect import open_directory, rebuild
 from rocketbed.inspect.index import IndexLayout
 from rocketbed.inspect.properties import index_key_hash
 from rocketbed.inspect.writers import IndexWriter
+from rocketbed.node.store.marks import Mark, encode_mark
 from tests.support.stores import (
     SETTINGS,
     broken,
@@ -177,6 +178,18 @@ def test_an_index_with_tags_is_sound_and_is_built_again_with_tags(
     opened.close()
     assert contents(tmp_path / "again") == contents(root)
     assert len(contents(root)) > 6
+
+
+def test_our_mark_tells_of_tags_where_the_index_is_gone(root: Path, tmp_path: Path) -> None:
+    with_tags(root)
+    shutil.move(root / "index", tmp_path / "index")
+    mark = Mark(store_id="5f", offset=0, index_tags=True, clean=bytes(40).hex())
+    (root / "checkpoint").write_bytes(bytes(4096))
+    (root / "rocketbed.ckpt").write_bytes(encode_mark(mark))
+    opened = open_directory(root, SETTINGS)
+    rebuild(opened, str(tmp_path / "again"))
+    opened.close()
+    assert contents(tmp_path / "again") == contents(tmp_path)
 
 
 def test_a_tagged_record_without_keys_is_no_stranger(root: Path) -> None:
