@@ -6,6 +6,7 @@ from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
@@ -77,7 +78,10 @@ class Queries:
 
         A new group then starts at 0 whatever it prefers: upstream's behaviour, kept.
         """
-        result = self._store.get_messages(topic, queue_id, 0, 1)
+        try:
+            result = self._store.get_messages(topic, queue_id, 0, 1)
+        except CorruptRecord:
+            return False
         if result.status is not GetStatus.FOUND or result.min_offset > 0:
             return False
         near = self._config.store.memory_bytes
@@ -132,8 +136,9 @@ class Queries:
     # --- messages
 
     async def message_by_id(self, command: Command, connection: Connection) -> Command:
-        """33: the record at a physical offset. Raises `HeaderError`."""
+        """33: the record at a physical offset. Raises `HeaderError`, `CorruptRecord`."""
         header = ViewMessageRequest.decode(command.raw_fields)
+        self._store.refuse_damaged(header.offset)
         record = await self._store.record_at(header.offset)
         if record is None:
             remark = f"can not find message by the offset, {header.offset}"

@@ -6,6 +6,7 @@ from typing import Protocol
 from rocketbed.node.store.checkpoint import Witnesses
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.index import Index
 from rocketbed.node.store.marks import Marks
@@ -60,6 +61,7 @@ class StoreParts:
     """For live dispatch: no CRC."""
     dispatched: Watermark
     """Below it every record is in queues and index (in memory or in files)."""
+    damaged: DamagedRanges
 
     @property
     def staging(self) -> str:
@@ -85,4 +87,5 @@ def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) ->
         witnesses=Witnesses(world, config.root),
         scanner=RecordScanner(check_crc=False, delays_ms=delays_ms),
         dispatched=Watermark(),
+        damaged=DamagedRanges(),
     )

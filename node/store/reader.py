@@ -59,6 +59,7 @@ class _Picker:
         self._result = result
         self._tag_codes = tag_codes
         self._log_min = parts.log.min_offset
+        self._damaged = parts.damaged
         self._memory_from = 0
         if config.memory_bytes:
             self._memory_from = parts.log.written.value - config.memory_bytes
@@ -78,7 +79,10 @@ class _Picker:
         """Physical offset of the last unit looked at, -1 without any."""
 
     def pick(self, units: list[tuple[int, ...]]) -> None:
-        """Take what fits, moving the result's next offset behind what was looked at."""
+        """Take what fits, moving the result's next offset behind what was looked at.
+
+        What comes before a damaged record is a pull of its own. Raises `CorruptRecord` at it.
+        """
         result, ranges = self._result, self._result.ranges
         for physical, size, code in units:
             if size == BLANK_UNIT_SIZE and physical == 0:
@@ -90,12 +94,18 @@ class _Picker:
             if ranges and (len(ranges) >= count_max or self._total + size > bytes_max):
                 self.full = True
                 return
+            is_wanted = self._tag_codes is None or code in self._tag_codes
+            if is_wanted and self._damaged.found and self._damaged.hit(physical, size):
+                if not ranges:
+                    self._damaged.refuse(physical, size)
+                self.full = True
+                return
             result.next_offset += 1
             if physical < self._log_min:
                 result.status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
             self.last_physical = physical
-            if self._tag_codes is None or code in self._tag_codes:
+            if is_wanted:
                 ranges.append((physical, size))
                 self._total += size
 
@@ -114,7 +124,10 @@ class Reader:
         max_bytes: int | None = None,
         tag_codes: Set[int] | None = None,
     ) -> GetResult:
-        """Which records a pull from `offset` gets; `tag_codes` None takes all."""
+        """Which records a pull from `offset` gets; `tag_codes` None takes all.
+
+        Raises `CorruptRecord` where the first of them is known to be damaged.
+        """
         queue = self._parts.queues.find(topic, queue_id)
         if queue is None:
             return self._bounds_miss(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0)
@@ -186,6 +199,10 @@ class Reader:
         while number < queue.stored_units and count < max_messages:
             unit = queue.unit_at(number)
             if unit is None or (total and total + unit[1] > config.transfer_bytes_memory):
+                break
+            if self._parts.damaged.hit(unit[0], unit[1]):
+                if not result.ranges:
+                    self._parts.damaged.refuse(unit[0], unit[1])
                 break
             number += 1
             result.next_offset = unit[4] + unit[5]
@@ -296,7 +313,8 @@ class Reader:
     ) -> QueryResult:
         """Records with a key, oldest first, at most `count` or the configured maximum.
 
-        Hash collisions are among them, as upstream; clients compare the key.
+        Hash collisions are among them, as upstream; clients compare the key. Raises
+        `CorruptRecord` if one of them is known to be damaged.
         """
         index = self._parts.index
         count = min(count, self._parts.config.max_query_messages)
@@ -304,6 +322,7 @@ class Reader:
         for _ in range(3):
             offsets = sorted(index.query(topic, key, count, begin_ms, end_ms))
             for offset in offsets:
+                self._parts.damaged.refuse(offset)
                 record = await self.record_at(offset)
                 if record is not None:
                     records.append(record)

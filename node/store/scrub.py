@@ -7,13 +7,13 @@ beside the loop. What is bad is reported, never changed.
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
 from rocketbed.node.store.batch_queue import BatchConsumeQueue
 from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.cursor import LogCursor, Step, Verdict
+from rocketbed.node.store.damage import Damage
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.index_check import IndexCheck
 from rocketbed.node.store.parts import StoreParts
@@ -22,17 +22,6 @@ from rocketbed.node.store.tail import next_good
 
 NOTE_EVERY = 256 << 20
 """Bytes between two notes of the position, so that the next start goes on there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A stretch of the log without a readable record. Physical offsets."""
-
-    start: int
-    end: int
-    """Where the next good record begins, where a segment that cannot be read ends, or where the
-    scrub ended."""
-    reason: str
 
 
 class Scrubber:
@@ -45,7 +34,7 @@ class Scrubber:
         self._scanner = crc_scanner(parts.config)
         self._cursor = LogCursor(parts.log.segments, self._scanner)
         self._index = IndexCheck(parts.index)
-        self.damage: list[Damage] = []
+        self.damage = parts.damaged.found
         """What was found so far."""
         self.index_damage = ""
         """What is wrong in the index; it is built again at the next start."""
@@ -91,8 +80,9 @@ class Scrubber:
                 step = await self._cursor.step_beside(self._parts.world, start, self.end)
             except OSError:
                 step = Step(Verdict.BAD, start)
-            if step.verdict is Verdict.BAD or any(map(self._misplaced, step.entries[:1])):
-                self.damage.append(Damage(start, end, reason))
+            is_readable = step.verdict is not Verdict.BAD
+            if not is_readable or any(map(self._misplaced, step.entries[:1])):
+                self.damage.append(Damage(start, end, reason, is_readable))
 
     async def _save(self, position: int) -> None:
         """Only a hint for the next start: a disk that does not take it is no trouble here."""
@@ -145,7 +135,8 @@ class Scrubber:
             if (found := queue.unit_at(number)) == unit:
                 continue
             if problem := self._misplaced(entry):
-                self._add(entry.physical_offset, entry.physical_offset + entry.size, problem)
+                end = entry.physical_offset + entry.size
+                self._add(entry.physical_offset, end, problem, is_readable=True)
                 continue
             if 0 <= number < queue.first_unit:
                 continue
@@ -209,9 +200,9 @@ class Scrubber:
             "store.unqueued_record", offset=entry.physical_offset, topic=entry.topic
         )
 
-    def _add(self, start: int, end: int, reason: str) -> None:
+    def _add(self, start: int, end: int, reason: str, *, is_readable: bool = False) -> None:
         if all(found.start != start for found in self.damage):
-            self.damage.append(Damage(start, end, reason))
+            self.damage.append(Damage(start, end, reason, is_readable))
         self._parts.world.log.error(
             "store.damage", offset=start, bytes=end - start, reason=reason, mend="from a replica"
         )

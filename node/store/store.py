@@ -310,6 +310,10 @@ class MessageStore:
         """The record that begins at a physical offset, or None."""
         return await self._reader.record_at(physical_offset)
 
+    def refuse_damaged(self, physical_offset: int) -> None:
+        """Raises `CorruptRecord` for an offset that is known to be damaged."""
+        self._parts.damaged.refuse(physical_offset)
+
     async def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
         return await self._reader.offset_by_time(topic, queue_id, time_ms, upper=upper)
 

@@ -14,7 +14,7 @@ from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.store import scrub
 from rocketbed.node.store.config import StoreConfig
-from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog
+from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
 from rocketbed.node.store.heal import Fetch, Hole, NotHealed, heal
 from rocketbed.node.store.segments import SegmentRow
 from rocketbed.node.store.store import MessageStore
@@ -317,6 +317,30 @@ def test_a_torn_body_full_of_magic_numbers_does_not_hold_up_a_start() -> None:
 
     image = edited(session(write, config=config).image, torn)
     assert session(numbers, config=config, image=image, boots=2).value == [0]
+
+
+def test_a_serving_node_refuses_what_is_damaged_and_serves_the_rest() -> None:
+    image = session(fill_and_close).image
+    path = segments_of(image)[0]
+    data, at = image.contents(path), 0
+    for _ in range(5):
+        at += HEAD.unpack_from(data, at)[0]
+    bad = edited(image, lambda disk: disk.flip_bit(path, (at + 100) * 8))
+
+    async def look(store: MessageStore) -> object:
+        await store.scrubber.finished.wait()
+        before = store.get_messages("T", 0, 0, 32)
+        with pytest.raises(CorruptRecord, match=rf"bytes {at} to .*store heal"):
+            store.get_messages("T", 0, before.next_offset, 32)
+        with pytest.raises(CorruptRecord):
+            await store.query("T", "k5", 9, 0, 1 << 60)
+        other_tag = store.get_messages("T", 0, 5, 32, tag_codes={1}).next_offset
+        good = (await store.query("T", "k6", 9, 0, 1 << 60)).records
+        behind = store.get_messages("T", 0, 6, 32)
+        return before.next_offset, len(before.ranges), other_tag, len(good), behind.next_offset
+
+    config = settings(scrub_rate=1 << 30)
+    assert session(look, config=config, image=bad).value == (5, 5, COUNT, 1, COUNT)
 
 
 GAP = 299_990

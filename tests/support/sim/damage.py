@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.node.store.errors import StoreError
+from rocketbed.node.store.errors import CorruptRecord, StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.node.store.unit_queue import UNIT
 from rocketbed.wire.errors import RemoteProtocolError
@@ -159,7 +159,12 @@ async def serve(store: MessageStore) -> str:
     unknown = 0
     offset = store.queue_min("T", 0)
     while offset < store.queue_max("T", 0):
-        result = store.get_messages("T", 0, offset, 1)
+        try:
+            result = store.get_messages("T", 0, offset, 1)
+        except CorruptRecord as exc:
+            told.append(f"refused: {exc}")
+            offset += 1
+            continue
         try:
             for message in decode_messages(b"".join(store.read_cached(result.ranges) or [])):
                 number = found[message.queue_offset] = message.body.split(b" ")[0]
