@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from bench.limits import DiskLimit, MemoryLimit
 from bench.processes import Bench, wait_serving
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.volume import Volume, VolumeError
-from rocketbed.chaos.process.machine.limits import DiskLimit, LimitError, MemoryLimit
+from rocketbed.chaos.process.machine.limits import LimitError
 
 Row = tuple[str, float, str]
 DISK_BYTES = 3 << 30

@@ -26,11 +26,8 @@ LOOP_MAJOR: Final = 7
 
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 SHUTDOWN_NO_LOG_FLUSH: Final = 2
-"""fs/ext4/ext4.h: everything stops as it is, not even the journal is written out."""
-FIFREEZE: Final = 0xC0045877
-FITHAW: Final = 0xC0045878
+"""fs/ext4/ext4.h."""
 
-MS_REMOUNT: Final = 32
 MS_NOATIME: Final = 1024
 MNT_DETACH: Final = 2
 
@@ -133,19 +130,10 @@ def _mount_points() -> Iterator[str]:
         yield os.fsdecode(line.split(b" ")[4].decode("unicode_escape").encode("latin-1"))
 
 
-def request(path: Path, number: int, argument: int = 0) -> None:
-    """An ioctl on a mounted file system, through its root. Raises `OSError`."""
+def shut_down(path: Path) -> None:
+    """Stop a mounted file system as it is, its journal unwritten. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(descriptor, number, struct.pack("I", argument))
+        fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", SHUTDOWN_NO_LOG_FLUSH))
     finally:
         os.close(descriptor)
-
-
-def thaw(path: Path) -> bool:
-    """Let a frozen file system go on; False when it was not frozen."""
-    try:
-        request(path, FITHAW)
-    except OSError:
-        return False
-    return True

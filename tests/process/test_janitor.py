@@ -38,7 +38,8 @@ child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.
                          env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
 more = []
 if sys.argv[2] == "root":
-    from rocketbed.chaos.process.machine.limits import DiskLimit, Freezer, MemoryLimit
+    from bench.limits import DiskLimit, MemoryLimit
+    from rocketbed.chaos.process.machine.limits import CpuLimit
     from rocketbed.chaos.process.disk.volume import Volume
     for name in ("b1", "b2", "b3"):
         volume = Volume.create(run.directory / name, run=run, size=16 << 20)
@@ -50,11 +51,9 @@ if sys.argv[2] == "root":
     writer.stdout.readline()
     memory = MemoryLimit("b1", run=run, limit=256 << 20)
     memory.add(writer.pid)
-    freezer = Freezer("b1", run=run)
-    freezer.add(child.pid)
-    freezer.freeze()
-    volume.freeze()
-    more = [str(memory.path), str(freezer.path)]
+    cpu = CpuLimit("b1", run=run, share=0.5)
+    cpu.add(child.pid)
+    more = [str(memory.path), str(cpu.path)]
 print(run.directory, child.pid, *more, flush=True)
 sys.stdin.read()
 """

@@ -1,10 +1,9 @@
-"""Volumes of real ext4: what a cut takes and keeps, full, read-only, frozen, flipped, gone."""
+"""Volumes of real ext4: what a cut takes and keeps, full, gone."""
 
 import errno
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,34 +105,6 @@ def test_fill_leaves_what_it_is_told_to(volume: Volume) -> None:
     assert (volume.path / FILLER).exists()
 
 
-def test_forced_read_only_fails_files_that_are_open(volume: Volume) -> None:
-    write(volume.path / "a", b"kept", sync=True)
-    with (volume.path / "a").open("r+b", buffering=0) as file:
-        volume.force_read_only()
-        with pytest.raises(OSError, match=r"Read-only|Input/output"):
-            file.write(b"more")
-    volume.remount()
-    write(volume.path / "b", b"x", sync=True)
-    assert (volume.path / "a").read_bytes() == b"kept"
-
-
-def test_frozen_writes_wait_for_the_thaw(volume: Volume) -> None:
-    done = threading.Event()
-
-    def work() -> None:
-        write(volume.path / "a", b"x" * 4096, sync=True)
-        done.set()
-
-    volume.freeze()
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert not done.wait(0.1)
-    volume.thaw()
-    thread.join(10)
-    assert done.is_set()
-    volume.thaw()
-
-
 def test_destroy_leaves_no_mount_no_device_no_image(run: Ledger) -> None:
     volume = Volume.create(run.directory / "b2", run=run, size=16 << 20)
     device = volume.device
@@ -151,7 +122,6 @@ def test_a_run_that_ends_takes_its_volumes_along(tmp_path: Path) -> None:
     with Ledger.begin(tmp_path / "runs", guard=False) as run:
         volume = Volume.create(run.directory / "b1", run=run, size=16 << 20)
         path, image = volume.path, volume.image
-        volume.freeze()
     assert not os.path.ismount(path)
     assert not run.directory.exists()
     os.close(volume._descriptor)

@@ -12,9 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -96,96 +95,31 @@ def echo(
             process.kill()
 
 
-@contextmanager
-def volume(run: Ledger, name: str) -> Iterator[Volume]:
-    """A small volume. Raises `Missing`."""
-    need_root()
-    if not os.path.exists("/dev/loop-control"):
-        raise Missing("no /dev/loop-control: the kernel or the container has no loop devices")
-    if shutil.which("mkfs.ext4") is None:
-        raise Missing("no mkfs.ext4; install e2fsprogs")
-    made = Volume.create(run.directory / f"doctor-{name}", run=run, size=SIZE)
-    try:
-        yield made
-    finally:
-        made.destroy()
-
-
 def need_root() -> None:
     """Raises `Missing`."""
     if os.geteuid() != 0:
         raise Missing("needs root")
 
 
-def need_group(controller: str) -> None:
-    """Raises `Missing` without a version 1 controller."""
-    need_root()
-    if not (limits.ROOT / controller / "cgroup.procs").exists():
-        raise Missing(f"no {controller} controller of control groups version 1")
-
-
 def probe_power_cut(run: Ledger) -> str:
     """Loop device, ext4, shutdown ioctl."""
-    with volume(run, "cut") as disk:
+    need_root()
+    if not os.path.exists("/dev/loop-control"):
+        raise Missing("no /dev/loop-control: the kernel or the container has no loop devices")
+    if shutil.which("mkfs.ext4") is None:
+        raise Missing("no mkfs.ext4; install e2fsprogs")
+    disk = Volume.create(run.directory / "doctor-cut", run=run, size=SIZE)
+    try:
         wrong = check_power_cut(disk)
         began = time.perf_counter()
         disk.power_cut()
         disk.remount()
         cycle_ms = 1000 * (time.perf_counter() - began)
+    finally:
+        disk.destroy()
     if wrong:
         raise Broken(wrong)
     return f"ext4 on a loop device; a cycle takes {cycle_ms:.1f} ms"
-
-
-def probe_full(run: Ledger) -> str:
-    with volume(run, "full") as disk:
-        disk.fill()
-        with echo(run, disk.path / "file") as process:
-            full = process.ask()
-            disk.free()
-            free = process.ask()
-    if not (_says(full, errno.ENOSPC) and _says(free, 0)):
-        raise Broken(f"a full volume answered {full}, and {free} when it had space again")
-    return "a filler file takes all space"
-
-
-def probe_read_only(run: Ledger) -> str:
-    """The file system turns read-only under an open file."""
-    with volume(run, "readonly") as disk, echo(run, disk.path / "file") as process:
-        before = process.ask()
-        disk.force_read_only()
-        after = process.ask()
-    if not (_says(before, 0) and _says(after, errno.EROFS)):
-        raise Broken(f"before {before}, then {after} instead of EROFS")
-    return "writes fail with EROFS"
-
-
-def probe_disk_freeze(run: Ledger) -> str:
-    """Writes hang while the file system is frozen."""
-    with volume(run, "freeze") as disk, echo(run, disk.path / "file") as process:
-        return _stands_still(process, disk.freeze, disk.thaw, "writes wait for the thaw")
-
-
-def probe_slow(run: Ledger) -> str:
-    need_root()
-    if not (limits.BLKIO / "blkio.throttle.write_bps_device").exists():
-        raise Missing("no blkio controller of control groups version 1")
-    with volume(run, "slow") as disk:
-        with limits.DiskLimit(disk, run=run, write_bytes_per_s=1 << 20):
-            seconds = _synced_write(disk.path / "file", 256 << 10)
-        freely = _synced_write(disk.path / "file", 256 << 10)
-    if seconds < 0.1:
-        raise Broken(f"256 KiB at 1 MiB/s took {seconds:.3f} s")
-    return f"256 KiB took {seconds:.2f} s at 1 MiB/s, {freely:.3f} s without a limit"
-
-
-def _synced_write(path: Path, size: int) -> float:
-    with path.open("wb") as file:
-        file.write(os.urandom(size))
-        file.flush()
-        began = time.monotonic()
-        os.fsync(file.fileno())
-    return time.monotonic() - began
 
 
 def probe_preload(run: Ledger) -> str:
@@ -225,62 +159,20 @@ def probe_clock(run: Ledger) -> str:
 
 def probe_pause(run: Ledger) -> str:
     with echo(run, _own_directory(run, "pause") / "file") as process:
-        send = process.process.send_signal
-        return _stands_still(
-            process,
-            lambda: send(signal.SIGSTOP),
-            lambda: send(signal.SIGCONT),
-            "SIGSTOP and SIGCONT",
-        )
-
-
-def probe_freezer(run: Ledger) -> str:
-    need_group("freezer")
-    with (
-        echo(run, _own_directory(run, "freezer") / "file") as process,
-        limits.Freezer("doctor", run=run) as freezer,
-    ):
-        freezer.add(process.process.pid)
-        works_how = "freezer of control groups version 1"
-        return _stands_still(process, freezer.freeze, freezer.thaw, works_how)
-
-
-def _stands_still(
-    process: Echo, stop: Callable[[], None], resume: Callable[[], None], how: str
-) -> str:
-    """Whether a process does nothing from `stop` on, and what it was asked after `resume`."""
-    process.ask()
-    stop()
-    try:
+        process.ask()
+        process.process.send_signal(signal.SIGSTOP)
         during = process.ask(0.05)
-    finally:
-        resume()
-    after = process.answer() if during is None else None
+        process.process.send_signal(signal.SIGCONT)
+        after = process.answer() if during is None else None
     if during is not None or after is None:
         raise Broken(f"stopped it answered {during}, afterwards {after}")
-    return how
-
-
-def probe_memory(run: Ledger) -> str:
-    need_group("memory")
-    program = "import sys; sys.stdin.readline(); held = b'x' * (128 << 20)"
-    with (
-        subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE) as process,
-        limits.MemoryLimit("doctor", run=run, limit=32 << 20) as memory,
-    ):
-        memory.add(process.pid)
-        timer = threading.Timer(ANSWER_S, process.kill)
-        timer.start()
-        process.communicate(b"\n")
-        timer.cancel()
-        kills = memory.kills()
-    if not kills:
-        raise Broken(f"128 MiB under a limit of 32 MiB ended with {process.returncode}")
-    return "memory of control groups version 1; the kernel kills above the limit"
+    return "SIGSTOP and SIGCONT"
 
 
 def probe_cpu(run: Ledger) -> str:
-    need_group("cpu")
+    need_root()
+    if not (limits.ROOT / "cpu" / "cgroup.procs").exists():
+        raise Missing("no cpu controller of control groups version 1")
     with (
         limits.CpuLimit("doctor", run=run, share=0.2) as cpu,
         echo(run, _own_directory(run, "cpu") / "file", "0.1") as process,

@@ -17,23 +17,11 @@ from rocketbed.chaos.host import loop_device as volume_loop
 from rocketbed.chaos.host.janitor.processes import began
 
 ROOT_THROTTLES: Final = Path("/sys/fs/cgroup/blkio")
-FREEZER: Final = "freezer.state"
 NETWORK_NAMESPACES: Final = Path("/run/netns")
 INTERFACES: Final = Path("/sys/class/net")
 SHARED_MEMORY: Final = Path("/dev/shm")
 LEAVE_S: Final = 1.0
 """How long a killed process may take to leave a mount or a control group."""
-
-
-def wake(kind: str, value: str) -> None:
-    """Let what is frozen go on: until then SIGKILL does not reach the processes in it."""
-    if kind == "mount":
-        for point in volume_loop.mounts_at_or_below(Path(value)):
-            volume_loop.thaw(point)
-    elif kind == "cgroup":
-        state = Path(value) / FREEZER
-        if state.exists():
-            state.write_text("THAWED")
 
 
 def victims(kind: str, value: str) -> list[tuple[int, int]]:

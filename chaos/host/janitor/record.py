@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from rocketbed.chaos.host.closing import Closing
-from rocketbed.chaos.host.janitor.cleaners import REMOVERS, faketime_files, victims, wake
+from rocketbed.chaos.host.janitor.cleaners import REMOVERS, faketime_files, victims
 from rocketbed.chaos.host.janitor.processes import (
     MARK,
     began,
@@ -211,12 +211,8 @@ def clean(directory: Path) -> Swept:
 
 
 def _end_processes(run_id: str, rows: list[tuple[int, str, str]], swept: Swept) -> None:
-    """Wake, kill and wait for everything that belongs to a run."""
+    """Kill and wait for everything that belongs to a run."""
     killed: list[int] = []
-    # A process in a frozen control group does not die of SIGKILL until it is thawed.
-    for _, kind, value in rows:
-        with suppress(OSError, ValueError):
-            wake(kind, value)
     for _, kind, value in rows:
         with suppress(OSError, ValueError):
             for pid, ticks in victims(kind, value):

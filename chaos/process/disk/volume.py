@@ -94,12 +94,6 @@ class Volume:
         self.device, self._descriptor = loop.attach(self.image)
         self._mount()
 
-    @property
-    def device_numbers(self) -> str:
-        """`major:minor`, as control groups name devices."""
-        numbers = os.fstat(self._descriptor).st_rdev
-        return f"{os.major(numbers)}:{os.minor(numbers)}"
-
     # --- power
 
     def power_cut(self) -> float:
@@ -109,7 +103,12 @@ class Volume:
         """
         began = time.perf_counter()
         # The journal is not flushed: otherwise writes that nobody synced would survive the cut.
-        self._request(loop.EXT4_IOC_SHUTDOWN, loop.SHUTDOWN_NO_LOG_FLUSH, "power cut")
+        if not os.path.ismount(self.path):
+            raise VolumeError(f"power cut of {self.path}: it is not mounted")
+        try:
+            loop.shut_down(self.path)
+        except OSError as exc:
+            raise VolumeError(f"power cut of {self.path} failed: {exc}") from exc
         return time.perf_counter() - began
 
     def remount(self, *, timeout_s: float = LET_GO_S) -> float:
@@ -169,28 +168,8 @@ class Volume:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 
-    def force_read_only(self) -> None:
-        """The kernel's emergency read-only, with files open for writing: everything fails EROFS.
-
-        By mounting with `abort`, which stops the journal as an I/O error would (ext4(5)); only
-        `remount` undoes it. Raises `VolumeError`.
-        """
-        try:
-            loop.mount(self.device, self.path, loop.MS_REMOUNT | loop.MS_NOATIME, "abort")
-        except OSError as exc:
-            raise VolumeError(f"{self.path} cannot be aborted: {exc}") from exc
-
-    def freeze(self) -> None:
-        """Let every write and sync hang until `thaw`. Raises `VolumeError`."""
-        self._request(loop.FIFREEZE, 0, "freeze")
-
-    def thaw(self) -> None:
-        """Let writes go on; nothing happens where nothing was frozen."""
-        loop.thaw(self.path)
-
     def destroy(self) -> None:
         """Take everything away: mount, device, image. Nothing happens the second time."""
-        loop.thaw(self.path)
         remove_mount(str(self.path))
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -202,14 +181,6 @@ class Volume:
 
     def _mount(self) -> None:
         loop.mount(self.device, self.path, loop.MS_NOATIME, self._options)
-
-    def _request(self, number: int, argument: int, what: str) -> None:
-        if not os.path.ismount(self.path):
-            raise VolumeError(f"{what} of {self.path}: it is not mounted")
-        try:
-            loop.request(self.path, number, argument)
-        except OSError as exc:
-            raise VolumeError(f"{what} of {self.path} failed: {exc}") from exc
 
 
 def check_power_cut(volume: Volume) -> str:

@@ -1,0 +1,47 @@
+"""Limits that a measurement sets: little memory, a slow disk. Control groups version 1, root.
+
+A disk's limit stands in the root group and counts for everybody, since version 1 charges
+write-back to kernel threads there; its device is a volume's own, so it slows that volume alone.
+"""
+
+import os
+from typing import Final
+
+from rocketbed.chaos.host.closing import Closing
+from rocketbed.chaos.host.janitor.cleaners import remove_throttle
+from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.chaos.process.disk.volume import Volume
+from rocketbed.chaos.process.machine.limits import ROOT, Group, LimitError
+
+THROTTLE: Final = ROOT / "blkio" / "blkio.throttle.write_bps_device"
+
+
+class MemoryLimit(Group):
+    """Limit memory to this many bytes, page cache included; the kernel kills what needs more."""
+
+    def __init__(self, name: str, *, run: Ledger, limit: int) -> None:
+        """Raises `LimitError`."""
+        super().__init__("memory", name, run=run)
+        self.set("memory.limit_in_bytes", str(limit))
+
+
+class DiskLimit(Closing):
+    """A volume whose device is limited in bytes written per second."""
+
+    def __init__(self, volume: Volume, *, run: Ledger, write_bytes_per_s: int) -> None:
+        """Set it. Raises `LimitError`."""
+        numbers = os.stat(volume.device).st_rdev
+        self.device = f"{os.major(numbers)}:{os.minor(numbers)}"
+        """As control groups name it."""
+        self._run = run
+        self._record = run.note("throttle", self.device)
+        if not THROTTLE.exists():
+            raise LimitError(f"no throttling of devices: {THROTTLE} is missing")
+        try:
+            THROTTLE.write_text(f"{self.device} {write_bytes_per_s}")
+        except OSError as exc:
+            raise LimitError(f"{THROTTLE} rejects {write_bytes_per_s}: {exc}") from exc
+
+    def close(self) -> None:
+        remove_throttle(self.device)
+        self._run.forget(self._record)
