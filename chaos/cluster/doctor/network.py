@@ -16,7 +16,6 @@ from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
-from rocketbed.chaos.process.network.switch.rules import Rule
 from rocketbed.chaos.trial.api import BackendError, LinkState
 from rocketbed.world.api import Stream
 
@@ -111,10 +110,10 @@ async def _loses(fabric: SwitchFabric) -> str:
                 sender = trio.socket.socket(type=socket.SOCK_DGRAM)
             with receiver, sender:
                 await receiver.bind((host, 0))
-                await fabric.switch.set_rule("b2", "b1", Rule(loss=0.5))
+                await fabric.set_link("b2", "b1", LinkState(loss=0.5))
                 for _ in range(DATAGRAMS):
                     await sender.sendto(b"x", receiver.getsockname())
-                await fabric.switch.set_rule("b2", "b1", Rule())
+                await fabric.set_link("b2", "b1", LinkState())
                 arrived = 0
                 await sender.sendto(b"end", receiver.getsockname())
                 while await receiver.recv(3) != b"end":

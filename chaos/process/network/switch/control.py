@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final, Self
 
 import trio
@@ -64,13 +63,6 @@ class Switch:
         left = (await self._order("reset", one=one, other=other)).get("left", 0)
         if left:
             raise BackendError(f"{left} ends of connections of {one} and {other} ignored the reset")
-
-    async def capture(self, path: Path | None) -> None:
-        """Write what machines send to a pcap file (Wireshark, tcpdump -r); None ends that.
-
-        Packets stand there as they were sent, also those that were dropped. The path is absolute.
-        """
-        await self._order("capture", path="" if path is None else str(path))
 
     async def counters(self) -> dict[str, Any]:
         """`forwarded` packets, and `dropped` ones for each direction."""

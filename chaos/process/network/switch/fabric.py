@@ -94,7 +94,7 @@ class SwitchFabric(Fabric):
         return f"rb-{self._run.id}-{machine}"
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        """One direction; other faults of it (`switch.set_rule`) end."""
+        """One direction; other faults of it end."""
         await self.switch.set_rule(source, target, Rule(**asdict(state)))
 
     async def reset(self, one: str, other: str) -> None:

@@ -38,10 +38,8 @@ NETMASK: Final = "255.255.0.0"
 BATCH: Final = 32
 """Packets taken from one machine before the others have their turn."""
 CONTROL: Final = 0
-LINKTYPE_RAW: Final = 101
 UnderWay = tuple[float, int, Port, Port, Path, bytes]
 """When it is due, a number that keeps the order, from, to, the way there, the packet."""
-PCAP_HEAD: Final = struct.pack("=IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, LINKTYPE_RAW)
 
 
 class Switch:
@@ -57,7 +55,6 @@ class Switch:
         """For packets from machines."""
         self._heap: list[UnderWay] = []
         self._number = 0
-        self._capture: BinaryIO | None = None
 
     # --- orders
 
@@ -93,14 +90,6 @@ class Switch:
         self.resets.begin(self.ports[one], self.ports[other])
         self._forget(lambda entry: self.resets.is_doomed(entry[5]))
 
-    def capture(self, path: str) -> None:
-        """Write all packets that machines send to a pcap file; an empty path ends that."""
-        if self._capture is not None:
-            self._capture.close()
-        self._capture = open(path, "wb") if path else None  # noqa: SIM115 (closed by the next)
-        if self._capture is not None:
-            self._capture.write(PCAP_HEAD)
-
     def counters(self) -> dict[str, Any]:
         """Packets delivered, and dropped for each direction that dropped any."""
         dropped = {
@@ -135,8 +124,6 @@ class Switch:
                 packet = read(tun, size)
             except OSError:
                 return False
-            if self._capture is not None:
-                _note(self._capture, packet)
             found = paths.get(packet[16:20])
             if found is None or port.silent or packet[0] >> 4 != 4:
                 continue
@@ -148,7 +135,8 @@ class Switch:
                     write(target.tun, packet)
                     self.forwarded += 1
             else:
-                for due in path.times(packet, time.monotonic()):
+                due = path.due(packet, time.monotonic())
+                if due is not None:
                     self._number += 1
                     heapq.heappush(self._heap, (due, self._number, port, target, path, packet))
         return True
@@ -197,12 +185,6 @@ def _open_tun(namespace: str, address: str, mtu: int) -> int:
     return tun
 
 
-def _note(file: BinaryIO, packet: bytes) -> None:
-    now = time.time_ns()
-    head = struct.pack("=IIII", now // 10**9, now // 1000 % 10**6, len(packet), len(packet))
-    file.write(head + packet)
-
-
 class Control:
     """The harness's orders, one line each, and the answers."""
 
@@ -215,7 +197,6 @@ class Control:
             "attach": switch.attach,
             "rule": switch.rule,
             "silence": switch.silence,
-            "capture": switch.capture,
             "counters": switch.counters,
         }
 

@@ -1,7 +1,7 @@
 """What the switch does to packets of one direction between two machines. Decides only: no I/O.
 
-A packet gets the times at which it is delivered: none, one, or two. Delays keep the order of
-packets, as a wire does; what overtakes is asked for by `reorder`.
+A packet gets the time at which it is delivered, or none. Delays keep the order of packets, as a
+wire does.
 """
 
 from collections import OrderedDict
@@ -11,8 +11,6 @@ from typing import Final
 
 BACKLOG_S: Final = 0.25
 """How long a packet may wait for its turn on a narrow link; what comes then is dropped."""
-REORDER_S: Final = 0.01
-"""How much later a packet comes that is to be overtaken."""
 WAITING_MAX: Final = 20_000
 """Packets under way in one direction; what comes then is dropped."""
 HELD_MAX: Final = 4096
@@ -20,16 +18,13 @@ HELD_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One direction; the shares are of packets, between 0 and 1."""
+    """One direction, as `LinkState` has it; `loss` is a share of packets, between 0 and 1."""
 
     cut: bool = False
     delay_s: float = 0.0
     jitter_s: float = 0.0
     """Up to this much more, for each packet anew."""
     loss: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    """Share that is overtaken by what comes in the next 10 ms."""
     rate: int | None = None
     """Bytes a second, IP headers counted."""
 
@@ -73,20 +68,15 @@ class Path:
         """One packet under way was delivered or given up."""
         self.waiting -= 1
 
-    def times(self, packet: bytes, now: float) -> tuple[float, ...]:
-        """When the packet is delivered; each of these is under way until `arrived`."""
+    def due(self, packet: bytes, now: float) -> float | None:
+        """When the packet is delivered, if at all; it is under way until `arrived`."""
         due = self._due(packet, now)
         if due is None or self.waiting >= WAITING_MAX:
             self.dropped += 1
-            return ()
-        rule = self.rule
-        if rule.reorder and self._random.random() < rule.reorder:
-            due += REORDER_S
-        else:
-            due = self._last = max(self._last, due)
-        twice = bool(rule.duplicate) and self._random.random() < rule.duplicate
-        self.waiting += 2 if twice else 1
-        return (due, due) if twice else (due,)
+            return None
+        self.waiting += 1
+        self._last = max(self._last, due)
+        return self._last
 
     def _due(self, packet: bytes, now: float) -> float | None:
         rule = self.rule
