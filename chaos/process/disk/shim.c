@@ -87,17 +87,14 @@ static ssize_t write_parts(int fd, const struct iovec *parts, int count, off_t o
     if (!slot) return positioned(fd, parts, count, offset, flags);
     struct iovec first;
     if (verdict.hit) {
-        if (verdict.effect == TORN || verdict.room > 0) { /* a first part, from the first buffer */
-            size_t wanted = verdict.room > 0 ? (size_t)verdict.room : (size_t)size / 2;
+        if (verdict.room > 0) { /* a first part, from the first buffer */
             first = parts[0];
-            if (first.iov_len > wanted) first.iov_len = wanted;
+            if (first.iov_len > (size_t)verdict.room) first.iov_len = (size_t)verdict.room;
             parts = &first;
             count = 1;
         } else if (verdict.effect == ERROR) {
             errno = verdict.error;
             return -1;
-        } else if (verdict.effect == LOSE) {
-            return size;
         }
     }
     if (offset < 0) { /* write(): at the file's own position */
@@ -106,12 +103,10 @@ static ssize_t write_parts(int fd, const struct iovec *parts, int count, off_t o
                                                                       : lseek(fd, 0, SEEK_CUR);
         ssize_t done = syscall(SYS_writev, fd, parts, count);
         if (done > 0) wrote(slot, (uint64_t)offset, (uint64_t)done, 0);
-        if (verdict.hit && verdict.effect == TORN) die();
         return done;
     }
     ssize_t done = positioned(fd, parts, count, offset, flags);
     int error = errno;
-    if (verdict.hit && verdict.effect == TORN) die();
     for (int index = 0; zeros && index < count; index++)
         zeros = all_zeros(parts[index].iov_base, parts[index].iov_len);
     if (done > 0) wrote(slot, (uint64_t)offset, (uint64_t)done, zeros);

@@ -29,8 +29,8 @@
 enum op { SYNC, SYNC_DIR, WRITE, TRUNCATE, ALLOCATE, RENAME, UNLINK, READ, OPS };
 static const char *const OP_NAMES[OPS] = {"sync",     "sync_dir", "write", "truncate",
                                           "allocate", "rename",   "unlink", "read"};
-enum effect { ERROR, LOSE, DELAY, HANG, TORN, CRASH };
-static const char *const EFFECT_NAMES[] = {"error", "lose", "delay", "hang", "torn", "crash"};
+enum effect { ERROR, LOSE, DELAY, CRASH };
+static const char *const EFFECT_NAMES[] = {"error", "lose", "delay", "crash"};
 
 struct slot {
     uint64_t device, inode;
@@ -292,14 +292,14 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* Carry out what takes time or life; what is left is ERROR, LOSE, TORN or nothing. */
+/* Carry out what takes time or life; what is left is ERROR, LOSE or nothing. */
 static void suffer(struct verdict *verdict, enum op op, const char *path) {
     if (!verdict->hit) return;
     note("X %llu %d %ld %s %s\n", (unsigned long long)now_ns(), (int)getpid(), verdict->id,
          OP_NAMES[op], path);
     if (verdict->effect == CRASH) die();
-    if (verdict->effect == DELAY) wait_ms(verdict->delay_ms);
-    if (verdict->effect == HANG)
-        for (uint64_t number = rules_read; table->rules_number == number;) wait_ms(2);
-    if (verdict->effect == DELAY || verdict->effect == HANG) verdict->hit = 0;
+    if (verdict->effect == DELAY) {
+        wait_ms(verdict->delay_ms);
+        verdict->hit = 0;
+    }
 }

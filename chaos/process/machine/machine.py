@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import trio
 
@@ -240,7 +240,7 @@ def _rules(fault: DiskFault) -> list[DiskRule]:
         case "eio-fsync":
             return [DiskRule(operation="sync", effect="error", error=errno.EIO, times=times)]
         case "eio-write" | "eio-read":
-            operation = fault.kind.removeprefix("eio-")
+            operation: Literal["write", "read"] = "write" if fault.kind == "eio-write" else "read"
             return [DiskRule(operation=operation, effect="error", error=errno.EIO, times=times)]
         case "lost-fsync":
             return [DiskRule(operation="sync", effect="lose", times=times)]
