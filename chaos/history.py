@@ -52,19 +52,13 @@ class Function(enum.IntEnum):
     """A group's position; `queue_offset` is the next message wanted, `operation` the group's
     number."""
     RESET_OFFSET = 8
-    TRANSACTION_HALF = 9
-    TRANSACTION_END = 10
     QUERY_KEY = 11
-    QUERY_ID = 12
-    LOCK_QUEUE = 13
-    ADMIN = 14
     SEARCH_TIME = 15
     """Offset of a store time: `value` is the time (wall clock, ms), `queue_offset` the answer."""
     BOUNDS = 16
     """A queue's `value` max and `operation` min offset, asked of `node`."""
     NEMESIS = 32
     NODE = 33
-    DISK = 34
 
 
 class Outcome(enum.IntEnum):
@@ -194,7 +188,6 @@ class Attempt:
         queue: int | None = None,
         queue_offset: int = UNKNOWN,
         physical_offset: int = UNKNOWN,
-        epoch: int = UNKNOWN,
         node: str | None = None,
     ) -> None:
         """The attempt has returned, now. Raises `KeyError` when it had returned before."""
@@ -203,7 +196,7 @@ class Attempt:
         queue = begun.queue if queue is None else queue
         place = begun.node if node is None else writer.node_id(node)
         said = writer.now_ns(), outcome, status, queue_offset, physical_offset
-        rest = begun.length, epoch, place, begun.body_crc
+        rest = begun.length, begun.epoch, place, begun.body_crc
         writer.write(Row(*begun[:4], queue, *begun[5:9], *said, *rest))
 
 

@@ -34,7 +34,6 @@ CALM_S: Final = 3.0
 RUN: Final = "run"
 """Folder of the run below the report's."""
 Flush = Literal["sync", "async"]
-BeforeChecks = Callable[[Path], None]
 SecondJudge = Callable[[Path, Judgement], CheckResult]
 """Looks at a run's directory and at what was judged of it."""
 
@@ -130,14 +129,11 @@ def run_demo(
     options: DemoOptions,
     say: Callable[[str], None],
     *,
-    before_checks: BeforeChecks | None = None,
     second_judge: SecondJudge | None = None,
 ) -> DemoResult:
     """Run, judge, and write the page into the report's directory.
 
-    `before_checks` gets the run's directory before anything is checked, so that a test can plant a
-    defect; `second_judge` adds a check to what was judged. Raises `DemoError`, `BackendError`,
-    `OSError`.
+    `second_judge` adds a check to what was judged. Raises `DemoError`, `BackendError`, `OSError`.
     """
     guest = None
     plan = demo_plan(options)
@@ -150,8 +146,6 @@ def run_demo(
     directory = make_directory(options.report)
     record = run_in_processes(plan, directory, net="plain", say=say, guest=guest)
     say("checking")
-    if before_checks is not None:
-        before_checks(directory)
     judgement = judge_run(directory)
     judgement.results += aim_checks(read_history(directory / HISTORY_FILE), record)
     if guest is not None:

@@ -69,7 +69,6 @@ class SimDisk:
         self._names = image.namespace() if image is not None else Namespace()
         self.wall_ms = wall_ms or (lambda: 0)
         self._locked: set[str] = set()
-        self._released = trio.Event()
 
     # What a node uses.
 
@@ -198,10 +197,6 @@ class SimDisk:
         self.faults.append(fault)
         return fault
 
-    def release(self) -> None:
-        self._released.set()
-        self._released = trio.Event()
-
     def hold_lock(self, path: str) -> None:
         """Let another process hold the lock on a file."""
         self._locked.add(normal(path))
@@ -306,8 +301,6 @@ class SimDisk:
         with trio.CancelScope(shield=True):
             if fault is not None:
                 seconds += fault.seconds
-                if fault.effect == "hang":
-                    await self._released.wait()
             if seconds > 0.0:
                 await trio.sleep(seconds)
         self.fate.check()

@@ -16,7 +16,6 @@ DESCRIPTORS_MIN: Final = 16
 def put_faults(disk: SimDisk, faults: Sequence[DiskFault]) -> None:
     """Let a disk do these things wrong from now on, and no others."""
     disk.faults.clear()
-    disk.release()
     disk.read_only = False
     disk.quota = disk.descriptors = None
     for fault in faults:

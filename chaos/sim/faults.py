@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-EFFECTS = ("error", "error_clean", "lose", "hang", "delay")
+EFFECTS = ("error", "error_clean", "lose", "delay")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,8 +16,8 @@ class SimFault:
     """An event's kind (`write`, `sync`, `create`, `rename`, ...), or `read`; `*` is any of them."""
     effect: str = "error"
     """`error` fails the call; `error_clean` fails a sync and marks its pages clean, so that the
-    next one succeeds without them; `lose` lets a sync succeed without writing anything; `hang`
-    holds a sync until `SimDisk.release`; `delay` adds `seconds`."""
+    next one succeeds without them; `lose` lets a sync succeed without writing anything; `delay`
+    adds `seconds`."""
     error: int = errno.EIO
     path: str = "*"
     """Pattern of the paths it applies to, as a shell writes it."""

@@ -120,13 +120,6 @@ class Inode:
             # What was grown by writes that are not on disk yet: the reservation may be, alone.
             self.generations.append(Generation(length=size, grown=True))
 
-    @property
-    def dirty(self) -> bool:
-        """Whether a power cut now could change the file."""
-        return bool(self.forsaken) or any(
-            generation.sectors or generation.length is not None for generation in self.generations
-        )
-
     def begin_sync(self) -> int:
         """Start writing out what is dirty now. Returns the number `complete_sync` wants."""
         self.generations.append(Generation())

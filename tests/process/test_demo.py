@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from rocketbed.chaos.checkers.judgement import judge_run
+from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.demo.trial import RUN, SECONDS_MIN, DemoOptions, DemoResult, run_demo
 from rocketbed.inspect import Fault, Record, Scanned, open_directory
@@ -33,12 +33,11 @@ def run(
     *,
     seed: int = 1,
     store: Path | None = None,
-    before_checks: Callable[[Path], None] | None = None,
 ) -> DemoResult:
     """A demo, with its page; as short as this machine lets it be."""
     for seconds in SECONDS:
         options = DemoOptions(seed=seed, report=report, seconds=seconds, store=store)
-        result = run_demo(options, lambda line: None, before_checks=before_checks)
+        result = run_demo(options, lambda line: None)
         if not missed(verdicts(result)):
             break
     return result
@@ -121,15 +120,19 @@ def erase_last_message(directory: Path) -> None:
         file.write(bytes(last.size))
 
 
-def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(tmp_path: Path) -> None:
+def test_a_lost_message_makes_it_red_and_a_missing_store_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_slave = tmp_path / "without-slave"
 
-    def harm(directory: Path) -> None:
+    def harm_and_judge(directory: Path) -> Judgement:
         shutil.rmtree(without_slave, ignore_errors=True)
         shutil.copytree(directory, without_slave)
         erase_last_message(directory)
+        return judge_run(directory)
 
-    result = run(tmp_path, before_checks=harm)
+    monkeypatch.setattr("rocketbed.chaos.demo.trial.judge_run", harm_and_judge)
+    result = run(tmp_path)
     assert result.judgement.exit_code == 1, result.judgement.findings
     found = verdicts(result)
     assert found["A1"] is Verdict.VIOLATED

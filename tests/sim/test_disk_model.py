@@ -300,24 +300,6 @@ async def test_a_sync_that_lies() -> None:
     assert disk.contents("/a") == b"old"
 
 
-async def test_a_sync_that_hangs_until_it_is_released() -> None:
-    disk = SimDisk()
-    file = disk.open("/a", create=True)
-    disk.inject(SimFault(operation="sync", effect="hang"))
-    done = trio.Event()
-
-    async def sync() -> None:
-        await file.sync()
-        done.set()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(sync)
-        await trio.testing.wait_all_tasks_blocked()
-        assert not done.is_set()
-        disk.release()
-        await done.wait()
-
-
 async def test_a_full_disk_writes_short_and_a_read_only_one_not_at_all() -> None:
     disk = SimDisk()
     disk.quota = 10_000

@@ -234,13 +234,12 @@ def test_a_sync_flush_slave_acknowledges_only_what_is_on_disk() -> None:
         slave = group.start("slave", flushes=True)
         group.simulation.run(1)
         disk = group.simulation.process("slave").disk
-        disk.inject(SimFault(operation="sync", effect="hang"))
+        disk.inject(SimFault(operation="sync", effect="delay", seconds=10))
         group.append(text(0, 5000))
         group.simulation.run(3)
         assert slave.log.written.value == 5000
         assert master.confirmed.value == 0
-        group.simulation.process("slave").call(disk.release)
-        group.simulation.run(1)
+        group.simulation.run(8)
         assert master.confirmed.value == 5000
 
 
