@@ -18,6 +18,8 @@ from rocketbed.pipeline.files.texts import text_column
 from rocketbed.pipeline.files.walk import Positions
 
 _CRC_MASK: Final = 0x7FFFFFFF
+_BEHIND: Final = 8
+"""Bytes that are looked at behind a record: a blank record's head."""
 _TAIL: Final = numpy.frombuffer(CRC_PROPERTY, numpy.uint8)
 
 Faults = dict[int, str]
@@ -54,7 +56,7 @@ def text_faults(frame: Frame) -> Faults:
             absent = mask_of(texts.is_null())
             faults |= dict.fromkeys(numpy.flatnonzero(absent).tolist(), reason)
         faults |= dict.fromkeys(_zeroed(frame, at, size), reason)
-    return faults
+    return faults | dict.fromkeys(_unwritten(frame), BAD_PROPERTIES)
 
 
 def _carrying_crc(frame: Frame) -> Positions:
@@ -93,6 +95,18 @@ def _zeroed(frame: Frame, at: Positions, size: Positions) -> list[int]:
         row
         for row in numpy.flatnonzero(suspects).tolist()
         if _has_zero_sector(frame, row, int(at[row]), int(end[row]))
+    ]
+
+
+def _unwritten(frame: Frame) -> list[int]:
+    """The last record, if its end reads as zeros and nothing follows it: a kill leaves any first
+    part of a record (T5)."""
+    end = frame.positions + frame.sizes
+    return [
+        row
+        for row in numpy.flatnonzero(frame.bytes[end - 1] == 0).tolist()
+        if bytes(frame.data[end[row] : end[row] + _BEHIND]) == bytes(_BEHIND)
+        and (frame.properties_size[row] or not frame.bytes[end[row] - 3])
     ]
 
 

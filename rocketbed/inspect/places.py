@@ -7,6 +7,8 @@ between n-1 and n+1 stands n. A gap that the next record goes on from is one (me
 
 from typing import NamedTuple
 
+from rocketbed.inspect.writers import QueueWriter, SlotRefused
+
 
 class Placed(NamedTuple):
     """A record's unit, and where it belongs."""
@@ -107,3 +109,45 @@ class Placer:
             return record
         self._next = record.said + 1
         return record._replace(slot=record.said)
+
+
+class PlacedQueue:
+    """Writes one queue, each record at its place."""
+
+    def __init__(self, writer: QueueWriter, name: str) -> None:
+        """`name` is for sentences: `Topic/3`."""
+        self._writer = writer
+        self._placer = Placer(writer.gap_max)
+        self._name = name
+        self.units = 0
+        self.refused: list[str] = []
+        """Records without a place, in sentences."""
+        self.corrected: list[str] = []
+        """Records that stand at another place than they say."""
+
+    def put(self, said: int, offset: int, size: int, tag_code: int) -> None:
+        """Take the next record of the queue, in the order of the log."""
+        self._write(self._placer.put(said, offset, size, tag_code))
+
+    def close(self) -> None:
+        self._write(self._placer.finish())
+        self._writer.close()
+
+    def _write(self, units: list[Placed]) -> None:
+        for unit in units:
+            what = f"record at {unit.offset} of {self._name}: "
+            if unit.slot is None:
+                what += (
+                    f"its queue offset {unit.said} was given out before, or is far beyond the next"
+                )
+                self.refused.append(what)
+                continue
+            try:
+                self._writer.put(unit.slot, unit.offset, unit.size, unit.tag_code)
+            except SlotRefused as error:
+                self.refused.append(f"{what}{error}")
+                continue
+            self.units += 1
+            if unit.slot != unit.said:
+                what += f"it says queue offset {unit.said}, its neighbours say {unit.slot}"
+                self.corrected.append(what)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from rocketbed.inspect.commitlog import Hole, LogEnd
 from rocketbed.inspect.directory import StoreDirectory, open_directory
 from rocketbed.inspect.dispatch import PLAIN, Dispatcher, Target, indexes_tags, tag_key
-from rocketbed.inspect.places import Placed, Placer
+from rocketbed.inspect.places import PlacedQueue
 from rocketbed.inspect.record import Scanned
-from rocketbed.inspect.writers import BatchQueueWriter, IndexWriter, QueueWriter, SlotRefused
+from rocketbed.inspect.writers import BatchQueueWriter, IndexWriter, QueueWriter
 
 PARTS = ("consumequeue", "batchconsumequeue", "index")
 _PROGRESS_BYTES = 16 << 20
@@ -199,7 +199,7 @@ class _Queues:
         self._sizes = directory.sizes
         self._out = out
         self._report = report
-        self._plain: dict[tuple[str, int], tuple[QueueWriter, Placer]] = {}
+        self._plain: dict[tuple[str, int], PlacedQueue] = {}
         self._batch: dict[tuple[str, int], BatchQueueWriter] = {}
 
     def put(self, target: Target, entry: Scanned) -> None:
@@ -215,34 +215,17 @@ class _Queues:
             return
         found = self._plain.get(key)
         if found is None:
-            writer = QueueWriter(self._path("consumequeue", key), self._sizes.queue_segment)
-            found = self._plain[key] = writer, Placer(writer.gap_max)
-        placed = found[1].put(target.slot, entry.offset, entry.size, target.tag_code)
-        self._write(key, found[0], placed)
-
-    def _write(self, key: tuple[str, int], writer: QueueWriter, units: list[Placed]) -> None:
-        for unit in units:
-            what = f"record at {unit.offset} of {key[0]}/{key[1]}: "
-            if unit.slot is None:
-                what += (
-                    f"its queue offset {unit.said} was given out before, or is far beyond the next"
-                )
-                self._report.refused.append(what)
-                continue
-            try:
-                writer.put(unit.slot, unit.offset, unit.size, unit.tag_code)
-            except SlotRefused as error:
-                self._report.refused.append(f"{what}{error}")
-                continue
-            self._report.units += 1
-            if unit.slot != unit.said:
-                what += f"it says queue offset {unit.said}, its neighbours say {unit.slot}"
-                self._report.corrected.append(what)
+            path = self._path("consumequeue", key)
+            writer = QueueWriter(path, self._sizes.queue_segment)
+            found = self._plain[key] = PlacedQueue(writer, f"{key[0]}/{key[1]}")
+        found.put(target.slot, entry.offset, entry.size, target.tag_code)
 
     def close(self) -> None:
-        for key, (writer, placer) in self._plain.items():
-            self._write(key, writer, placer.finish())
-            writer.close()
+        for queue in self._plain.values():
+            queue.close()
+            self._report.units += queue.units
+            self._report.refused += queue.refused
+            self._report.corrected += queue.corrected
         for batch in self._batch.values():
             batch.close()
         self._report.queues = len(self._plain) + len(self._batch)

@@ -21,6 +21,12 @@ TARGETS = st.sampled_from(
     ["leader", "follower:any", "b1", "b1,ns2", "rand:2", "ns:all", "clients:all", "node:b2"]
 )
 
+VALUES: dict[str, list[object]] = {
+    "store-event": ["7", "rand:1..9"],
+    "count": [1, 99],
+    "set": ["maxMessageSize=2048", "maxMessageSize="],
+}
+
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
@@ -61,10 +67,10 @@ def steps(draw: st.DrawFn) -> Step:
             words[word] = draw(SHARES)
         elif word == "slow":
             words[word] = float(draw(st.integers(1, 100)))
+        elif name == "damage":
+            words[word] = draw(st.sampled_from(["queue", "mark"]))
         else:
-            words[word] = (
-                draw(st.sampled_from(["7", "rand:1..9"])) if word == "store-event" else "m.*"
-            )
+            words[word] = draw(st.sampled_from(VALUES.get(word, ["m.*"])))
     return Step(
         trigger=draw(triggers()),
         verb=name,

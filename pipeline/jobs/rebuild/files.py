@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from rocketbed.inspect.consumequeue import PRE_BLANK, UNIT, BatchUnit
 from rocketbed.inspect.index import ENTRY, HEADER, IndexLayout
-from rocketbed.inspect.writers import BatchQueueWriter, QueueWriter, SlotRefused
+from rocketbed.inspect.places import PlacedQueue
+from rocketbed.inspect.writers import BatchQueueWriter, QueueWriter
 from rocketbed.pipeline.jobs.rebuild.blobs import BATCH, Run, columns_of
 
 _UNIT: Final = numpy.dtype([("offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
@@ -30,7 +31,7 @@ _ENTRY: Final = numpy.dtype(
 )
 _SECONDS_MAX: Final = (1 << 31) - 1
 _READ: Final = 4 << 20
-REFUSED_MAX: Final = 20
+SHOWN_MAX: Final = 20
 """Records without a place in their queue that are reported one by one."""
 
 
@@ -50,15 +51,16 @@ class Written(NamedTuple):
     first_offset: int = 0
     """Taken from the first unit's record."""
     last_offset: int = 0
-    refused: str = ""
-    """JSON: how many records cannot have the slot that they say, and the first of them."""
+    odd: str = ""
+    """JSON: how many records have no slot (`refused`), or another than they say (`corrected`), and
+    the first of them."""
 
 
 WRITTEN_DDL: Final = (
     "path string, entries bigint, crc bigint, file bigint, is_even boolean, first bigint,"
-    " last bigint, first_offset bigint, last_offset bigint, refused string"
+    " last bigint, first_offset bigint, last_offset bigint, odd string"
 )
-_TYPES: Final = {"path": pyarrow.string(), "refused": pyarrow.string(), "is_even": pyarrow.bool_()}
+_TYPES: Final = {"path": pyarrow.string(), "odd": pyarrow.string(), "is_even": pyarrow.bool_()}
 _SCHEMA: Final = pyarrow.schema(
     [(name, _TYPES.get(name, pyarrow.int64())) for name in Written._fields]
 )
@@ -110,8 +112,7 @@ def write_queue(out: str, runs: Sequence[Run], segment_size: int) -> list[Writte
     os.makedirs(place, exist_ok=True)
     for name in os.listdir(place):
         os.unlink(os.path.join(place, name))
-    refused: list[str] = []
-    count = entries = 0
+    entries, said = 0, ""
     if runs[0].kind == BATCH:
         batch_writer = BatchQueueWriter(place, segment_size)
         for row in _rows(runs):
@@ -120,26 +121,27 @@ def write_queue(out: str, runs: Sequence[Run], segment_size: int) -> list[Writte
             entries += 1
         batch_writer.close()
     else:
-        writer = QueueWriter(place, segment_size)
+        queue = PlacedQueue(QueueWriter(place, segment_size), runs[0].path.partition("/")[2])
         for slot, offset, size, code in _rows(runs):
-            try:
-                writer.put(slot, offset, size, code)
-                entries += 1
-            except SlotRefused as error:
-                count += 1
-                if len(refused) < REFUSED_MAX:
-                    _, topic, queue_id = runs[0].path.split("/")
-                    refused.append(f"record at {offset} of {topic}/{queue_id}: {error}")
-        writer.close()
-    said = json.dumps({"count": count, "first": refused}) if count else ""
+            queue.put(slot, offset, size, code)
+        queue.close()
+        entries = queue.units
+        if queue.refused or queue.corrected:
+            lists = {"refused": queue.refused, "corrected": queue.corrected}
+            said = json.dumps(
+                {
+                    name: {"count": len(texts), "first": texts[:SHOWN_MAX]}
+                    for name, texts in lists.items()
+                }
+            )
     found = [
         Written(f"{runs[0].path}/{name}", crc=_synced_crc(os.path.join(place, name)))
         for name in sorted(os.listdir(place))
     ]
     if not found:
         os.rmdir(place)
-        return [Written("", refused=said)]
-    return [found[0]._replace(entries=entries, refused=said), *found[1:]]
+        return [Written("", odd=said)]
+    return [found[0]._replace(entries=entries, odd=said), *found[1:]]
 
 
 def write_index_file(out: str, runs: Sequence[Run], layout: IndexLayout) -> Written:

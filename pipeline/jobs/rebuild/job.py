@@ -80,6 +80,11 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES: Final = 128 << 20
 EXAMPLES: Final = 20
+ODD: Final = {
+    "refused": "records cannot have the queue offset that they say; they are in the index only",
+    "corrected": "records say another queue offset than the one that their neighbours leave",
+}
+"""Kinds of records that are not where they say, with the sentence about them."""
 UNCOMPILED: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -324,7 +329,7 @@ def _tell_log(job: Job, said: list[Run], log: BrokerLog) -> None:
 
 def _tell_files(job: Job, files: list[Written]) -> None:
     """Enter what was written, and which records have no place in their queue."""
-    refused = [json.loads(file.refused) for file in files if file.refused]
+    odd = [json.loads(file.odd) for file in files if file.odd]
     made = [file for file in files if file.path]
     index = [file for file in made if file.path.startswith("index/")]
     queues = [file for file in made if not file.path.startswith("index/")]
@@ -338,11 +343,10 @@ def _tell_files(job: Job, files: list[Written]) -> None:
     job.report.files = [
         {"path": file.path, "entries": file.entries, "crc": f"{file.crc:08x}"} for file in made
     ]
-    if refused:
-        texts = [text for row in refused for text in row["first"]][:EXAMPLES]
-        count = sum(row["count"] for row in refused)
-        title = "records cannot have the queue offset that they say; they are in the index only"
-        _find(job, "refused", title, count, [{"text": text} for text in texts])
+    for name, title in ODD.items():
+        if count := sum(row[name]["count"] for row in odd):
+            texts = [text for row in odd for text in row[name]["first"]][:EXAMPLES]
+            _find(job, name, title, count, [{"text": text} for text in texts])
 
 
 def _find(job: Job, name: str, title: str, count: int, examples: list[dict[str, str]]) -> None:

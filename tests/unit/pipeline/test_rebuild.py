@@ -278,8 +278,8 @@ def test_queue_offsets_that_do_not_follow_one_another(
     built, files = both(root, tmp_path)
     is_even = offsets in ([13, 14, 15], list(range(offsets[0], offsets[0] + len(offsets))))
     assert built.uneven == (set() if is_even else {"consumequeue/odd/0"})
-    told = [json.loads(file.refused) for file in built.again if file.refused]
-    assert sum(row["count"] for row in told) == refused
+    told = [json.loads(file.odd) for file in built.again if file.odd]
+    assert sum(row["refused"]["count"] for row in told) == refused
     assert any(name.startswith("odd/0/") for name in files["consumequeue"])
 
 
