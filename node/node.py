@@ -103,6 +103,7 @@ async def run_node(
             await nursery.start(store.run)
             try:
                 tables.load()
+                tables.topics.adopt(store.queue_keys())
                 if not config.is_slave:
                     tables.offsets.bring_down(store.queue_max)
                 await tables.save()

@@ -1,5 +1,6 @@
 """What a broker says about itself: 26 and 28 (wire.md 2.8)."""
 
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -12,6 +13,7 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import DataVersion, KvTable
 from rocketbed.wire.command import Command, ResponseCode, answer
+from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.headers_admin import BrokerConfigResponse
 from rocketbed.wire.message import decode_message
 from rocketbed.wire.properties_text import render_properties
@@ -70,7 +72,10 @@ class RuntimeInfo:
         misses = f"{puller.missed / elapsed_s:.1f}"
         average = sender.accepted_bytes / sender.accepted if sender.accepted else 0.0
         first = await self._store.record_at(self._store.min_offset)
-        earliest_ms = decode_message(first).store_timestamp if first is not None else 0
+        earliest_ms = 0
+        if first is not None:
+            with suppress(RemoteProtocolError):  # damaged, as the table says elsewhere
+                earliest_ms = decode_message(first).store_timestamp
         return {
             **dict.fromkeys(ZERO_KEYS, "0"),
             "brokerActive": "true",

@@ -6,7 +6,7 @@ durable could be lost to its readers.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -100,7 +100,9 @@ class Topics:
         self._table = table.topic_config_table
         self.version = table.data_version
         self.sendable.clear()
-        self._is_complete = self._file.is_clean and not copied and not self._config.is_slave
+        whole = self._file.is_clean and not copied and not self._config.is_slave
+        # One without any topic of a user's may have been lost as well.
+        self._is_complete = whole and not self._table.keys() <= self.system_topics.keys()
         missing = {
             name: item for name, item in self.system_topics.items() if name not in self._table
         }
@@ -111,6 +113,30 @@ class Topics:
             self._saved.touch()
         for name in self._table:
             self._refresh(name)
+
+    def adopt(self, queues: Iterable[tuple[str, int, bool]]) -> None:
+        """Make topics of a lost table again from the queues that the store has.
+
+        `queues`: topic, queue id, whether it is a batch queue. A table that was read whole, and has
+        topics, is believed: what it lacks was deleted.
+        """
+        if self._config.is_slave or self._is_complete:
+            return
+        counts: dict[str, tuple[int, bool]] = {}
+        for topic, queue_id, is_batch in queues:
+            if topic not in self._table:
+                counts[topic] = max(counts.get(topic, (0, False))[0], queue_id + 1), is_batch
+        for topic, (count, is_batch) in counts.items():
+            self._world.log.warning("topics.made_again", topic=topic, queues=count)
+            attributes = {QUEUE_TYPE: BATCH_QUEUE} if is_batch else {}
+            self.put(
+                TopicConfig(
+                    topic_name=topic,
+                    read_queue_nums=count,
+                    write_queue_nums=count,
+                    attributes=attributes,
+                )
+            )
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""

@@ -13,7 +13,7 @@ from rocketbed.node.store.checkpoint import Checkpoint
 from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.errors import StoreFailed
 from rocketbed.node.store.flush import Flusher
-from rocketbed.node.store.marks import Mark
+from rocketbed.node.store.marks import INDEX_OFF, Mark
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.wire.message import BORN_IPV6, HEAD, MAGIC_V1, MAGIC_V2
 
@@ -125,6 +125,7 @@ class Checkpointer:
                 queue.first_unit for queue in counted if queue.end_unit > queue.first_unit
             ),
             clean=None,
+            index_damage=old.index_damage or ("" if parts.config.index_enabled else INDEX_OFF),
             deleted=deleted,
             # Retention puts a higher one on record before it deletes anything.
             first=max(old.first, parts.log.min_offset),

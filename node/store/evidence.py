@@ -140,10 +140,11 @@ def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:
 def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, int]]:
     """Number of queues and sum of their offsets at W must be what the mark says, and the index
     file that it names must be there."""
-    if not parts.index.has_marked(mark.index):
-        return "an index file was removed", {}
-    if problem := mark.index_damage or parts.index.damage(mark.index):
-        return f"the index is damaged: {problem}", {}
+    if parts.config.index_enabled:
+        if not parts.index.has_marked(mark.index):
+            return "an index file was removed", {}
+        if problem := mark.index_damage or parts.index.damage(mark.index):
+            return f"the index is not as it should be: {problem}", {}
     expected = (mark.queue_count, mark.queue_total)
     for thorough in (False, True):
         ends = parts.queues.find_ends(mark.offset, thorough=thorough, deleted=mark.deleted)

@@ -139,13 +139,18 @@ class Index:
         """Whether the file that a mark names is there."""
         return mark is None or any(file.path.endswith("/" + mark[0]) for file in self.files)
 
+    def extend(self) -> None:
+        """Give files that a crash left short, and empty, their length. Raises `OSError`."""
+        for file in self.files:
+            file.extend()
+
     def damage(self, mark: tuple[str, Header] | None) -> str:
         """What is wrong with the files up to a mark, as far as their headers and lengths tell."""
         for file in self.files:
             name = file.path.rpartition("/")[2]
             if mark is None or name > mark[0]:
                 break
-            if file.was_short:
+            if file.was_short and (name < mark[0] or mark[1].next_entry > 1):
                 return f"{file.path} was cut short"
             if name < mark[0] and not file.full:
                 return f"{file.path} is not full, and is not the last"

@@ -29,7 +29,7 @@ class IndexCheck:
         """Files that were gone through, up to which entry, and what their slots have to be."""
 
     def compare(self, entry: Entry) -> str:
-        """What is wrong in the index about a record; empty if nothing is, or nothing can be said.
+        """What is wrong in the index about a record; empty if nothing is.
 
         Records have to come in the order of the log; some may be left out. Raises `OSError`.
         """
@@ -37,7 +37,7 @@ class IndexCheck:
             self._file = None  # retention deleted it
         for key in entry.keys:
             if self._file is None and not self._find(entry.physical_offset):
-                return ""
+                return f"no file has the key {key!r} of the record at {entry.physical_offset}"
             if problem := self._compare_key(entry, index_hash(key_state(entry.topic, key)), key):
                 return problem
         return ""
@@ -47,7 +47,7 @@ class IndexCheck:
         for file in self._index.files:
             if file.next_entry > 1 and file.end_offset >= offset:
                 if min(file.begin_offset, file.entry(1)[1]) > offset:
-                    return False  # expired, or from before the index was switched on
+                    return False
                 self._begin(file)
                 return True
         return False
@@ -93,9 +93,22 @@ class IndexCheck:
             ms,
         ):
             return f"the header of {file.path} does not end as its last entry"
-        if found[2] != file.seconds(ms):
+        if found[2] != self._seconds(file, number, entry, found[2]):
             return f"entry {number} of {file.path} has another time than its record"
         return ""
+
+    def _seconds(self, file: IndexFile, number: int, entry: Entry, said: int) -> int:
+        """What an entry has to say. The first counts from the end of the file before (4.2)."""
+        if number > 1:
+            return file.seconds(entry.store_ms)
+        if (before := self._before(file)) is not None:
+            return before.seconds(entry.store_ms, after=True)
+        return 0 if entry.physical_offset == 0 else said  # the file before has expired
+
+    def _before(self, file: IndexFile) -> IndexFile | None:
+        """The file before another one."""
+        number = self._index.files.index(file)
+        return self._index.files[number - 1] if number else None
 
     def _end(self, file: IndexFile) -> None:
         """Go on to the next file; the slots of this one are compared by `check_slots`."""

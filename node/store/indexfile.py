@@ -62,7 +62,7 @@ class IndexFile:
         self._pages: dict[int, array[int]] = {}
         self._dirty_pages: dict[int, None] = {}
         self.was_short = False
-        """Whether something was cut off the file before it was loaded."""
+        """Whether the file is shorter than it has to be."""
         self.dirty = False
         """Whether the file has anything that was not fsynced."""
         self.failure: OSError | None = None
@@ -101,15 +101,19 @@ class IndexFile:
         ) = header
 
     def load(self) -> None:
-        """Read the header; an empty one counts as a new file. A short file is extended."""
-        self.was_short = 0 < self.file.size() < self.size
-        if self.file.size() < self.size:
-            self.file.truncate(self.size)
-        header = Header(*HEADER.unpack(self.file.read_at(0, HEADER.size)))
+        """Read the header; an empty one counts as a new file. Nothing is changed."""
+        self.was_short = self.file.size() < self.size
+        header = Header(*HEADER.unpack(self.file.read_at(0, HEADER.size).ljust(HEADER.size, b"\0")))
         if header.next_entry <= 0:
             header = header._replace(next_entry=1)
         self.header = header._replace(next_entry=min(header.next_entry, self.entries))
         self._written_entries = self.next_entry
+
+    def extend(self) -> None:
+        """Give a short file its length."""
+        if self.was_short:
+            self.file.truncate(self.size)
+            self.was_short = False
 
     def put_entries(self, waiting: deque[Entry], done: int) -> int:
         """Put the keys of waiting records, taking off each that is whole, until the file is full.
@@ -159,11 +163,12 @@ class IndexFile:
         self.next_entry = number
         return done
 
-    def seconds(self, store_ms: int) -> int:
-        """Seconds since the file's begin, as entries keep them."""
-        if self.begin_ms <= 0:
+    def seconds(self, store_ms: int, *, after: bool = False) -> int:
+        """Seconds since the file's begin, as entries keep them; with `after` since its end."""
+        since_ms = self.end_ms if after else self.begin_ms
+        if since_ms <= 0:
             return 0
-        return min(max((store_ms - self.begin_ms) // 1000, 0), TIME_DIFF_MAX)
+        return min(max((store_ms - since_ms) // 1000, 0), TIME_DIFF_MAX)
 
     def slots_differ(self, wanted: "array[int]", first: int, limit: int) -> bool:
         """Whether slots of a page, from number `first` on, do not name the newest entries that
@@ -274,6 +279,7 @@ class IndexFile:
         self._pages.clear()
         self._dirty_pages.clear()
         self.header = header
+        self.extend()
         slots = array("i", bytes(4 * self.slots))
         size = self.slots
         for first in range(1, header.next_entry, _RESTORE_STEP):

@@ -123,7 +123,7 @@ class LogEnd:
         """How many acknowledged messages can be gone; `total`: next offsets summed at `end`."""
         mark = self._evidence.mark
         above = max(self.known - max(end, mark.offset if mark else 0), 0) // RECORD_MIN
-        if mark is None or end >= mark.offset or self._evidence.derived:
+        if mark is None or end >= mark.offset or (self._evidence.derived and not self._scanned):
             return max(self.known - end, 0) // RECORD_MIN
         return max(mark.queue_total - total, 0) + above
 
@@ -156,10 +156,20 @@ class LogEnd:
         ]
         return DamagedLog(
             f"no record at offset {end} in {path} ({reason or 'the log ends there'}), {good} good"
-            f" records behind it; {known}. Nothing was changed. Ways out: "
+            f" records behind it; {known}. {self._changed()} Ways out: "
             + "; ".join(way for way in ways if way),
             offset=end,
         )
+
+    def _changed(self) -> str:
+        if self._scanned:
+            return "Nothing of the log was changed; queues and index are built again at a start."
+        return "Nothing was changed."
+
+    @property
+    def _scanned(self) -> bool:
+        """Whether queues and index were emptied, and built again up to where the scan ended."""
+        return self._report.took_over
 
     def _find(self, sentence: str) -> None:
         self._report.findings.append(sentence)
@@ -216,7 +226,15 @@ async def keep_suspects(parts: StoreParts) -> None:
 def judge_beginning(parts: StoreParts, evidence: Evidence) -> None:
     """Segments at the beginning go by retention, which says so in the mark first, or by a hand."""
     mark, first = evidence.mark, parts.log.min_offset
-    if mark is None or evidence.hand or mark.first in (UNKNOWN, first):
+    if mark is None or mark.first in (UNKNOWN, first):
+        return
+    if evidence.hand:  # RocketMQ's own retention is such a hand
+        if first > mark.first:
+            parts.world.log.warning(
+                "store.recovery_finding",
+                finding=f"the log began at offset {mark.first} when this node wrote its mark, and"
+                f" begins at {first} now: another program had the directory ({evidence.hand})",
+            )
         return
     if mark.offset <= mark.first or first < mark.first or parts.config.accept_start_at == first:
         return

@@ -22,6 +22,8 @@ from rocketbed.world.api import World
 
 CKPT_NAME = "rocketbed.ckpt"
 FLUSHED_NAME = "rocketbed.flushed"
+INDEX_OFF = "it was switched off (messageIndexEnable=false) meanwhile"
+"""Why an index lacks messages, in `Mark.index_damage`."""
 _FIRST_LINE = b"rocketbed-ckpt 1"
 _FLUSHED = struct.Struct(">qQ")
 _crc32c: Callable[[bytes], int] = crcmod.predefined.mkCrcFun("crc-32c")

@@ -185,6 +185,7 @@ class Recovery:
         if evidence.was_clean:
             # All files are as the mark says: a clean stop wrote them, and nothing after it.
             parts.queues.set_ends(evidence.ends)
+            parts.index.extend()
         else:
             parts.queues.cut_units(evidence.ends)
             if parts.config.index_enabled:
@@ -248,6 +249,7 @@ class Recovery:
         parts.log.segments.remove_suspects()
         parts.queues.cut_units(ends)
         parts.index.restore(mark.index)
+        parts.index.extend()
         parts.index.filled_ms = mark.index_filled_ms
 
     def _position(self, mark: Mark, evidence: Evidence, known: int) -> int:

@@ -172,7 +172,9 @@ class Scrubber:
                 await self._note(index_damage=problem)
 
     def _is_indexed(self, entry: Entry) -> bool:
-        """Not what belongs to a deleted topic, or was said to be in no queue."""
+        """Not what expired, belongs to a deleted topic, or was said to be in no queue."""
+        if entry.physical_offset < self._parts.log.min_offset:
+            return False
         deleted = self._parts.marks.mark.deleted.get(entry.topic, -1)
         known = self._parts.queues.find(entry.topic, entry.queue_id) is not None
         return known and entry.physical_offset >= deleted

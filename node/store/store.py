@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import trio
 
+from rocketbed.node.store.batch_queue import BatchConsumeQueue
 from rocketbed.node.store.boot_report import RecoveryReport
 from rocketbed.node.store.checkpointer import Checkpointer
 from rocketbed.node.store.commitlog import CommitLog
@@ -326,6 +327,14 @@ class MessageStore:
     async def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of a queue's first message, -1 when it is empty."""
         return await self._reader.earliest_ms(topic, queue_id)
+
+    def queue_keys(self) -> list[tuple[str, int, bool]]:
+        """Topic and queue id of every queue that has messages; whether it is a batch queue."""
+        return [
+            (queue.topic, queue.queue_id, isinstance(queue, BatchConsumeQueue))
+            for queue in self._parts.queues.all()
+            if queue.max_offset
+        ]
 
     def queue_min(self, topic: str, queue_id: int) -> int:
         """First queue offset that is kept; 0 for an unknown queue."""

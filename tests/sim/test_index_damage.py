@@ -1,6 +1,7 @@
 """Index files that are not what the log makes of them: reported by the scrub, built again later."""
 
 import pytest
+import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
@@ -68,17 +69,49 @@ def test_an_index_file_that_was_cut_short_is_built_again_at_once() -> None:
     assert list(index_of(run.image).values()) == list(index_of(good).values())
 
 
-def test_a_file_that_fails_is_reported_and_one_that_retention_took_is_not() -> None:
-    image = session(fill).image
-    names = list(index_of(image))
+@pytest.mark.parametrize("pause_s", [0.5, 3.0])
+def test_a_pause_between_two_files_is_no_damage(pause_s: float) -> None:
+    """A file's first entry counts its seconds from the end of the file before."""
 
-    async def work(store: MessageStore) -> str:
-        store._parts.index.delete_before(1 << 40)
-        return await look(store)
+    async def slowly(store: MessageStore) -> None:
+        for number in range(COUNT):
+            put(store, body=b"%d" % number, keys=(f"k{number}",))
+            await trio.sleep(pause_s)
+        await settle(store)
+        await store.close()
 
-    run = session(work, config=CONFIG, image=image)
-    assert run.value == ""
-    assert names[0] not in index_of(run.image)
+    image = session(slowly).image
+    assert len(index_of(image)) == 2
+    assert session(look, config=CONFIG, image=image).value == ""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_lost_index_file_is_reported_and_built_again(number: int) -> None:
+    good = session(fill).image
+    path = list(index_of(good))[number]
+    first = session(look, config=CONFIG, image=edited(good, lambda disk: disk.remove_name(path)))
+    assert "record at" in first.value
+    second = session(look, config=CONFIG, image=first.image)
+    assert second.value == ""
+    assert list(index_of(second.image).values()) == list(index_of(good).values())
+
+
+def test_an_index_that_was_switched_off_for_a_while_is_built_again() -> None:
+    good = session(fill).image
+
+    async def one_more(store: MessageStore) -> None:
+        put(store, body=b"more", keys=("more",))
+        await settle(store)
+
+    killed = session(one_more, config=settings(index_enabled=False), image=good).image
+    assert index_of(killed) == index_of(good)
+
+    async def query(store: MessageStore) -> list[int]:
+        await store.scrubber.finished.wait()
+        keys = ("k0", f"k{COUNT - 1}", "more")
+        return [len((await store.query("T", key, 9, 0, 1 << 60)).records) for key in keys]
+
+    assert session(query, config=CONFIG, image=killed).value == [1, 1, 1]
 
 
 async def put_more(store: MessageStore) -> str:

@@ -3,12 +3,14 @@
 import pytest
 import trio
 
+from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.store.errors import StoreFailed
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.message import decode_messages
 from tests.support.broker import STORE, Session, node_run, with_node
+from tests.support.sim.store_session import edited
 
 DELETE = {"topic": "T"}
 
@@ -58,6 +60,30 @@ def test_a_send_to_a_new_topic_that_is_deleted_meanwhile_is_answered() -> None:
         return codes
 
     assert with_node(scenario) == [0]
+
+
+@pytest.mark.parametrize("content", [None, b"{}"])
+def test_topics_of_a_lost_table_are_made_again_from_their_queues(content: bytes | None) -> None:
+    async def fill(session: Session) -> None:
+        for number in range(6):
+            await session.send("A", b"%d" % number, queue_id=number % 2)
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+
+    def lose(disk: SimDisk) -> None:
+        for path in [path for path in disk.paths() if "/topics.json" in path]:
+            disk.remove_name(path)
+            if content is not None:
+                disk.replace_contents(path, content)
+
+    async def look(session: Session) -> list[bytes]:
+        found = [*await session.messages("A"), *await session.messages("A", queue_id=1)]
+        return [message.body for message in found]
+
+    image = edited(node_run(fill).image, lose)
+    expected = [b"0", b"2", b"4", b"1", b"3", b"5"]
+    first = node_run(look, image=image)
+    assert first.value == expected
+    assert node_run(look, image=first.image).value == expected
 
 
 def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
