@@ -111,7 +111,7 @@ def _empty_segment_fatal(
     edit="the lock is asked for once recovery is done",
     caught_by=("S18",),
     family="abort-file",
-    targets={_OPEN: "f55b5198714dd299"},
+    targets={_OPEN: "08dd6704eba20f38"},
 )
 def _lock_after_recovery() -> None:
     async def open_store(cls: Any, world: Any, config: Any, topics: Any = None) -> Any:

@@ -1,6 +1,7 @@
 """The store as the broker and replication see it: open, put, get, close."""
 
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Iterator, Set
+from contextlib import contextmanager
 from typing import NoReturn
 
 import trio
@@ -91,9 +92,10 @@ class MessageStore:
         """
         store = cls(world, config, topics)
         try:
-            for directory in (config.root, config.log_dir):
-                store._parts.pool.make_dir(directory)
-            store.recovery = await store._lock_and_prepare().run()
+            with _naming_what_is_in_the_way():
+                for directory in (config.root, config.log_dir):
+                    store._parts.pool.make_dir(directory)
+                store.recovery = await store._lock_and_prepare().run()
         except BaseException:
             store._release()
             raise
@@ -115,7 +117,8 @@ class MessageStore:
         if not world.disk.is_dir(config.root):
             raise BadStoreDirectory(f"{config.root} does not exist (storePathRootDir)")
         try:
-            return await store._lock_and_prepare().preview()
+            with _naming_what_is_in_the_way():
+                return await store._lock_and_prepare().preview()
         finally:
             store._release()
 
@@ -408,3 +411,16 @@ class MessageStore:
             "indexDamage": self.scrubber.index_damage,
             "damagedRanges": ";".join(f"{d.start}-{d.end}" for d in self.scrubber.damage),
         }
+
+
+@contextmanager
+def _naming_what_is_in_the_way() -> Iterator[None]:
+    """A directory where a file belongs, or a file that this user may not use, is the operator's to
+    put right: `BadStoreDirectory` rather than a bare `OSError`."""
+    try:
+        yield
+    except (IsADirectoryError, NotADirectoryError, FileExistsError, PermissionError) as exc:
+        raise BadStoreDirectory(
+            f"{exc.filename}: {exc.strerror}. The store has a file or directory of its own there:"
+            " move what is in the way, or let this user have it, then start again"
+        ) from exc

@@ -1,5 +1,6 @@
 """Names in a real store directory that no broker made: a sentence, never a traceback."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,4 +46,19 @@ def test_a_folder_where_a_file_belongs_is_named(root: Path, name: str) -> None:
     (root / name).unlink(missing_ok=True)
     (root / name).mkdir()
     with pytest.raises(StoreError, match=name):
+        trio.run(start, root)
+
+
+@pytest.mark.parametrize("name", ["index", "rocketbed.tmp", "consumequeue/A/0", "lock"])
+def test_what_is_in_the_way_is_named(root: Path, name: str) -> None:
+    """A file where a directory belongs, and the other way round."""
+    queue = next(path for path in sorted((root / "consumequeue").rglob("*")) if path.is_file())
+    path = queue.parent if name.startswith("consumequeue") else root / name
+    if name == "lock":
+        path.unlink()
+        path.mkdir()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+        path.write_text("in the way")
+    with pytest.raises(StoreError, match=path.name):
         trio.run(start, root)
