@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--peer", type=Path, help="folder of RocketMQ's jars, for the same load")
     parser.add_argument(
-        "--before", type=Path, help="another checkout: only its send rates and ours, in pairs"
+        "--before", type=Path, help="another checkout: only its rates and ours, in pairs"
     )
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each load")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Send rates of this checkout and of another one, in pairs: AB, BA, AB, ...
+"""Rates of sends and pulls of this checkout and of another one, in pairs: AB, BA, AB, ...
 
 Both run the nodes' code; the load generator is this one's. Each pair gives a ratio of its own, so
 what else the machine does meanwhile weighs on both alike.
@@ -12,8 +12,13 @@ from bench.processes import Bench, load, wait_serving
 
 Row = tuple[str, float, str]
 PAIRS = 6
-LOADS = ("64", "8", "1")
-"""Requests in flight."""
+LOADS = {
+    "64": "send, 64 in flight",
+    "8": "send, 8 in flight",
+    "1": "send, 1 in flight",
+    "pull": "pull, 32 a request, 8 in flight",
+}
+"""The generator's words, in this order, and what they measure."""
 WARM_S = 1.0
 SIDES = ("before", "after")
 
@@ -26,10 +31,10 @@ def before_and_after(bench: Bench, before: Path, seconds: float) -> Iterator[Row
     for pair in range(PAIRS):
         for side in SIDES if pair % 2 == 0 else SIDES[::-1]:
             runs[side].append(_run(bench, before if side == "before" else None, seconds))
-    for kind in LOADS:
+    for kind, name in LOADS.items():
         for field, what, unit in (
-            ("rate", f"send, {kind} in flight", "messages/s"),
-            ("cpu_us", f"CPU, {kind} in flight", "us/message"),
+            ("rate", name, "messages/s"),
+            ("cpu_us", f"CPU, {name}", "us/message"),
         ):
             values = {side: [run[kind][field] for run in runs[side]] for side in SIDES}
             for side in SIDES:

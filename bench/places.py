@@ -18,7 +18,8 @@ from pathlib import Path
 import trio
 
 from rocketbed.chaos.docker.backend import DockerHost
-from rocketbed.chaos.docker.client import DockerError
+from rocketbed.chaos.docker.client import Daemon, DockerError
+from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
@@ -27,7 +28,7 @@ from rocketbed.chaos.process.network.choice import Net
 from rocketbed.chaos.process.network.switch.fabric import missing_for_switch
 from rocketbed.chaos.process.run import ProcessHost
 from rocketbed.chaos.scenario.plan import Plan, Shape
-from rocketbed.chaos.trial.api import LinkState
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.chaos.trial.members import Members
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
@@ -59,7 +60,8 @@ def places() -> Iterator[Row]:
     for net in nets:
         yield from trio.run(_measure, "process", ProcessHost(), net)
     try:
-        with DockerHost.open() as host:
+        with Daemon.connect() as daemon:
+            host = DockerHost(daemon, ready_image(daemon))
             for net in nets:
                 yield from trio.run(_measure, "docker", host, net)
     except DockerError as error:

@@ -17,11 +17,12 @@ from rocketbed.chaos.history import Function, HistoryWriter, Outcome
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.hunt.runner import Options, run_many, run_plan
 from rocketbed.chaos.hunt.runner import Outcome as Ran
-from rocketbed.chaos.process.disk.volume import Volume, VolumeError
+from rocketbed.chaos.process.disk.volume import Volume
 from rocketbed.chaos.record import HISTORY_FILE, Promise, RunRecord
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.world.api import World
 
 Row = tuple[str, float, str]
@@ -37,7 +38,7 @@ def simulation() -> Iterator[Row]:
     began = time.monotonic()
     outcomes = _swarm()
     wall_s = time.monotonic() - began
-    cpu_s = sum(outcome.facts["run_cpu_s"] for outcome in outcomes)
+    cpu_s = sum(outcome.run_cpu_s for outcome in outcomes)
     judged_s = sum(outcome.cpu_s for outcome in outcomes) - cpu_s
     simulated_s = sum(outcome.simulated_s for outcome in outcomes)
     events = sum(outcome.record.facts.get("events", 0) for outcome in outcomes if outcome.record)
@@ -80,7 +81,7 @@ def processes() -> Iterator[Row]:
         yield "three real nodes and a nameserver, until all are in sync", min(times), "s"
     try:
         yield "power cut and remount of a real file system", 1e3 * _cut(), "ms"
-    except VolumeError as error:
+    except BackendError as error:
         print(f"power cut: left out, {error}")
 
 
@@ -139,7 +140,10 @@ def _cut() -> float:
             seconds = 0.0
             for number in range(CUTS):
                 (volume.path / f"file-{number}").write_bytes(bytes(1 << 16))
-                seconds += volume.power_cut() + volume.remount()
+                began = time.perf_counter()
+                volume.power_cut()
+                volume.remount()
+                seconds += time.perf_counter() - began
             return seconds / CUTS
         finally:
             volume.destroy()

@@ -56,6 +56,8 @@ REPORTS: Final = {
     "store.recovery_finding": "finding",
 }
 """Log events by which it reports what is wrong with its store, and the field that says what."""
+ALARMS: Final = ("store.damage", "store.index_damage")
+"""Those that say that a disk did not keep what was written."""
 MENDED: Final = "store.recovery_finding"
 """The one of them after which its store is in order."""
 SECTOR: Final = 512
@@ -116,8 +118,13 @@ def inflict(files: StoreFiles, damage: Damage, random: Random) -> str:
         for path in STRAYS:
             files.write(path, b"not a file of the store")
         return ", ".join(STRAYS)
-    if damage.kind == "flip":
-        return _flip(files, damage, random)
+    if damage.kind == "flip" and damage.where not in FILES:
+        found = records(files)
+        if not found:
+            return ""
+        record = found[-1] if damage.last else random.choice(found)
+        byte = record.at + _byte(files, record, damage.where, random)
+        return _flip(files, record.path, byte, random)
     paths = [path for path in _paths(files, damage.where) if files.read(path).strip(b"\0")]
     if not paths:
         return ""
@@ -127,6 +134,8 @@ def inflict(files: StoreFiles, damage: Damage, random: Random) -> str:
         return path
     data = bytearray(files.read(path))
     written = len(data.rstrip(b"\0"))
+    if damage.kind == "flip":
+        return _flip(files, path, random.randrange(written), random)
     if damage.kind == "truncate":
         size = random.randrange(written)
         files.write(path, bytes(data[:size]))
@@ -161,19 +170,7 @@ def _misdirected(data: bytearray, begin: int, end: int, random: Random, damage: 
     return bytes(data[source : source + end - begin]).ljust(end - begin, b"\0")
 
 
-def _flip(files: StoreFiles, damage: Damage, random: Random) -> str:
-    if damage.where in FILES:
-        paths = [path for path in _paths(files, damage.where) if files.read(path).strip(b"\0")]
-        if not paths:
-            return ""
-        path = paths[-1] if damage.last else random.choice(paths)
-        byte = random.randrange(len(files.read(path).rstrip(b"\0")))
-    else:
-        found = records(files)
-        if not found:
-            return ""
-        record = found[-1] if damage.last else random.choice(found)
-        path, byte = record.path, record.at + _byte(files, record, damage.where, random)
+def _flip(files: StoreFiles, path: str, byte: int, random: Random) -> str:
     data = bytearray(files.read(path))
     data[byte] ^= 1 << random.randrange(8)
     files.write(path, bytes(data))

@@ -5,8 +5,8 @@ on half a history finds ghosts or overlooks losses. So it is a sequence of block
 length and CRC-32C, and the last one says how many rows there are. Columns, and what the outcomes
 promise: chaos.md 2.1. Spark's `verify` reads the same file.
 
-Layout: 8 bytes `RBHIST1\\n`, then blocks: length u32, CRC-32C u32 (big-endian), payload. A payload
-is a msgpack array of entries: a row is an array of 18 numbers in the order of `Row`; a name is
+Layout: 8 bytes `RBHIST2\\n`, then blocks: length u32, CRC-32C u32 (big-endian), payload. A payload
+is a msgpack array of entries: a row is an array of 19 numbers in the order of `Row`; a name is
 `["name", kind, id, text]`; an event is `["event", time_ns, function, node, what, fields]`; the last
 entry of the last block is `["end", rows, events]`.
 """
@@ -15,7 +15,7 @@ import enum
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ import msgpack
 
 from rocketbed.chaos.host.closing import Closing
 
-MAGIC = b"RBHIST1\n"
+MAGIC = b"RBHIST2\n"
 _BLOCK = struct.Struct(">II")
 _ENTRIES_MAX = 1024
 _BLOCK_SIZE_MAX = 64 << 20
@@ -32,6 +32,8 @@ _crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c"
 
 UNKNOWN = -1
 """In any of the offsets and times of a row: not known."""
+FINAL_READER = 1_000_000
+"""Process number of the reader that reads everything at the end."""
 
 
 class Function(enum.IntEnum):
@@ -52,6 +54,8 @@ class Function(enum.IntEnum):
     """A group's position; `queue_offset` is the next message wanted, `operation` the group's
     number."""
     RESET_OFFSET = 8
+    READ_OFFSET = 9
+    """A group's position as a broker told it; the columns of `COMMIT_OFFSET`."""
     QUERY_KEY = 11
     SEARCH_TIME = 15
     """Offset of a store time: `value` is the time (wall clock, ms), `queue_offset` the answer."""
@@ -101,6 +105,8 @@ class Row(NamedTuple):
     node: int
     body_crc: int
     """RocketMQ's BODYCRC of the body that was sent or received."""
+    label_crc: int
+    """Of the tag and the keys that were sent or received (`workload.label_crc`)."""
 
 
 _NOT_RETURNED = UNKNOWN, Outcome.INFO, UNKNOWN, UNKNOWN, UNKNOWN
@@ -130,10 +136,6 @@ class Columns:
     def __getitem__(self, name: str) -> "array[int]":
         return self._columns[name]
 
-    def append(self, row: Row) -> None:
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
-
     def extend(self, rows: Sequence[Sequence[int]]) -> None:
         """Add rows, each as the numbers of a `Row`. Raises `ValueError` for another length."""
         for column, values in zip(self._columns.values(), zip(*rows, strict=True), strict=True):
@@ -144,7 +146,7 @@ class Columns:
         return Row(*(column[number] for column in self._columns.values()))
 
     def rows(self) -> Iterator[Row]:
-        """All rows in the order they were written."""
+        """All rows in the order they were written, that is of their return."""
         return map(Row._make, zip(*self._columns.values(), strict=True))
 
 
@@ -158,10 +160,6 @@ class History:
     nodes: dict[int, str] = field(default_factory=dict)
     cut: str | None = None
     """Why the file is not whole."""
-
-    def rows(self) -> Iterator[Row]:
-        """All rows in the order they were written, that is of their return."""
-        return self.columns.rows()
 
     def topic(self, row: Row) -> str:
         return self.topics.get(row.topic, "")
@@ -196,7 +194,7 @@ class Attempt:
         queue = begun.queue if queue is None else queue
         place = begun.node if node is None else writer.node_id(node)
         said = writer.now_ns(), outcome, status, queue_offset, physical_offset
-        rest = begun.length, begun.epoch, place, begun.body_crc
+        rest = begun.length, begun.epoch, place, *begun[-2:]
         writer.write(Row(*begun[:4], queue, *begun[5:9], *said, *rest))
 
 
@@ -230,16 +228,15 @@ class HistoryWriter(Closing):
         attempt: int = 0,
         length: int = 0,
         body_crc: int = UNKNOWN,
+        label_crc: int = UNKNOWN,
         node: str = "",
-        invoked_ns: int | None = None,
     ) -> Attempt:
-        """An attempt begins now (or began at `invoked_ns`)."""
+        """An attempt begins now."""
         number = self._next_number
         self._next_number += 1
         invoked = number, process, function, self._name_id("topic", topic), queue, value, operation
-        time_ns = self.now_ns() if invoked_ns is None else invoked_ns
-        known = length, UNKNOWN, self.node_id(node), body_crc
-        row = Row(*invoked, attempt, time_ns, *_NOT_RETURNED, *known)
+        known = length, UNKNOWN, self.node_id(node), body_crc, label_crc
+        row = Row(*invoked, attempt, self.now_ns(), *_NOT_RETURNED, *known)
         started = self._open[number] = Attempt(self, row)
         return started
 
@@ -257,6 +254,7 @@ class HistoryWriter(Closing):
         length: int,
         node: str,
         body_crc: int,
+        label_crc: int,
     ) -> None:
         """An attempt that began and returned just now: a message that a client was handed."""
         number, now_ns = self._next_number, self.now_ns()
@@ -264,7 +262,7 @@ class HistoryWriter(Closing):
         topic_id, node_id = self._name_id("topic", topic), self.node_id(node)
         invoked = number, process, function, topic_id, queue, value, operation, 0, now_ns
         returned = now_ns, Outcome.OK, UNKNOWN, queue_offset, physical_offset
-        self.write(Row(*invoked, *returned, length, UNKNOWN, node_id, body_crc))
+        self.write(Row(*invoked, *returned, length, UNKNOWN, node_id, body_crc, label_crc))
 
     def event(
         self, function: Function, node: str, what: str, fields: Mapping[str, Any] | None = None
@@ -318,6 +316,21 @@ class HistoryWriter(Closing):
         self._entries.append(entry)
         if len(self._entries) >= _ENTRIES_MAX:
             self.flush()
+
+
+def save_history(path: str | os.PathLike[str], history: History, rows: Iterable[Row]) -> None:
+    """Write a history again, with these rows in place of its own. Raises `OSError`."""
+    now = [0]
+    with HistoryWriter(path, lambda: now[0]) as writer:
+        kinds = (("topic", history.topics), ("node", history.nodes))
+        names = {number: (kind, text) for kind, part in kinds for number, text in part.items()}
+        for number in sorted(names):
+            writer._name_id(*names[number])
+        for row in rows:
+            writer.write(row)
+        for event in history.events:
+            now[0] = event.time_ns
+            writer.event(Function(event.function), event.node, event.what, event.fields)
 
 
 def read_history(path: str | os.PathLike[str]) -> History:

@@ -3,6 +3,7 @@
     run.json        this record
     history.rbh     what clients saw and what was done to nodes (`chaos.history`)
     ends.rbt        how far each log reached and was on disk (`chaos.trace`)
+    acks.rbt        what slaves reported over their links, where it was tapped: a trace's `written`
     stores/NODE/    each node's store directory at the end
     images/NODE-N/  a store directory as a power cut or a kill left it, before its node came back
 
@@ -18,6 +19,7 @@ FORMAT = 1
 RUN_FILE = "run.json"
 HISTORY_FILE = "history.rbh"
 TRACE_FILE = "ends.rbt"
+ACKS_FILE = "acks.rbt"
 STORES = "stores"
 IMAGES = "images"
 
@@ -46,6 +48,8 @@ class Expectation:
     """Longest time without an acknowledgement for a producer that sends."""
     progress: tuple[int, float] | None = None
     """Minimum acknowledgements in any window of this many seconds of the fault phase."""
+    checks: tuple[str, ...] = ()
+    """Ids of checks that have to run: a run on which one did not is no pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,13 @@ class RunRecord:
     """Steps that this backend could not do, each with its reason."""
     steps: list[str] = field(default_factory=list)
     """What was done, with times and names, as step texts: the concrete plan."""
+    consumer_groups: dict[str, int] = field(default_factory=dict)
+    """Names of the consumer groups that had read all at the end, or should have -> their number in
+    the history."""
+    filters: dict[str, list[str]] = field(default_factory=dict)
+    """Groups that ask for some tags only -> those tags."""
+    followers: dict[str, int] = field(default_factory=dict)
+    """Readers that follow queues by offsets of their own -> the last process of each."""
     ordered_topics: list[str] = field(default_factory=list)
     """Topics whose messages of one key have to be delivered in the producer's order."""
     calm_ns: int = 0
@@ -123,6 +134,12 @@ class RunRecord:
     """Named points of the code that were reached, and how often."""
     facts: dict[str, Any] = field(default_factory=dict)
     """For the report only: versions, machine, weather."""
+
+    @property
+    def reserved_ns(self) -> int | None:
+        """Age below which no message may expire, by the run's clock; None where none may at all."""
+        reserved: int | None = self.facts.get("retention_ns")
+        return reserved
 
     @property
     def nodes(self) -> list[str]:

@@ -7,7 +7,7 @@ the value, so that a body with bytes of another one does not pass. Source: chaos
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import crcmod.predefined
@@ -56,6 +56,15 @@ def decode_body(body: bytes) -> Writer | None:
 def body_crc(body: bytes) -> int:
     """RocketMQ's BODYCRC, which the history keeps of each body."""
     return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def label_crc(tag: str | None, keys: Iterable[str]) -> int:
+    """A checksum of what a message is found by."""
+    return zlib.crc32("\0".join([tag or "", *keys]).encode()) & 0x7FFFFFFF
+
+
+def tag_crc(tag: str) -> int:
+    return zlib.crc32(tag.encode())
 
 
 def _filler(value: int, size: int) -> bytes:

@@ -14,11 +14,13 @@ from rocketbed.node.broker.broker import Broker, Tables
 from rocketbed.node.broker.registration import Registration
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.connections import connection_limits
+from rocketbed.node.readiness import Readiness
 from rocketbed.node.replication import Replication
 from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.server import Server
 from rocketbed.replication.watermark import Watermark
+from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 
@@ -55,6 +57,8 @@ class Node:
         )
         self.replication.on_cut.append(self.broker.after_cut)
         self.registration = Registration(world, config, tables.topics, self.replication.set_master)
+        ready = Readiness(world, config, store, self.replication, self.registration)
+        self.broker.handlers.inline[RequestCode.RB_READINESS] = ready.handle
         self.servers = [
             Server(
                 world,
@@ -103,6 +107,8 @@ async def run_node(
             await nursery.start(store.run)
             try:
                 tables.load()
+                for remark in tables.topics.remarks(store.queue_keys()):
+                    world.log.warning("topics.remark", finding=remark)
                 tables.topics.adopt(store.queue_keys())
                 if not config.is_slave:
                     tables.offsets.bring_down(store.queue_max)
@@ -118,6 +124,16 @@ async def run_node(
         failure = _first(group)
     if failure is not None:
         raise failure
+
+
+async def check_node(world: World, config: NodeConfig) -> list[str]:
+    """What a start would find and do, as sentences; nothing is changed.
+
+    Raises what a start would raise for its tables and its store.
+    """
+    tables = Tables(world, config)
+    tables.load()
+    return await MessageStore.check(world, config.store, tables.topics)
 
 
 async def _serve(node: Node, began: float, task_status: trio.TaskStatus[Node]) -> None:

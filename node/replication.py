@@ -33,6 +33,10 @@ from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.world.api import Address, World
 
+ODD_S = 0.5
+"""Least time between two copies of the tables for the sake of odd queue offsets: those of a
+RocketMQ master tell of no deletion, so each message may be odd."""
+
 
 class StoreCutter:
     """Cuts the store's log (`replication.api.LogCutter`)."""
@@ -71,8 +75,11 @@ class StoreCutter:
 class CopiedTables:
     """Where a slave's copies go (`replication.metadata.MetadataTarget`)."""
 
-    def __init__(self, world: World, config: NodeConfig, tables: Tables) -> None:
+    def __init__(
+        self, world: World, config: NodeConfig, store: MessageStore, tables: Tables
+    ) -> None:
         self._world = world
+        self._store = store
         self._directory = config.config_dir
         self._tables = tables
 
@@ -92,6 +99,11 @@ class CopiedTables:
         """Keep one of the master's files. Raises `BodyError`, `OSError`."""
         value: dict[str, Any] = loads(text)
         await ConfigFile(self._world, self._directory, name).write(value)
+
+    async def learn_deletions(self, deletions: dict[str, int]) -> None:
+        """Make queues of topics that were deleted and made again on the master as they are there.
+        Raises `StoreError`, `OSError`."""
+        await self._store.removal.learn_deletions(deletions)
 
 
 class Replication:
@@ -146,7 +158,7 @@ class Replication:
             self._watch_topics(store, tables.topics)
             self.metadata = MetadataSync(
                 world,
-                CopiedTables(world, config, tables),
+                CopiedTables(world, config, store, tables),
                 period_s=config.metadata_sync_ms / 1000,
             )
             self.slave.on_following.append(self.metadata.poke)
@@ -184,13 +196,20 @@ class Replication:
         return await ask_log_bounds(self._world, self.metadata.master)
 
     def _watch_topics(self, store: MessageStore, topics: Topics) -> None:
-        """Copy the master's tables at once when a message of a topic comes that is not in ours.
+        """Copy the master's tables at once when a message of a topic comes that is not in ours, or
+        one that is not the next of its queue, as of a topic that was deleted and made again.
 
         Else a slave that is promoted within the period has messages that nobody may pull.
         """
         asked: dict[str, None] = {}
+        odd, odd_s = 0, -ODD_S
 
         def on_arrival(entries: list[Entry]) -> None:
+            nonlocal odd, odd_s
+            if store.odd_records != odd and trio.current_time() >= odd_s + ODD_S:
+                odd, odd_s = store.odd_records, trio.current_time()
+                if self.metadata is not None:
+                    self.metadata.poke()
             for topic in {entry.topic: None for entry in entries}:
                 if topic not in asked and topics.get(topic) is None and self.metadata is not None:
                     asked[topic] = None

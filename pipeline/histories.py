@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
-TESTBED_MAGIC: Final = b"RBHIST1\n"
+TESTBED_MAGIC: Final = b"RBHIST2\n"
 SEND: Final = "send"
 READ: Final = "read"
 COMMIT: Final = "commit"
@@ -183,7 +183,7 @@ def _as_batches(
     }
     schema = arrow_schema()
     rows: list[tuple[Any, ...]] = []
-    for row in history.rows():
+    for row in history.columns.rows():
         kind = kinds.get(row.function)
         if kind is None:
             continue

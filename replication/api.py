@@ -74,8 +74,8 @@ class MasterMemory(Protocol):
     """Whose log a slave has. The node's store keeps it."""
 
     @property
-    def followed(self) -> str:
-        """The master that this log followed last, empty if none."""
+    def followed(self) -> str | None:
+        """The master that this log followed last, empty if none, None if what said so is lost."""
         ...
 
     async def note(self, master: str) -> None:

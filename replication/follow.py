@@ -163,7 +163,10 @@ class MasterConnection:
             " lost its end, or has deleted this part"
         )
         self._part(offset, reason)
-        return MasterBehind(f"{reason}; {_REMEDY}", offset=self._own_end)
+        return MasterBehind(f"{reason}; {self._remedy()}", offset=self._own_end)
+
+    def _remedy(self) -> str:
+        return self._slave.advice(self._address) or _REMEDY
 
     def _part(self, offset: int, reason: str) -> None:
         if self._slave.search is not None:
@@ -180,7 +183,7 @@ class MasterConnection:
                 reason = f"this log differs from the master's at {offset}: one of the two lost its"
                 reason += " end and went on"
                 self._part(offset, reason)
-                raise LogDiverged(f"{reason}; {_REMEDY}", offset=offset)
+                raise LogDiverged(f"{reason}; {self._remedy()}", offset=offset)
             position += len(ours)
 
     def _append(self, offset: int, data: bytes) -> None:

@@ -24,7 +24,7 @@ from rocketbed.wire.bodies import (
 )
 from rocketbed.wire.codes import RequestCode, ResponseCode
 from rocketbed.wire.command import request
-from rocketbed.wire.errors import ProtocolError, RocketbedError
+from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import Address, World
 
 PERIOD_S: Final = 3.0
@@ -69,6 +69,11 @@ class MetadataTarget(Protocol):
     async def save_text(self, name: str, text: bytes) -> None:
         """Keep a file of the master as it is: `delayOffset.json` (45), `messageRequestMode.json`
         (402). Called only when it differs from the last one."""
+        ...
+
+    async def learn_deletions(self, deletions: dict[str, int]) -> None:
+        """Go by deletions of the master: topics, each with the end of the log at that moment.
+        Raises `RocketbedError`, `OSError`; called again at the next round, done or not."""
         ...
 
 
@@ -116,7 +121,7 @@ class MetadataSync:
     async def _round(self, master: Address) -> None:
         try:
             await self.copy(master)
-        except (RemotingError, ProtocolError, MetadataRefused, OSError) as exc:
+        except (RocketbedError, OSError) as exc:
             if str(exc) != self.last_error:
                 self._world.log.warning(
                     "replication.metadata_failed",
@@ -131,8 +136,8 @@ class MetadataSync:
             callback()
 
     async def copy(self, master: Address) -> None:
-        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`, and `OSError` for
-        a file that cannot be written.
+        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`, what the target
+        raises, and `OSError` for a file that cannot be written.
 
         What was taken over before that is kept.
         """
@@ -152,7 +157,7 @@ class MetadataSync:
             nursery.start_soon(connection.run)
             try:
                 await self._copy_all(connection)
-            except (RemotingError, ProtocolError, MetadataRefused, OSError) as exc:
+            except (RocketbedError, OSError) as exc:
                 failure = exc  # raised outside, since a nursery would wrap it in a group
             connection.close()
         if failure is not None:
@@ -190,6 +195,9 @@ class MetadataSync:
         await self._copy_text(
             connection, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, "messageRequestMode.json"
         )
+        # Last: it may take long, and a queue made anew may be of another type.
+        if topics.rb_deleted:
+            await target.learn_deletions(topics.rb_deleted)
 
     async def _ask(self, connection: Connection, code: int) -> bytes | None:
         """The body of an answer; None when the master does not have this (codes differ by

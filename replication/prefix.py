@@ -40,6 +40,8 @@ class PrefixSearch:
         self._cutter = cutter
         self.bounds: LogBounds | None = None
         """What the master's log holds, as far as it says so."""
+        self.advice = ""
+        """What to do where nothing is common; empty: nothing special is known of this master."""
         self._known = -1
         """Lowest offset that was found different, or was not served; -1 for none yet."""
         self._step = STEP_SIZE
@@ -67,7 +69,7 @@ class PrefixSearch:
             if self.bounds.end <= self._log.min_offset:
                 raise NothingInCommon(
                     f"the master's log ends at {self.bounds.end}, this slave's begins at"
-                    f" {self._log.min_offset}: nothing is common; {_REMEDY}"
+                    f" {self._log.min_offset}: nothing is common; {self.advice or _REMEDY}"
                 )
             if not 0 <= self._known <= self.bounds.end:
                 self._known = self.bounds.end
@@ -102,7 +104,7 @@ class PrefixSearch:
         if parted.first <= self.floor:
             raise NothingInCommon(
                 f"{parted.reason}; from {first}, where both logs have something, no whole"
-                f" record is common; {_REMEDY}"
+                f" record is common; {self.advice or _REMEDY}"
             )
         self._go_below(parted.first)
         return None

@@ -36,6 +36,12 @@ REFUSED_S: Final = 5.0
 BOUNDS_S: Final = 2.0
 """A master that does not say in time what its log holds is compared with all the same."""
 
+_HEAL_IT: Final = (
+    "stop that master, which has lost what this slave may be the only one to have, and make this"
+    " slave the master, or heal that master's log from it (`rocketbed store heal DIR --from` this"
+    " node's haListenPort)"
+)
+
 
 class Slave:
     """Follows a master until cancelled. `set_master` says whom; None is nobody."""
@@ -138,6 +144,8 @@ class Slave:
             except (OSError, trio.TooSlowError) as exc:
                 self.lost(address, f"cannot connect: {str(exc) or type(exc).__name__}")
                 return False
+            if self.search is not None:
+                self.search.advice = self.advice(address)
             try:
                 connection = MasterConnection(self, address, stream, start)
                 followed = await connection.run()
@@ -196,28 +204,47 @@ class Slave:
         number = self._cutter.promotion if self._cutter is not None else 0
         return address_text(address) + (f"#{number}" if number else "")
 
+    def advice(self, address: Address) -> str:
+        """What to do about a master that has less than this log, which followed it before; empty
+        where this log followed another one."""
+        before = self._followed_since(address)
+        return "" if before is None else f"{before}: {_HEAL_IT}"
+
     def _may_cut(self, address: Address, parted: Parted, offset: int) -> None:
         """Raises `CutRefused` for the same master come back shorter, or with other bytes.
 
-        A promotion makes another node the master. This one lost its end, and what this slave has
-        may be all that is left of what was acknowledged (design.md 24).
+        A promotion makes another node the master. Where promotions are numbered (`cut:N`), the
+        number alone shows it: one machine has several addresses. Without a promotion the master
+        lost its end, and what this slave has may be all that is left of what was acknowledged
+        (design.md 24).
         """
         assert self._cutter is not None
         if self._cutter.cut_at == offset:
             return
-        name = self.master_name(address)
         if self._cutter.cut_at >= 0:
             raise CutRefused(
                 f"{parted.reason}; both have the log up to {offset}, but"
                 f" rbDiverged={self._cutter.cut_at} allows a cut there only"
             )
-        if self.memory is not None and self.memory.followed == name:
+        if (before := self._followed_since(address)) is not None:
             raise CutRefused(
-                f"{parted.reason}; this slave followed {name} before, so it is not cut: stop that"
-                " master and heal its log from this slave (`rocketbed store heal DIR --from`"
-                f" this node's haListenPort), or set rbDiverged={offset} on this slave to give up"
-                " what it has behind that"
+                f"{parted.reason}; {before}, so it is not cut for {address_text(address)}:"
+                f" {_HEAL_IT}, or set rbDiverged={offset} on this slave to give up what it has"
+                " behind that"
             )
+
+    def _followed_since(self, address: Address) -> str | None:
+        """What this log followed since the promotion that `rbDiverged` names, or, where it names
+        none, at this address; None for nothing."""
+        name = "" if self.memory is None else self.memory.followed
+        if name is None:
+            return "which master this slave followed is not known, since its mark was lost"
+        before, _, number = name.partition("#")
+        wanted = self._cutter.promotion if self._cutter is not None else 0
+        is_same = int(number or 0) >= wanted if wanted else name == self.master_name(address)
+        if not name or not is_same:
+            return None
+        return f"this slave followed {before} before, and there was no promotion since"
 
     def refuse(self, address: Address, error: ReplicationError) -> None:
         """This master cannot be followed as things are."""

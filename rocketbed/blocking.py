@@ -252,9 +252,9 @@ class Consumer(_Blocking):
         super().__init__(self._client)
         self.offsets = QueueOffsets(self._portal, self._client.offsets)
 
-    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+    def queues(self, topic: str, *, fresh: bool = False) -> tuple[MessageQueue, ...]:
         """The topic's queues that can be read."""
-        return self._portal.call(self._client.queues, topic)
+        return self._portal.call(partial(self._client.queues, topic, fresh=fresh))
 
     def pull(
         self,

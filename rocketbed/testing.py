@@ -46,9 +46,7 @@ BUDGET_HELP: Final = "real time of one run of a test (default: 60s)"
 OPTIONS: Final = {
     "rb_backend": None,
     "rb_seeds": None,
-    "rb_seed": None,
     "rb_replay": None,
-    "rb_keep": "failed",
     "rb_budget": "60s",
 }
 """Those that have to be looked at, with their defaults."""
@@ -78,14 +76,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rocketbed", "clusters under chaos (rocketbed)")
     add = group.addoption
     add("--rb-backend", metavar="NAMES", help="backends, such as sim,process (default: sim)")
-    add("--rb-seeds", metavar="N", help="number of seeds for each test, on every backend")
-    add("--rb-seed", metavar="S", help="seed; with --rb-seeds the first one")
+    add("--rb-seeds", metavar="N", type=int, help="number of seeds for each test, on every backend")
+    add("--rb-seed", metavar="S", type=int, help="seed; with --rb-seeds the first one")
     add("--rb-replay", metavar="FILE", help="replay the failed run in this file")
     add("--rb-report", metavar="DIR", help="where runs and replay files go (default: .rocketbed)")
     add(
         "--rb-keep",
         metavar="WHICH",
-        default=OPTIONS["rb_keep"],
+        choices=("failed", "all", "none"),
+        default="failed",
         help="which runs to keep: failed, all, none (default: failed)",
     )
     add(

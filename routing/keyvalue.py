@@ -19,11 +19,7 @@ class KeyValueTable:
         """Read the file, if there is one. Raises `RoutingError` when it is damaged."""
         if not self._path or not self._world.disk.exists(self._path):
             return
-        file = self._world.disk.open(self._path, writable=False)
-        try:
-            text = file.read_at(0, file.size())
-        finally:
-            file.close()
+        text = self._read()
         try:
             table = loads(text)["configTable"] if text else {}
             self._table = {str(name): dict(keys) for name, keys in table.items()}
@@ -31,6 +27,16 @@ class KeyValueTable:
             raise RoutingError(
                 f"{self._path} is no key-value table ({exc}): mend it or move it away"
             ) from exc
+
+    def _read(self) -> bytes:
+        try:
+            file = self._world.disk.open(self._path, writable=False)
+            try:
+                return file.read_at(0, file.size())
+            finally:
+                file.close()
+        except OSError as exc:
+            raise RoutingError(f"{self._path} cannot be read: {exc.strerror}") from exc
 
     def get(self, namespace: str, key: str) -> str:
         """A value. Raises `ConfigNotFound`."""

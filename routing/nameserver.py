@@ -117,6 +117,7 @@ class Nameserver:
                 RequestCode.GET_KV_CONFIG: self._get_kv,
                 RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
                 RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+                RequestCode.RB_READINESS: lambda command, _: answer(command),
                 RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             },
             spawned={

@@ -17,6 +17,7 @@ from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.result import (
     CheckResult,
     Example,
+    Excuse,
     Finding,
     Severity,
     judged,
@@ -59,15 +60,20 @@ class Findings:
     """What one check has found so far."""
 
     found: list[Finding] = field(default_factory=list)
-    allowed: list[Finding] = field(default_factory=list)
-    """What the configuration and the faults allow."""
+    allowed: list[Example] = field(default_factory=list)
+    """What the configuration and the faults allow; each says what allows it."""
     note: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, finding: Finding, *, excused: object = False, **fields: Any) -> None:
-        """Note a finding, or a sentence and the other fields of an `Example`."""
+    def add(self, finding: Finding, *, excuse: Excuse | None = None, **fields: Any) -> None:
+        """Note a finding, or a sentence and the other fields of an `Example`; with an excuse it is
+        an allowed one."""
         example = Example(finding, **fields) if isinstance(finding, str) else finding
-        (self.allowed if excused else self.found).append(example)
+        example.excuse = excuse
+        if excuse is None:
+            self.found.append(example)
+        else:
+            self.allowed.append(example)
 
 
 @dataclass(slots=True)

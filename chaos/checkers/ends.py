@@ -5,6 +5,7 @@ entries is not known, and a node may hold more than the last entry says, never l
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
 
@@ -17,8 +18,11 @@ ENDLESS = 1 << 62
 
 
 class NodeEnds:
-    def __init__(self, trace: NodeTrace | None) -> None:
+    """`followed`: when it said that it follows its master, rising; where that says something."""
+
+    def __init__(self, trace: NodeTrace | None, followed: Sequence[int] = ()) -> None:
         self.trace = trace or NodeTrace(complete=False)
+        self._followed = followed
         self.complete = trace is not None and trace.complete
         steps = zip(self.trace.times, pairwise([0, *self.trace.written]), strict=True)
         self._falls = [(time_ns, now) for time_ns, (before, now) in steps if now < before]
@@ -42,6 +46,18 @@ class NodeEnds:
         span = slice(first, bisect_right(trace.times, end_ns))
         return Ends(max(trace.written[span], default=0), max(trace.durable[span], default=0))
 
+    def rejoined(self, base: int, begin_ns: int, end_ns: int) -> bool:
+        """Whether its log, one with its master's up to `base`, became wholly so in a time.
+
+        It was cut that far; or it followed, where nobody saw each change of its log: what was cut
+        may have been written again by then.
+        """
+        low = self.lowest_fall(begin_ns, end_ns)
+        if low is not None and low <= base:
+            return True
+        at = bisect_right(self._followed, begin_ns)
+        return at < len(self._followed) and self._followed[at] <= end_ns
+
     def lowest_fall(self, begin_ns: int, end_ns: int) -> int | None:
         """The lowest written end that it fell to after `begin_ns` until `end_ns`; None: none."""
         first = bisect_right(self._falls, begin_ns, key=itemgetter(0))
@@ -57,8 +73,19 @@ def node_ends(evidence: Evidence) -> dict[str, NodeEnds]:
         trace = traced.get(name)
         if trace is None or not trace.times:
             trace = _from_events(evidence.history.events, name)
-        found[name] = NodeEnds(trace)
+        is_seen = trace is not None and trace.complete
+        # RocketMQ's slaves follow with any log; a second master has followers of its own.
+        is_telling = not (is_seen or evidence.foreign or evidence.splits)
+        found[name] = NodeEnds(trace, _followed(evidence, name) if is_telling else ())
     return found
+
+
+def _followed(evidence: Evidence, name: str) -> list[int]:
+    return [
+        event.time_ns
+        for event in evidence.events(Function.NODE, "sample")
+        if event.node == name and event.fields.get("following")
+    ]
 
 
 def _from_events(events: list[Event], name: str) -> NodeTrace | None:

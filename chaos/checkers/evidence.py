@@ -15,11 +15,12 @@ from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, Queues
 from rocketbed.chaos.checkers.logs import LogReader, NodeLog
 from rocketbed.chaos.checkers.passes import Column
-from rocketbed.chaos.checkers.result import Example
+from rocketbed.chaos.checkers.result import Example, Excuse
 from rocketbed.chaos.damage import MENDED, STRAYS
 from rocketbed.chaos.history import Event, Function, History, Outcome, Row
 from rocketbed.chaos.record import Image, RunRecord
 from rocketbed.chaos.trace import Ends, Trace
+from rocketbed.chaos.workload import tag_crc
 from rocketbed.inspect import NotAStore
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
@@ -117,6 +118,28 @@ class Evidence:
         return Rows(self.history, positions)
 
     @cached_property
+    def ends(self) -> dict[int, int]:
+        """By queue number the offset behind its last message; where all of a queue has expired, as
+        far as anybody saw it."""
+        ends = self.stored.ends.copy()
+        if self.record.reserved_ns is not None:
+            for queue, end in self.ends_ever.items():
+                ends[queue] = ends[queue] or end
+        return ends
+
+    @cached_property
+    def ends_ever(self) -> dict[int, int]:
+        """By queue number the offset behind the furthest message that anybody ever saw."""
+        seen = [self.keys(self.acknowledged), self.keys(self.reads), Stored(self.logs).keys]
+        return _ends_of(passes.join(seen))
+
+    @cached_property
+    def wanted_tags(self) -> dict[int, list[int]]:
+        """Of each group, by its number in the history, that asks for some tags: their checksums."""
+        numbers = self.record.consumer_groups
+        return {numbers[n]: list(map(tag_crc, tags)) for n, tags in self.record.filters.items()}
+
+    @cached_property
     def acknowledged(self) -> Rows:
         """Sends that were answered with success."""
         return self.rows(SENDS, Outcome.OK)
@@ -194,8 +217,11 @@ class Evidence:
             step = step_of(event)
             if event.what == "double" or (event.what == "promote" and "unfenced" in step.split()):
                 end = self.first_after(number, partial(heals, step=step))
-                span = event.time_ns - SECOND_NS, end + SPLIT_AFTER_NS
-                found += [(*span, node) for node in targets_of(event)]
+                for node in targets_of(event):
+                    # Once it has been started as a slave again it takes nothing any more.
+                    slave = self.first_after(number, partial(_follows, node=node))
+                    until = min(end + SPLIT_AFTER_NS, slave + SECOND_NS)
+                    found.append((event.time_ns - SECOND_NS, until, node))
         return found
 
     @property
@@ -219,19 +245,28 @@ class Evidence:
         return ends.durable if self.flushes and node not in self.damaged else ends.written
 
     @cached_property
-    def damaged(self) -> set[str]:
+    def damaged(self) -> dict[str, Excuse]:
         """Nodes whose own copy proves nothing: their disk lied, or was damaged and they said so.
 
         Damage that a node never reported excuses nothing: it is found, or it did no harm.
         """
-        found: set[str] = set()
+        found: dict[str, Excuse] = {}
         for event in self.events(Function.NEMESIS):
             if LYING in {event.what, *step_of(event).split()}:
-                found.update(targets_of(event))
+                for node in targets_of(event):
+                    cause = f"the disk of {node} lied: {step_of(event) or event.what}"
+                    found.setdefault(node, self.excuse(cause, event.time_ns))
         for damage in self.events(Function.NODE, "damaged"):
-            if damage.fields.get("untold") or self.reports(damage.node, damage.time_ns):
-                found.add(damage.node)
+            node, told = damage.node, self.reports(damage.node, damage.time_ns)
+            if damage.fields.get("untold") or told:
+                cause = f"the disk of {node} was damaged ({damage.fields.get('kind')})"
+                cause += ", which it reported" if told else ", so that nobody can see it"
+                found.setdefault(node, self.excuse(cause, damage.time_ns))
         return found
+
+    def excuse(self, cause: str, begin_ns: int, end_ns: int | None = None) -> Excuse:
+        """An excuse for a time; without an end until that of the run."""
+        return Excuse(cause, begin_ns, self.record.end_ns if end_ns is None else end_ns)
 
     def reports(self, node: str, since_ns: int, *, mended: bool = False) -> list[Event]:
         """What a node reported of its store from a time on; with `mended` also what it mended."""
@@ -243,13 +278,20 @@ class Evidence:
             and (mended or event.fields.get("event") != MENDED)
         ]
 
-    def may_differ(self, *logs: NodeLog, file: str = "") -> bool:
-        """Whether a copy, or such a file of it, may be wrong; a new disk excuses nothing more."""
+    def may_differ(self, *logs: NodeLog, file: str = "") -> Excuse | None:
+        """Why a copy, or such a file of it, may be wrong: not before its disk was damaged, and
+        not once it has a new one."""
         for log in logs:
-            planted = file in STRAYS and ("stray", log.name) in self._damages
-            if planted or (log.name in self.damaged and (log.image or not self._is_new(log.name))):
-                return True
-        return False
+            stray_ns = self._damages.get(("stray", log.name))
+            if file in STRAYS and stray_ns is not None:
+                return self.excuse(f"a stray file was put on the disk of {log.name}", stray_ns)
+            excuse = self.damaged.get(log.name)
+            if excuse is None:
+                continue
+            image = log.image
+            if not self._is_new(log.name) if image is None else image.time_ns >= excuse.begin_ns:
+                return excuse
+        return None
 
     @cached_property
     def _damages(self) -> dict[tuple[str, str], int]:
@@ -301,10 +343,16 @@ class Stored:
     @cached_property
     def ends(self) -> dict[int, int]:
         """By queue number the offset behind its last message; 0 for a queue without any."""
-        ends: dict[int, int] = defaultdict(int)
-        for key in map(int, self.keys):
+        return _ends_of(self.keys)
+
+
+def _ends_of(keys: Column) -> dict[int, int]:
+    """By queue number the offset behind the furthest of these places."""
+    ends: dict[int, int] = defaultdict(int)
+    for key in map(int, keys):
+        if key >= 0:
             ends[key >> OFFSET_BITS] = max(ends[key >> OFFSET_BITS], (key & OFFSET_MASK) + 1)
-        return ends
+    return ends
 
 
 def gather(
@@ -348,6 +396,12 @@ def step_of(event: Event) -> str:
 def heals(event: Event, step: str) -> bool:
     """Whether an event ends what a step began."""
     return event.what == "heal" and step_of(event) in (step, "everything")
+
+
+def _follows(event: Event, node: str) -> bool:
+    """Whether an event is a node's start as a slave."""
+    is_start = event.function == Function.NODE and event.what == "start"
+    return is_start and event.node == node and not as_master(event)
 
 
 def targets_of(event: Event) -> list[str]:

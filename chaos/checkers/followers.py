@@ -11,7 +11,7 @@ from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, check
 from rocketbed.chaos.checkers.evidence import Rows
 from rocketbed.chaos.checkers.keys import pack
-from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Function
 
 
@@ -96,8 +96,8 @@ class _Walk:
                 offset=went_on,
                 distance=reader.last - went_on,
             )
-            excused = self._excused(row.node, reader.time_ns, row.returned_ns)
-            self._back.add(example, excused=excused)
+            excuse = self._excuse(row.node, reader.time_ns, row.returned_ns)
+            self._back.add(example, excuse=excuse)
             reader.last = -1
         elif went_on > reader.last + 1:
             low, high = pack(queue, reader.last), pack(queue, went_on)
@@ -120,7 +120,7 @@ class _Walk:
                 offset=queues.place(low)[1] + 1,
                 distance=int(counts[number]),
             )
-            skips.add(example, excused=self._excused(row.node, time_ns, row.returned_ns))
+            skips.add(example, excuse=self._excuse(row.node, time_ns, row.returned_ns))
 
-    def _excused(self, node: int, begin_ns: int, end_ns: int) -> bool:
+    def _excuse(self, node: int, begin_ns: int, end_ns: int) -> Excuse | None:
         return self._losses.loss_between(self._evidence.group_of(node), begin_ns, end_ns)

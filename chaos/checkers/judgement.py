@@ -8,8 +8,9 @@ it. Order of the words: chaos.md 2.10; exit codes: chaos.md 4.9.
 import enum
 import json
 import os
+import shutil
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,14 +20,32 @@ from rocketbed.chaos.checkers.context import FaultSpan, Surroundings, outages
 from rocketbed.chaos.checkers.evidence import Evidence, gather
 from rocketbed.chaos.checkers.loss_checks import bound_rows
 from rocketbed.chaos.checkers.registry import CHECKS, WAITING
-from rocketbed.chaos.checkers.result import CheckResult, Severity, Verdict, judged, not_run
+from rocketbed.chaos.checkers.result import (
+    CheckResult,
+    Excuse,
+    Excused,
+    Severity,
+    Verdict,
+    judged,
+    not_run,
+)
 from rocketbed.chaos.history import History, Outcome, read_history
-from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RecordError, RunRecord, read_record
+from rocketbed.chaos.record import (
+    ACKS_FILE,
+    HISTORY_FILE,
+    RUN_FILE,
+    STORES,
+    TRACE_FILE,
+    RecordError,
+    RunRecord,
+    read_record,
+)
+from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.trace import read_trace
 
 VERDICT_FILE = "verdict.json"
-ACKS_FILE = "acks.rbt"
-"""What slaves reported over their links, where it was tapped: a trace whose `written` is that."""
+OURS: Final = (RUN_FILE, HISTORY_FILE, VERDICT_FILE, STORES, "nodes")
+"""What a directory with a run, or a part of one, has some of."""
 RECOVERIES = 8
 """Images that are booted twice in a usual run: about 20 ms each."""
 
@@ -99,6 +118,15 @@ class Judgement:
         counted.sort(key=lambda one: (one.id != "A1", order.index(one.severity), one.id))
         return counted
 
+    @property
+    def ledger(self) -> dict[Excuse, dict[str, Excused]]:
+        """What was allowed: by excuse, in the order of time, and by check."""
+        found: dict[Excuse, dict[str, Excused]] = {}
+        for result in self.results:
+            for line in result.excused:
+                found.setdefault(line.excuse, {})[result.id] = line
+        return dict(sorted(found.items(), key=lambda item: item[0].begin_ns))
+
     def result(self, check: str) -> CheckResult:
         """The result of a check by id. Raises `KeyError`."""
         return {result.id: result for result in reversed(self.results)}[check]
@@ -136,6 +164,22 @@ class Judgement:
         (directory / VERDICT_FILE).write_text(text + "\n", encoding="utf-8")
 
 
+Progress = Callable[[int, int, str], None]
+"""Checks that are done, how many there are, and the next one's title."""
+SecondJudge = Callable[[Path, Judgement], CheckResult]
+"""Looks at a run's directory and at what was judged of it."""
+
+
+def clear_place(place: Path) -> None:
+    """Remove an earlier run. Raises `ScenarioError` for a directory that holds something else."""
+    if not place.exists():
+        return
+    names = {path.name for path in place.iterdir()} if place.is_dir() else {place.name}
+    if names and not names.intersection(OURS):
+        raise ScenarioError(f"{place} exists and contains no run: choose another --report")
+    shutil.rmtree(place, ignore_errors=True)
+
+
 def decide(results: Sequence[CheckResult]) -> RunVerdict:
     """The worst of all; a pass needs checks, and every one that applies to have run and held."""
     violated = {result.severity for result in results if result.verdict is Verdict.VIOLATED}
@@ -152,11 +196,13 @@ def judge_run(
     *,
     only: Iterable[str] | None = None,
     recoveries: int = RECOVERIES,
+    progress: Progress | None = None,
 ) -> Judgement:
     """Judge a run directory (`chaos.record`). Never raises for what it finds in it.
 
     `only` names the ids of checks to run; the verdict then speaks of these alone.
-    `recoveries` is how many images are booted twice (S14).
+    `recoveries` is how many images are booted twice (S14). `progress` is told each check before
+    it runs, in the judge's own thread.
     """
     place = Path(directory)
     try:
@@ -173,18 +219,23 @@ def judge_run(
         results.append(not_run("E1 evidence", "files", f"it cannot be read: {error!r}"))
         return Judgement(record=record, results=results)
     try:
-        return _judge(evidence, results, only, recoveries)
+        return _judge(evidence, results, only, recoveries, progress or _nobody)
     finally:
         evidence.close()
 
 
 def _judge(
-    evidence: Evidence, results: list[CheckResult], only: Iterable[str] | None, recoveries: int
+    evidence: Evidence,
+    results: list[CheckResult],
+    only: Iterable[str] | None,
+    recoveries: int,
+    progress: Progress,
 ) -> Judgement:
     case = Case(evidence, recoveries=recoveries)
     wanted = None if only is None else set(only)
     results.append(check_evidence(evidence))
-    for check in CHECKS:
+    for number, check in enumerate(CHECKS):
+        progress(number, len(CHECKS), check.titles[0])
         if wanted is not None and wanted.isdisjoint(check.ids):
             continue
         if check.needs_history and evidence.history.cut is not None:
@@ -196,6 +247,11 @@ def _judge(
         except Exception as error:  # a check that crashes has shown nothing
             reason = f"the check itself failed: {error!r} at {_where(error)}"
             results += [not_run(title, "rows", reason) for title in check.titles]
+    results[:] = [_held_to(evidence.record.expect.checks, result) for result in results]
+    if wanted is None:
+        known = {result.id for result in results}
+        missing = [one for one in evidence.record.expect.checks if one not in known]
+        results += [not_run(f"{one} unknown", "rows", "there is no such check") for one in missing]
     judgement = Judgement(record=evidence.record, results=results)
     try:
         if evidence.history.cut is None:
@@ -207,6 +263,14 @@ def _judge(
     except Exception as error:
         results.append(not_run("E2 report", "rows", f"it failed: {error!r} at {_where(error)}"))
     return judgement
+
+
+def _held_to(due: Collection[str], result: CheckResult) -> CheckResult:
+    """A result; of a check that is due, and had nothing to look at, one that did not run."""
+    if result.verdict is not Verdict.NOT_APPLICABLE or result.id not in due:
+        return result
+    reason = f"{result.note}, and this run had to show it"
+    return not_run(result.title, result.unit, reason, severity=result.severity)
 
 
 def check_history(history: History) -> CheckResult:
@@ -237,6 +301,10 @@ def load_history(path: str | os.PathLike[str]) -> History:
         return History(cut=f"it cannot be read: {error}")
     except (ValueError, TypeError, KeyError, OverflowError, IndexError) as error:
         return History(cut=f"a block of it cannot be decoded: {error}")
+
+
+def _nobody(done: int, of: int, title: str) -> None:
+    """Nobody waits for the judge."""
 
 
 def _where(error: BaseException) -> str:

@@ -8,9 +8,11 @@ in common with the master's. Source: chaos.md 2.3; the pieces are RocketMQ's epo
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from rocketbed.chaos.checkers.ends import ENDLESS, NodeEnds
 from rocketbed.chaos.checkers.evidence import Evidence, as_master, targets_of
+from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.record import Image
 
@@ -39,11 +41,9 @@ class Layout:
         self.pieces = [piece for piece in other.pieces if piece[0] < self.end] or [other.pieces[0]]
 
     def common(self, other: "Layout") -> int:
-        mine, theirs = self.pieces, other.pieces
         end = min(self.end, other.end)
-        for number in range(max(len(mine), len(theirs))):
-            one = mine[number] if number < len(mine) else (self.end, -1)
-            two = theirs[number] if number < len(theirs) else (other.end, -1)
+        for mine, theirs in zip_longest(self.pieces, other.pieces):
+            one, two = mine or (self.end, -1), theirs or (other.end, -1)
             if one != two:
                 return min(one[0], two[0], end)
         return end
@@ -111,21 +111,21 @@ class Lineage:
         base = era.base.get(node, ENDLESS)
         if written <= base:
             return written
-        low = self.ends[node].lowest_fall(era.start_ns, time_ns)
-        return written if low is not None and low <= base else base
+        return written if self.ends[node].rejoined(base, era.start_ns, time_ns) else base
 
-    def diverged(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether any node may have carried bytes in a time that were not the truth's."""
+    def diverged(self, begin_ns: int, end_ns: int, behind: int | None = None) -> Excuse | None:
+        """Which node may have carried bytes in a time that were not the truth's, and since when;
+        with `behind`, bytes below that log offset."""
         for number, era in enumerate(self.eras):
             until = self.eras[number + 1].start_ns if number + 1 < len(self.eras) else ENDLESS
             if begin_ns < until and era.start_ns <= end_ns:
                 for node, base in era.base.items():
-                    if base == ENDLESS:
+                    if base == ENDLESS or (behind is not None and behind <= base):
                         continue
-                    low = self.ends[node].lowest_fall(era.start_ns, begin_ns)
-                    if low is None or low > base:
-                        return True
-        return False
+                    if not self.ends[node].rejoined(base, era.start_ns, begin_ns):
+                        cause = f"{node} may have kept bytes beyond {base} that {era.master} lacks"
+                        return Excuse(cause, era.start_ns, until)
+        return None
 
 
 def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:
@@ -309,7 +309,7 @@ class _Walk:
             base = era.base[node]
             if low is not None:
                 layout.cut(low)
-            if base == ENDLESS or (low is not None and low <= base):
+            if base == ENDLESS or ends.rejoined(base, era.start_ns, time_ns):
                 layout.follow(self._truth, written)
 
 

@@ -14,6 +14,8 @@ from rocketbed.inspect.bodies import unpack_body
 from rocketbed.inspect.record import Record, dissect
 
 CUT_DIRECTORY = "rocketbed.cut"
+QUESTION = 1
+"""What a slave without anything on disk reports: a question, less than any record."""
 IN_FLIGHT_NS = 5 * SECOND_NS
 """A report may have been on its way so long when it was seen."""
 HALF_OPEN_NS = 25 * SECOND_NS
@@ -52,16 +54,24 @@ def zombie_bytes(case: Case, found: Findings) -> int:
 
 @check("R3 dishonest ack", "reports")
 def honest_reports(case: Case, found: Findings) -> int:
-    """R3: a slave reports no more than the disk layer knows to be written (on disk: sync flush)."""
+    """R3: a slave reports no more than the disk layer knows to be written (on disk: sync flush).
+
+    An empty one asks for where its master's log begins, which acknowledges nothing.
+    """
     evidence, losses = case.evidence, case.losses
+    sizes = {log.name: log.directory.sizes.segment for log in evidence.nodes}
     examined = 0
-    for node, time_ns, reported in _reports(evidence):
+    for node, time_ns, reported, flight_ns in _reports(evidence):
         ends = losses.ends.get(node)
         if ends is None or not ends.complete:
             continue
         examined += 1
-        level = evidence.counted(node, ends.highest(time_ns - IN_FLIGHT_NS, time_ns))
-        if reported > level:
+        highest = ends.highest(time_ns - flight_ns, time_ns)
+        level = evidence.counted(node, highest)
+        size = sizes.get(node, 1)
+        # What follows a blank record is never written.
+        whole = reported % size == 0 and reported - level < size and highest.written == level
+        if reported > max(level, QUESTION) and highest.written and not whole:
             what = "on disk" if evidence.flushes else "written"
             text = f"{node} reported {reported}, and no more than {level} was {what}"
             far = reported - level
@@ -110,7 +120,7 @@ def catch_up(case: Case, found: Findings) -> int:
             found.add(
                 f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
                 f" at {masters[group]}",
-                excused=losses.loss_between(group, event.time_ns, event.time_ns),
+                excuse=losses.loss_between(group, event.time_ns, event.time_ns),
                 node=event.node,
                 physical=written,
                 time_ns=event.time_ns,
@@ -201,13 +211,14 @@ def _after_last_cut(evidence: Evidence, node: str) -> list[NodeLog]:
     ]
 
 
-def _reports(evidence: Evidence) -> list[tuple[str, int, int]]:
-    """Node, time and reported offset: from the tap's file, and from events."""
-    found: list[tuple[str, int, int]] = []
+def _reports(evidence: Evidence) -> list[tuple[str, int, int, int]]:
+    """Node, time, reported offset, and for how long it may have been on its way: from the tap's
+    file, where it left, and from events."""
+    found: list[tuple[str, int, int, int]] = []
     for name, trace in sorted(evidence.acks.nodes.items()) if evidence.acks is not None else ():
-        found += [(name, time_ns, ends.written) for time_ns, ends in trace.entries()]
+        found += [(name, time_ns, ends.written, 0) for time_ns, ends in trace.entries()]
     for event in evidence.events(Function.NODE, "ack"):
         offset = event.fields.get("offset")
         if isinstance(offset, int):
-            found.append((event.node, event.time_ns, offset))
+            found.append((event.node, event.time_ns, offset, IN_FLIGHT_NS))
     return found

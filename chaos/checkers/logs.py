@@ -13,7 +13,7 @@ from functools import cached_property
 
 from rocketbed.chaos.checkers.keys import Queues
 from rocketbed.chaos.record import Image
-from rocketbed.chaos.workload import Writer, body_crc, decode_body
+from rocketbed.chaos.workload import Writer, body_crc, decode_body, label_crc, tag_crc
 from rocketbed.inspect import (
     LogEnd,
     Record,
@@ -29,6 +29,8 @@ UNNAMED = -1
 """The value of a message whose body names no writer, or is damaged."""
 _NOBODY = Writer(UNNAMED, UNNAMED, UNNAMED, UNNAMED)
 _KNOWN_MAX = 100_000
+_Body = tuple[Writer, int, int, int]
+"""Who wrote a body, and the checksums of the body, of tag and keys, and of the tag."""
 
 
 @dataclass(slots=True)
@@ -44,12 +46,18 @@ class Messages:
     physicals: "array[int]" = field(default_factory=lambda: array("q"))
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
     crcs: "array[int]" = field(default_factory=lambda: array("q"))
+    labels: "array[int]" = field(default_factory=lambda: array("q"))
+    """Checksums of tags and keys."""
+    tags: "array[int]" = field(default_factory=lambda: array("q"))
+    """`tag_crc` of each."""
     store_ms: "array[int]" = field(default_factory=lambda: array("q"))
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def add(self, writer: Writer, crc: int, queue: int, entry: Scanned) -> None:
+    def add(
+        self, writer: Writer, crc: int, label: int, tag: int, queue: int, entry: Scanned
+    ) -> None:
         self.values.append(writer.value)
         self.operations.append(writer.operation)
         self.sequences.append(writer.sequence)
@@ -58,6 +66,8 @@ class Messages:
         self.physicals.append(entry.offset)
         self.sizes.append(entry.size)
         self.crcs.append(crc)
+        self.labels.append(label)
+        self.tags.append(tag)
         self.store_ms.append(entry.store_ms)
 
 
@@ -106,7 +116,7 @@ class LogReader:
 
     topics: Mapping[bytes, str]
     queues: Queues
-    _known: dict[bytes, tuple[Writer, int]] = field(default_factory=dict)
+    _known: dict[bytes, _Body] = field(default_factory=dict)
 
     def read(self, name: str, group: int, path: str, image: Image | None = None) -> NodeLog:
         """Read one directory. Raises `NotAStore`, `OSError`."""
@@ -134,8 +144,8 @@ class LogReader:
         end = max(end, minimum)
         return NodeLog(name, group, directory, messages, boundaries, minimum, end, image=image)
 
-    def _body(self, directory: StoreDirectory, entry: Scanned) -> tuple[Writer, int] | None:
-        """Who wrote a message as its consumer would get it, unpacked, and that body's checksum."""
+    def _body(self, directory: StoreDirectory, entry: Scanned) -> _Body | None:
+        """Of a message as its consumer would get it, unpacked."""
         raw = directory.log.read(entry.offset, entry.size)
         known = self._known.get(raw)
         if known is not None:
@@ -144,7 +154,10 @@ class LogReader:
         if not isinstance(record, Record):
             return None
         body = unpack_body(record.body, record.sys_flag) or b""
-        decoded = decode_body(body) or _NOBODY, body_crc(body)
+        properties = record.properties
+        tag = properties.get("TAGS", "")
+        label = label_crc(tag, properties.get("KEYS", "").split())
+        decoded = decode_body(body) or _NOBODY, body_crc(body), label, tag_crc(tag)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[raw] = decoded

@@ -14,6 +14,7 @@ from rocketbed.chaos.checkers.ends import ENDLESS, node_ends
 from rocketbed.chaos.checkers.evidence import Evidence, Stored
 from rocketbed.chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
 from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Outcome
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
@@ -72,23 +73,33 @@ class Losses:
         """Acknowledged messages that are in no final log."""
         self.beyond: list[Sent] = []
         """Those of them that nothing allows."""
-        self.gone: set[int] = set()
-        """Values that are in no final log, and may be so."""
-        self.split = 0
-        """Acknowledged messages that are gone because the scenario ran two masters."""
+        self.gone: dict[int, Excuse] = {}
+        """Values that are in no final log, and why that may be."""
         self._judge()
 
-    def loss_between(self, group: int, begin_ns: int, end_ns: int) -> bool:
-        """Whether the truth of a group may have lost something in a time."""
-        return any(
-            group in (loss.lineage.group, -1)
-            and loss.turn.change.time_ns <= end_ns
-            and begin_ns < loss.turn.effect_ns
-            for loss in self.turns
-        ) or any(
-            group in (lineage.group, -1) and lineage.diverged(begin_ns, end_ns)
-            for lineage in self.lineages
-        )
+    def gone_of(self, *values: int) -> Excuse | None:
+        """Why one of some values may be in no final log."""
+        return next((self.gone[value] for value in values if value in self.gone), None)
+
+    def loss_between(
+        self, group: int, begin_ns: int, end_ns: int, *, behind: int | None = None
+    ) -> Excuse | None:
+        """What the truth of a group may have lost something by in a time; with `behind`, something
+        that ended in front of that log offset, or there."""
+        for loss in self.turns:
+            kept = loss.turn.threshold
+            if behind is not None and kept is not None and behind <= kept:
+                continue
+            change, effect_ns = loss.turn.change, loss.turn.effect_ns
+            is_ours = group in (loss.lineage.group, -1)
+            if is_ours and change.time_ns <= end_ns and begin_ns < effect_ns:
+                return self._excuse(loss)
+        ours = (lineage for lineage in self.lineages if group in (lineage.group, -1))
+        return next(filter(None, (one.diverged(begin_ns, end_ns, behind) for one in ours)), None)
+
+    def _excuse(self, loss: Loss) -> Excuse:
+        end_ns = min(loss.turn.effect_ns, self._evidence.record.end_ns)
+        return Excuse(loss.text, loss.turn.change.time_ns, end_ns)
 
     def written_before(self, image: NodeLog, limit: int) -> int:
         """The furthest end, not above a limit, of a message that the image's node as master had
@@ -110,15 +121,16 @@ class Losses:
         return best
 
     @cached_property
-    def gone_keys(self) -> set[int]:
-        """Places where values that are gone were acknowledged or read; others may stand there."""
+    def gone_keys(self) -> dict[int, Excuse]:
+        """Places where values that are gone were acknowledged or read, and why they may be gone;
+        others may stand there."""
         evidence = self._evidence
         gone = passes.column(sorted(self.gone))
-        keys: set[int] = set()
+        keys: dict[int, Excuse] = {}
         for rows in (evidence.acknowledged, evidence.reads):
-            places = evidence.keys(rows)
-            numbers = passes.found(rows.column("value"), gone)
-            keys.update(int(places[number]) for number in numbers)
+            places, values = evidence.keys(rows), rows.column("value")
+            for number in passes.found(values, gone):
+                keys[int(places[number])] = self.gone[int(values[number])]
         return keys
 
     @property
@@ -135,17 +147,15 @@ class Losses:
         for number in absent:
             message = self.sent[number]
             loss = self._explain(message)
-            split = loss is None and any(
-                message.invoked_ns <= end and message.returned_ns >= begin
-                for begin, end, _ in evidence.splits
-            )
+            excuse = self._split(message) if loss is None else self._excuse(loss)
+            if excuse is not None:
+                self.gone[message.value] = excuse
+            if self._expired(message):
+                continue
             if message.acknowledged:
                 self.missing.append(message)
-                self.split += split
-                if loss is None and not split:
+                if excuse is None:
                     self.beyond.append(message)
-            if loss is not None or split:
-                self.gone.add(message.value)
             if loss is not None and message.acknowledged:
                 loss.lost.append(message)
                 held = loss.turn.others.values()
@@ -153,6 +163,23 @@ class Losses:
         for loss in self.turns:
             self._count(loss)
             self._close_upwards(loss, set(absent))
+
+    def _split(self, message: Sent) -> Excuse | None:
+        """The second master that may have taken a message, and lost it when it was told to."""
+        for begin, end, node in self._evidence.splits:
+            if message.group not in (self._evidence.group_of_name(node), -1):
+                continue
+            if message.invoked_ns <= end and message.returned_ns >= begin:
+                return Excuse(f"{node} was a second master", begin, end)
+        return None
+
+    def _expired(self, message: Sent) -> bool:
+        """Whether a message is below the beginning of the final log, and was old enough to be."""
+        reserved_ns, record = self._evidence.record.reserved_ns, self._evidence.record
+        final = self._evidence.final(message.group)
+        if reserved_ns is None or message.end is None or final is None:
+            return False
+        return message.end <= final.log_min and message.invoked_ns + reserved_ns <= record.end_ns
 
     def _explain(self, message: Sent) -> Loss | None:
         """The first turn that may have taken a message."""
@@ -260,7 +287,8 @@ class Losses:
                 witness = max(witness, message.end or 0)
         loss.outside = [message for message in loss.lost if (message.end or witness) < witness]
         self.beyond += loss.outside
-        self.gone -= {message.value for message in loss.outside}
+        for message in loss.outside:
+            self.gone.pop(message.value, None)
 
 
 class Attempts:

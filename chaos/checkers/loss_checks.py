@@ -19,7 +19,8 @@ def lost_writes(case: Case, found: Findings) -> int:
     for message in losses.missing:
         if message.number not in known:
             text = "is gone, which the configuration allows"
-            found.add(_example(evidence, message, text), excused=True)
+            excuse = losses.gone_of(message.value)
+            found.add(_example(evidence, message, text), excuse=excuse)
     return len(evidence.acknowledged)
 
 

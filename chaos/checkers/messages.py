@@ -55,6 +55,31 @@ def unknown_values(case: Case, found: Findings) -> int:
     return examined
 
 
+@check("A4l altered label", "messages")
+def altered_labels(case: Case, found: Findings) -> int:
+    """A4l: every stored or delivered message has the tag and the keys that it was sent with."""
+    evidence, reads = case.evidence, case.evidence.reads
+    sends = evidence.sends
+    labelled = passes.known(sends.column("label_crc"))
+    sent, labels = (passes.take(sends.column(name), labelled) for name in ("value", "label_crc"))
+    examined = 0
+    for node in evidence.logs:
+        values, stored = passes.column(node.messages.values), passes.column(node.messages.labels)
+        named = passes.found(values, sent)
+        known = passes.lookup(passes.take(values, named), sent, labels, -2)
+        examined += len(named)
+        for number in passes.unequal(known, passes.take(stored, named)):
+            what = "with another tag, or other keys, than it was sent with, is in the log of"
+            excuse = evidence.may_differ(node)  # no checksum covers properties
+            found.add(_stored(evidence, node, named[number], what), excuse=excuse)
+    named = passes.found(reads.column("value"), sent)
+    known = passes.lookup(passes.take(reads.column("value"), named), sent, labels, -2)
+    for number in passes.unequal(known, passes.take(reads.column("label_crc"), named)):
+        what = "with another tag, or other keys, than it was sent with, was given to a reader"
+        found.add(_read(evidence, reads, named[number], what))
+    return examined + len(named)
+
+
 @check("A5 duplicate", "stored messages")
 def duplicates(case: Case, found: Findings) -> int:
     """A5: no attempt is stored twice."""
@@ -95,8 +120,9 @@ def retried_duplicates(case: Case, found: Findings) -> int:
 def inconsistent_offsets(case: Case, found: Findings) -> int:
     """A7: at one queue offset nobody, ever, saw two different messages.
 
-    Observations: acknowledgements, messages read, the logs of all nodes, now and in all images. Two
-    are allowed where one of them was legally lost and its offset given out again.
+    Observations: acknowledgements, messages read, the logs of all nodes, now and in all images, but
+    for those that damage may have altered. Two are allowed where one of them was legally lost and
+    its offset given out again.
     """
     evidence, losses = case.evidence, case.losses
     sends, reads = evidence.acknowledged, evidence.reads
@@ -105,6 +131,8 @@ def inconsistent_offsets(case: Case, found: Findings) -> int:
         ("given to a reader", evidence.keys(reads), reads.column("value")),
     ]
     for node in evidence.logs:
+        if evidence.may_differ(node):
+            continue
         messages = node.messages
         keys = passes.pack(passes.column(messages.queues), passes.column(messages.offsets))
         parts.append((f"log of {node.label}", keys, passes.column(messages.values)))
@@ -120,13 +148,14 @@ def inconsistent_offsets(case: Case, found: Findings) -> int:
         queue, offset = evidence.queues.place(key)
         text = f"{evidence.queues.show(key)}: value {one} ({first}), value {two} ({second})"
         example = Example(text, value=two, topic=queue.topic, queue=queue.queue, offset=offset)
-        found.add(example, excused=losses.gone & {one, two})
+        found.add(example, excuse=losses.gone_of(one, two))
     return len(keys)
 
 
 @check("A8 moved write", "acknowledged places", final=True)
 def moved_writes(case: Case, found: Findings) -> int:
-    """A8: an acknowledged message that is there is where its acknowledgement said."""
+    """A8: an acknowledged message that is there is where its acknowledgement said, and where
+    readers and groups were told that they got it."""
     evidence, stored = case.evidence, case.evidence.stored
     every_send, physicals = evidence.acknowledged, stored.column("physicals")
     sends = every_send.at(passes.known(evidence.keys(every_send)))
@@ -162,6 +191,21 @@ def moved_writes(case: Case, found: Findings) -> int:
             distance=abs(copies[0][1] - wanted[1]),
         )
         found.add(example)
+    return len(there) + _read_elsewhere(evidence, found)
+
+
+def _read_elsewhere(evidence: Evidence, found: Findings) -> int:
+    """Messages read that are in the final log, and not where they were read; how many were."""
+    stored, reads = evidence.stored, evidence.reads
+    values, keys = reads.column("value"), evidence.keys(reads)
+    places = passes.lookup(values, stored.values, stored.keys, -1)
+    there = passes.known(places)
+    for at in passes.unequal(passes.take(places, there), passes.take(keys, there)):
+        row, place = reads.row(int(there[at])), int(places[there[at]])
+        if row.value < 0:
+            continue
+        text = f"value {row.value} was read at {evidence.place(row)}, and is at"
+        found.add(evidence.example(row, f"{text} {evidence.queues.show(place)}"))
     return len(there)
 
 
@@ -182,7 +226,7 @@ def nonmonotonic_sends(case: Case, found: Findings) -> int:
             operation=two.operation,
             distance=one.queue_offset - two.queue_offset,
         )
-        found.add(example, excused=losses.gone & {one.value, two.value})
+        found.add(example, excuse=losses.gone_of(one.value, two.value))
     return len(sends)
 
 
@@ -205,7 +249,7 @@ def dense_queues(case: Case, found: Findings) -> int:
                 what = f"where offset {expected} is due, is in the log of"
                 example = _stored(evidence, node, number, what)
                 example.distance = abs(offset - expected)
-                found.add(example, excused=evidence.may_differ(node))
+                found.add(example, excuse=evidence.may_differ(node))
             due[queue] = max(expected, offset + 1)
     return examined
 
@@ -218,7 +262,7 @@ def _all_conflicts(keys: Column, values: Column, losses: Losses) -> list[tuple[i
     kept = passes.column(passes.missing(values, passes.column(sorted(losses.gone))))
     rest = passes.conflicts(passes.take(keys, kept), passes.take(values, kept))
     real = [(int(kept[first]), int(kept[other])) for first, other in rest]
-    excused = [pair for pair in pairs if losses.gone & {int(values[pair[0]]), int(values[pair[1]])}]
+    excused = [p for p in pairs if losses.gone_of(int(values[p[0]]), int(values[p[1]]))]
     return sorted(set(real) | set(excused))
 
 

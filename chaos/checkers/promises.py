@@ -1,4 +1,5 @@
-"""Was each message acknowledged only when its promise was fulfilled? I7 of replication.md 7.17.
+"""Was each message acknowledged, or read, only when its promise was fulfilled? I7 and I11 of
+replication.md 7.17.
 
 With a complete trace this needs no crash: at the moment of the acknowledgement the disk layer knows
 what was written and on disk at every node, so an answer before the flush, or before the replica, is
@@ -12,7 +13,10 @@ from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.lineage import Lineage
 from rocketbed.chaos.checkers.loss_bound import Losses, Sent
 from rocketbed.chaos.checkers.result import Example
-from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.history import Function, Outcome
+
+IN_FLIGHT_NS = 1_000_000_000
+"""Between a pull's answer and its row, at most; a log may be cut meanwhile."""
 
 
 @check("I7 acknowledged before its promise", "acknowledgements")
@@ -63,6 +67,40 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
         elif (example := _judge(evidence, lineage, message)) is not None:
             found.add(example)
     return count
+
+
+@check("I11 read before it was on disk", "messages read")
+def early_reads(case: Case, found: Findings) -> int:
+    """I11: under synchronous flush a node gives readers only what is on its own disk.
+
+    Else a power cut takes what somebody has acted upon. Judged are pulls whose node is known.
+    """
+    evidence, losses = case.evidence, case.losses
+    if not evidence.flushes:
+        raise NotApplicable("what is not on disk may be read under asynchronous flush")
+    reads = evidence.rows((Function.GOT,))
+    ends = passes.lookup(reads.column("value"), losses.sent.values, losses.sent.ends, -1)
+    examined = 0
+    for node, seen in losses.ends.items():
+        number = next((at for at, name in evidence.history.nodes.items() if name == node), None)
+        if number is None or not seen.complete:
+            continue
+        own = passes.where(reads.column("node"), (number,))
+        times, levels = passes.column(seen.trace.times), passes.column(seen.trace.durable)
+        moments = passes.take(reads.column("returned_ns"), own)
+        reached = passes.step(times, levels, moments)
+        examined += len(own)
+        for at in passes.below(reached, passes.take(ends, own)):
+            row, end = reads.row(int(own[at])), int(ends[int(own[at])])
+            level = seen.highest(row.returned_ns - IN_FLIGHT_NS, row.returned_ns).durable
+            if level < end:
+                text = f"value {row.value}, which ends at log {end}, was given to a reader by"
+                text += f" {node}, whose log was on disk up to {level}"
+                example = evidence.example(row, text, node=node, distance=end - level)
+                found.add(example, excuse=evidence.damaged.get(node))
+    if not examined:
+        raise NotApplicable("no node whose disk was observed is known to have answered a pull")
+    return examined
 
 
 def _judge(evidence: Evidence, lineage: Lineage, message: Sent) -> Example | None:

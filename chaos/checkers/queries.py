@@ -2,10 +2,9 @@
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.keys import pack
-from rocketbed.chaos.checkers.reads import FINAL_READER
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, pack
 from rocketbed.chaos.checkers.result import Severity
-from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.chaos.history import FINAL_READER, UNKNOWN, Function, Outcome, Row
 
 INDEX_LAG_NS = 2_000_000_000
 """A message acknowledged so long ago is in the index."""
@@ -25,7 +24,14 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     warning then; in the calm phase and at the end it is none.
     """
     evidence, stored = case.evidence, case.evidence.stored
+    failed = evidence.rows((Function.QUERY_KEY,), Outcome.INFO)
+    for row in map(failed.row, range(len(failed))):
+        if row.process == FINAL_READER:
+            text = f"the query for value {row.value} failed, when nothing was broken any more"
+            wrong.add(evidence.example(row, text))
     why = "no message was queried by key"
+    if wrong.found:
+        return len(failed)
     queries = case.some((Function.QUERY_KEY,), Outcome.OK, without=why)
     sends = evidence.acknowledged
     values = queries.column("value")
@@ -56,27 +62,40 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
 
 @check("A18 bound error", "answers", final=True)
 def bounds(case: Case, found: Findings) -> int:
-    """A18: the minimum is not above the maximum, neither goes back, none is beyond the end."""
+    """A18: the minimum is not above the maximum, neither goes back, none is beyond the end; what a
+    pull gave lies between them, and at the end the maximum is the queue's end."""
     evidence = case.evidence
     answers = evidence.rows((Function.BOUNDS, Function.PULL), Outcome.OK)
     told = [number for number in range(len(answers)) if answers.row(number).value >= 0]
     if not told:
         raise NotApplicable("no response reported the bounds of a queue")
     queues = evidence.queue_numbers(answers)
+    got = evidence.rows((Function.GOT,))
+    given: dict[int, tuple[int, int]] = {}
+    for pull, offset in zip(got.column("operation"), got.column("queue_offset"), strict=True):
+        low, high = given.get(int(pull), (int(offset), int(offset)))
+        given[int(pull)] = min(low, int(offset)), max(high, int(offset))
     last: dict[tuple[int, int], Row] = {}
     for number in told:
         row, queue = answers.row(number), int(queues[number])
         if queue < 0:
             continue
-        maximum, minimum, end = row.value, row.operation, evidence.stored.ends[queue]
+        maximum, minimum, end = row.value, row.operation, evidence.ends[queue]
         if minimum > maximum:
             what = f"minimum {minimum} is above maximum {maximum}"
             _add_bound(case, found, row, what, minimum - maximum)
         if maximum > end:
             what = f"maximum {maximum} was reported, the queue ends at {end}"
             _add_bound(case, found, row, what, maximum - end, (row.returned_ns, _ENDLESS_NS))
+        low, high = given.get(row.number, (minimum, maximum - 1))
+        if not minimum <= low <= high < maximum and row.number in given:
+            what = f"offsets {low} to {high} were given, and {minimum} to {maximum} reported"
+            _add_bound(case, found, row, what, 1)
         if row.function != Function.BOUNDS:
             continue  # Which replica answered a pull is not known, so it cannot go back.
+        if row.process == FINAL_READER and maximum < end:
+            what = f"maximum {maximum} was reported at the end, and the queue ends at {end}"
+            _add_bound(case, found, row, what, end - maximum, (row.returned_ns, _ENDLESS_NS))
         before = last.get((row.node, queue))
         last[row.node, queue] = row
         if before is None or before.returned_ns > row.invoked_ns:
@@ -84,7 +103,7 @@ def bounds(case: Case, found: Findings) -> int:
         span = before.returned_ns, row.returned_ns
         pairs = ("maximum", maximum, before.value), ("minimum", minimum, before.operation)
         for bound, now, then in pairs:
-            if now < then:
+            if now < then and now != UNKNOWN:
                 what = f"{bound} {now} was reported after {then}"
                 _add_bound(case, found, row, what, then - now, span)
     return len(told)
@@ -98,32 +117,36 @@ def _add_bound(
     node = evidence.node(row)
     text = f"{evidence.history.topic(row)}/{row.queue} at {node}: {what}"
     example = evidence.example(row, text, value=None, offset=None, node=node, distance=distance)
+    excuse = losses.loss_between(evidence.group_of(row.node), *span)
     ends = losses.ends.get(node)
-    lost = (
-        losses.loss_between(evidence.group_of(row.node), *span)
-        or (ends is not None and ends.lowest_fall(*span) is not None)
-        or any(  # a slave's own cut is no turn of its group
-            change.node == node and span[0] < change.time_ns <= span[1]
-            for lineage in losses.lineages
-            for change in lineage.changes
-        )
-    )
-    found.add(example, excused=lost)
+    if excuse is None and ends is not None and ends.lowest_fall(*span) is not None:
+        excuse = evidence.excuse(f"{node} cut its log", *span)
+    for lineage in losses.lineages:  # a slave's own cut is no turn of its group
+        for change in lineage.changes:
+            if change.node == node and span[0] < change.time_ns <= span[1]:
+                excuse = excuse or evidence.excuse(f"{change.what} of {node}", change.time_ns)
+    found.add(example, excuse=excuse)
 
 
-@check("A19 time search", "searches", severity=Severity.WARNING, final=True)
+@check("A19 time search", "searches", final=True)
 def time_searches(case: Case, found: Findings) -> int:
     """A19: the offset for a time is the first message stored at or after it."""
     evidence, stored = case.evidence, case.evidence.stored
     why = "no search by time was made"
     searches = case.some((Function.SEARCH_TIME,), Outcome.OK, without=why)
-    if evidence.events(Function.NEMESIS, "clock"):
-        raise NotApplicable("a wall clock was changed")
+    if "target" in evidence.record.facts and evidence.events(Function.NEMESIS, "clock"):
+        raise NotApplicable("a wall clock was changed, which store times of RocketMQ follow")
     times = dict(zip(map(int, stored.keys), map(int, stored.column("store_ms")), strict=True))
+    expires = evidence.record.reserved_ns is not None
+    latest: dict[int, int] = {}
+    for key, time_ms in times.items():
+        latest[key >> OFFSET_BITS] = max(time_ms, latest.get(key >> OFFSET_BITS, 0))
     queues = evidence.queue_numbers(searches)
     for number in range(len(searches)):
         row = searches.row(number)
-        wrong = _contradiction(times, int(queues[number]), row)
+        queue = int(queues[number])
+        newest = -1 if expires and row.queue_offset >= 0 else latest.get(queue, -1)
+        wrong = _contradiction(times, newest, queue, row)
         if wrong:
             place = f"{evidence.history.topic(row)}/{row.queue}"
             text = f"{place}: for time {row.value} offset {row.queue_offset}, {wrong}"
@@ -145,20 +168,22 @@ def store_times(case: Case, found: Findings) -> int:
             value = node.messages.values[number]
             text = f"{node.name}: value {value} was stored at {times[number]}, {fall} ms before the"
             text += " one in front of it"
-            damaged, place = case.evidence.may_differ(node), node.messages.physicals[number]
+            excuse, place = case.evidence.may_differ(node), node.messages.physicals[number]
             more = {"value": value, "physical": place, "distance": fall}
-            found.add(text, excused=damaged, node=node.name, **more)
+            found.add(text, excuse=excuse, node=node.name, **more)
     if not examined:
         raise NotApplicable("no message is stored")
     return examined
 
 
-def _contradiction(times: dict[int, int], queue: int, row: Row) -> str:
-    if queue < 0 or row.queue_offset < 0:
+def _contradiction(times: dict[int, int], latest: int, queue: int, row: Row) -> str:
+    if queue < 0:
         return ""
     here = times.get(pack(queue, row.queue_offset))
     before = times.get(pack(queue, row.queue_offset - 1))
     behind = times.get(pack(queue, row.queue_offset + 1))
+    if here is None and row.value <= latest:
+        return f"where no message is, and there is one of {latest}"
     if here is not None and here < row.value and behind is not None:
         return f"but that message is of {here}"
     if before is not None and before >= row.value:

@@ -4,15 +4,15 @@ Offsets are believed from completed sends only, but all that any reader got coun
 by the bound of 2.3 is allowed to have been read.
 """
 
+from collections.abc import Iterable
+
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.evidence import READS, Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, pack
 from rocketbed.chaos.checkers.result import Example, Severity
-from rocketbed.chaos.history import Function, Row
+from rocketbed.chaos.history import FINAL_READER, Function, Row
 
-FINAL_READER = 1_000_000
-"""Process number of the reader that reads everything at the end."""
 _NO_PULLS = "the history holds no pulls"
 
 
@@ -63,7 +63,7 @@ def vanished_reads(case: Case, found: Findings) -> int:
         if key >= 0 and key < first_kept.get(key >> OFFSET_BITS, -1):
             continue
         example = example_of(evidence, row, "was given to a reader and is not in the final log")
-        found.add(example, excused=row.value in losses.gone)
+        found.add(example, excuse=losses.gone_of(row.value))
     return len(reads)
 
 
@@ -159,14 +159,16 @@ def lag(case: Case, found: Findings) -> int:
     sends = sends.at(passes.known(evidence.keys(sends)))
     sent = evidence.keys(sends), sends.column("returned_ns")
     moments = pulls.column("invoked_ns")
-    lags = sorted(map(int, passes.staleness(*sent, passes.column(keys), moments)))
-    found.figures = {
-        "lag_p50_ms": round(lags[len(lags) // 2] / 1e6, 3),
-        "lag_p99_ms": round(lags[min(len(lags) - 1, len(lags) * 99 // 100)] / 1e6, 3),
-        "lag_max_ms": round(lags[-1] / 1e6, 3),
-    }
+    found.figures = spread("lag", passes.staleness(*sent, passes.column(keys), moments))
     found.note = "p99 {lag_p99_ms} ms, at most {lag_max_ms} ms".format_map(found.figures)
     return len(pulls)
+
+
+def spread(name: str, times_ns: Iterable[int]) -> dict[str, float]:
+    """Median, 99th percentile and maximum of some times, as figures in milliseconds."""
+    ranked = sorted(map(int, times_ns))
+    places = {"p50": len(ranked) // 2, "p99": len(ranked) * 99 // 100, "max": len(ranked) - 1}
+    return {f"{name}_{key}_ms": round(ranked[at] / 1e6, 3) for key, at in places.items()}
 
 
 def example_of(evidence: Evidence, row: Row, what: str, distance: int = 0) -> Example:
@@ -181,8 +183,10 @@ def example_of(evidence: Evidence, row: Row, what: str, distance: int = 0) -> Ex
 
 
 def _first_kept(evidence: Evidence) -> dict[int, int]:
-    """By queue number the key of the first message that retention has left."""
-    found: dict[int, int] = {}
+    """By queue number the key of the first message that retention has left; of a queue that it took
+    all of, of its end."""
+    left = evidence.stored.ends
+    found = {q: pack(q, end) for q, end in evidence.ends.items() if end and not left[q]}
     for node in evidence.finals():
         messages = node.messages
         for place in zip(messages.queues, messages.offsets, strict=True) if node.log_min else ():

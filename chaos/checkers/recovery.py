@@ -34,8 +34,11 @@ def recovered_ends(case: Case, found: Findings) -> int:
         if wrong:
             text = f"{event.node} recovered to {end}, {wrong}"
             place = {"node": event.node, "physical": end, "time_ns": event.time_ns}
-            told = damaged and evidence.reports(event.node, image.taken.time_ns, mended=True)
-            found.add(text, excused=told or event.node in evidence.damaged, **place)
+            excuse = evidence.damaged.get(event.node)
+            since_ns = image.taken.time_ns
+            if damaged and evidence.reports(event.node, since_ns, mended=True):
+                excuse = evidence.excuse(f"{event.node} was damaged, and reported it", since_ns)
+            found.add(text, excuse=excuse, **place)
     return len(restarts)
 
 

@@ -1,13 +1,15 @@
 """Are the replicas' logs the same bytes? See chaos.md 2.6: R1 at the end, and in images."""
 
-from collections.abc import Sequence
 from itertools import combinations
+
+import numpy as np
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, NotRun, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
+from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function
 
 _CHUNK = 4 << 20
@@ -40,11 +42,12 @@ def equal_logs(case: Case, found: Findings) -> int:
         difference = first_difference(one, other, start, end)
         compared += end - start
         if difference is not None:
-            refused = losses is not None and difference >= _agreed(losses, one, other)
-            refused &= not (evidence.foreign and _in_step(evidence, one, other))
+            excuse = evidence.may_differ(one, other)
+            if losses is not None and not (evidence.foreign and _in_step(evidence, one, other)):
+                excuse = excuse or _refused(losses, one, other, difference)
             found.add(
                 f"{one.name} and {other.name} differ from log {difference} on",
-                excused=refused or evidence.may_differ(one, other),
+                excuse=excuse,
                 node=other.name,
                 physical=difference,
                 distance=end - difference,
@@ -79,7 +82,7 @@ def equal_images(case: Case, found: Findings) -> int:
         if difference is not None:
             found.add(
                 f"{image.label} and the final log of {final.name} differ from log {difference} on",
-                excused=evidence.may_differ(image, final),
+                excuse=evidence.may_differ(image, final),
                 node=image.name,
                 physical=difference,
                 time_ns=image.taken.time_ns,
@@ -101,23 +104,13 @@ def first_difference(one: NodeLog, other: NodeLog, start: int, end: int) -> int 
         here = one.directory.log.read(start, min(_CHUNK, end - start))
         there = other.directory.log.read(start, min(_CHUNK, end - start))
         size = min(len(here), len(there))
-        if here[:size] != there[:size]:
-            return start + _first_unequal(here, there, size)
+        differs = np.frombuffer(here, np.uint8, size) != np.frombuffer(there, np.uint8, size)
+        if differs.any():
+            return start + int(differs.argmax())
         if size == 0:
             return start
         start += size
     return None
-
-
-def _first_unequal(here: Sequence[int], there: Sequence[int], size: int) -> int:
-    low, high = 0, size
-    while high - low > 1:
-        middle = (low + high) // 2
-        if here[low:middle] != there[low:middle]:
-            high = middle
-        else:
-            low = middle
-    return low
 
 
 def _in_step(evidence: Evidence, *nodes: NodeLog) -> bool:
@@ -129,12 +122,16 @@ def _in_step(evidence: Evidence, *nodes: NodeLog) -> bool:
     )
 
 
-def _agreed(losses: Losses, one: NodeLog, other: NodeLog) -> int:
-    """Up to where both hold the truth of the end."""
+def _refused(losses: Losses, one: NodeLog, other: NodeLog, difference: int) -> Excuse | None:
+    """The one of two logs that does not hold the truth of the end there: it was refused."""
     for lineage in losses.lineages:
-        if lineage.group == one.group:
-            return min(lineage.held(node.name, ENDLESS - 1, node.log_end) for node in (one, other))
-    return ENDLESS
+        for node in (one, other) if lineage.group == one.group else ():
+            held = lineage.held(node.name, ENDLESS - 1, node.log_end)
+            if held <= difference:
+                era = lineage.eras[-1]
+                cause = f"{node.name} holds up to {held} what {era.master} has, and was refused"
+                return Excuse(cause, era.start_ns, ENDLESS)
+    return None
 
 
 def _safe_end(losses: Losses, image: NodeLog) -> int:

@@ -6,7 +6,7 @@ positions) it is `not-applicable`, with the reason, and takes nothing from a pas
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,6 +35,27 @@ class Severity(enum.StrEnum):
     """A process ended by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """What allows a finding: something that was done to the cluster, and when it counts."""
+
+    cause: str
+    """`power cut of b1, which came back as master`."""
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excused:
+    """A line of the ledger: what one excuse covers in one check."""
+
+    excuse: Excuse
+    count: int
+    """Findings."""
+    values: tuple[int, ...]
+    """The messages among them; at most 32."""
+
+
 @dataclass(slots=True)
 class Example:
     """One finding: the sentence, and where it belongs, as far as that is known."""
@@ -58,6 +79,8 @@ class Example:
     """What each node was at that time: `master`, `slave`, `down`."""
     faults: list[str] = field(default_factory=list)
     """Steps that were active at that time."""
+    excuse: Excuse | None = None
+    """What allows it."""
 
     def as_row(self) -> dict[str, object]:
         """Only what is known, as JSON fields."""
@@ -88,6 +111,8 @@ class CheckResult:
     allowed: tuple[Example, ...] = ()
     """Findings that the configuration and the faults allow; at most 32."""
     allowed_found: int = 0
+    excused: tuple[Excused, ...] = ()
+    """All that was allowed, by what allowed it."""
     figures: dict[str, Any] = field(default_factory=dict)
     """Numbers of a metric by name, units last."""
 
@@ -120,18 +145,10 @@ class CheckResult:
         return {
             "id": self.id,
             "name": self.name,
-            "title": self.title,
-            "severity": str(self.severity),
-            "verdict": str(self.verdict),
-            "examined": self.examined,
-            "unit": self.unit,
-            "found": self.found,
+            **asdict(self),
             "findings": list(self.findings),
             "examples": [example.as_row() for example in self.examples],
-            "allowed_found": self.allowed_found,
             "allowed": [example.as_row() for example in self.allowed],
-            "note": self.note,
-            "figures": self.figures,
         }
 
 
@@ -143,7 +160,7 @@ def judged(
     note: str = "",
     *,
     severity: Severity = Severity.SAFETY,
-    allowed: Sequence[Finding] = (),
+    allowed: Sequence[Example] = (),
     figures: dict[str, Any] | None = None,
 ) -> CheckResult:
     """The result of a check that ran: `ok` only if it examined something and found nothing."""
@@ -165,6 +182,7 @@ def judged(
         severity,
         tuple(_select(allowed)),
         len(allowed),
+        _ledger(allowed),
         figures or {},
     )
 
@@ -181,6 +199,18 @@ def not_applicable(
 ) -> CheckResult:
     """The result of a check that this run, by what it did, has nothing for."""
     return CheckResult(title, Verdict.NOT_APPLICABLE, 0, unit, note=reason, severity=severity)
+
+
+def _ledger(allowed: Iterable[Example]) -> tuple[Excused, ...]:
+    by_excuse: dict[Excuse, list[Example]] = {}
+    for example in allowed:
+        assert example.excuse is not None, "an allowed finding says what allows it"
+        by_excuse.setdefault(example.excuse, []).append(example)
+    lines = []
+    for excuse, examples in by_excuse.items():
+        values = sorted({one.value for one in examples if one.value is not None})
+        lines.append(Excused(excuse, len(examples), tuple(values[:EXAMPLES_MAX])))
+    return tuple(lines)
 
 
 def _select(findings: Sequence[Finding]) -> list[Example]:

@@ -5,13 +5,17 @@ torn tail and queues behind the log are legal in it, and what is judged is what 
 """
 
 from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.evidence import Evidence, targets_of
+from rocketbed.chaos.checkers.evidence import LYING, Evidence, step_of, targets_of
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.result import CheckResult, Example, judged, not_run
+from rocketbed.chaos.checkers.result import CheckResult, Example, Excuse, judged, not_run
+from rocketbed.chaos.damage import ALARMS
 from rocketbed.chaos.history import Function
 from rocketbed.inspect import Finding
 from rocketbed.inspect import Severity as Grade
 
+CUT_NS = 5_000_000_000
+"""Between a real disk's power cut and what its node says of it, at most."""
+GIVES_NOTHING = "the disk does not give it"
 STORE_CHECKS: tuple[tuple[str, frozenset[str], str], ...] = (
     ("S1 logs tile", frozenset({"S1", "S13", "sizes"}), "records"),
     ("S2 checksums hold", frozenset({"S2"}), "records"),
@@ -34,6 +38,8 @@ KILL_RULES = frozenset({"S1", "S2", "S4", "S6", "S7", "S9", "S11", "S12", "S15",
 CUT_RULES = frozenset({"S11", "S12", "S15"})
 """What a power cut must not break; and of the log what was on disk (`LOG_RULES`)."""
 LOG_RULES = frozenset({"S1", "S2", "S9"})
+HARMFUL = frozenset({LYING, "eio-fsync", "eio-write", "eio-read"})
+"""Faults of a disk after which it may hold something else, or not give it."""
 
 
 def _store_checks(case: Case) -> list[CheckResult]:
@@ -56,8 +62,8 @@ def image_checks(case: Case, found: Findings) -> int:
         is_cut = _after_power_cut(evidence, image)
         for finding in image.report.findings:
             if finding.severity >= Grade.DAMAGE and _binds(image, finding, is_cut=is_cut):
-                excused = evidence.may_differ(image, file=finding.file)
-                found.add(_example(image, finding), excused=excused)
+                excuse = evidence.may_differ(image, file=finding.file)
+                found.add(_example(image, finding), excuse=excuse)
     return len(evidence.images)
 
 
@@ -81,7 +87,7 @@ def honest_marks(case: Case, found: Findings) -> int:
             found.add(
                 f"{image.label}: W {marks.durable_offset}, F {marks.flushed_offset}, but the log"
                 f" was on disk up to {durable}",
-                excused=evidence.may_differ(image),
+                excuse=evidence.may_differ(image),
                 node=image.name,
                 time_ns=image.taken.time_ns,
                 distance=named - durable,
@@ -89,8 +95,8 @@ def honest_marks(case: Case, found: Findings) -> int:
     for event in evidence.events(Function.NODE, "mark_ahead"):
         text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
         text += f" on disk up to {event.fields['durable']}"
-        damaged = event.node in evidence.damaged
-        found.add(text, excused=damaged, node=event.node, time_ns=event.time_ns)
+        excuse = evidence.damaged.get(event.node)
+        found.add(text, excuse=excuse, node=event.node, time_ns=event.time_ns)
     if not examined and not found.found:
         raise NotApplicable("no image has marks, or the disk was not observed")
     return examined
@@ -105,6 +111,46 @@ def whole_tables(case: Case, found: Findings) -> int:
         text = f"{event.node} wrote into {event.fields['path']}"
         found.add(text, node=event.node, time_ns=event.time_ns)
     return len(case.evidence.nodes)
+
+
+@check("S20 no false alarm", "nodes", needs_history=False)
+def false_alarms(case: Case, found: Findings) -> int:
+    """S20: a node whose disk did all that it was told reports no damage.
+
+    A copy gets a master's damage with the bytes, so a group counts as a whole.
+    """
+    evidence = case.evidence
+    if evidence.foreign:
+        raise NotApplicable("only our own node reports what it finds")
+    troubled = {
+        evidence.group_of_name(node)
+        for event in evidence.history.events
+        if event.what in ("damaged", "damage")
+        or (event.what == "disk" and HARMFUL.intersection(step_of(event).split()))
+        for node in targets_of(event)
+    }
+    sound = [
+        node for node in evidence.record.stores if evidence.group_of_name(node) not in troubled
+    ]
+    if not sound:
+        raise NotApplicable("the disks of every group were damaged or failed")
+    for node in sound:
+        for event in evidence.reports(node, 0):
+            if event.fields.get("event") in ALARMS:
+                text = f"{node} reported damage, and nothing damaged it: {event.fields.get('text')}"
+                away = _cut(evidence, node, event.time_ns) if GIVES_NOTHING in text else None
+                found.add(text, excuse=away, node=node, time_ns=event.time_ns)
+    return len(sound)
+
+
+def _cut(evidence: Evidence, node: str, time_ns: int) -> Excuse | None:
+    """Why a real disk may be away: at a power cut it is, a moment before its process is."""
+    for cut in evidence.history.events if evidence.record.backend != "sim" else ():
+        is_near = abs(cut.time_ns - time_ns) < CUT_NS
+        if cut.what == "powercut" and is_near and node in targets_of(cut):
+            cause = f"power cut of {node}"
+            return Excuse(cause, cut.time_ns - CUT_NS, cut.time_ns + CUT_NS)
+    return None
 
 
 @check("S12a abort law", "ends of processes", needs_history=False)
@@ -184,23 +230,23 @@ def two_owners(case: Case, found: Findings) -> int:
 
 
 def _store_check(evidence: Evidence, title: str, rules: frozenset[str], unit: str) -> CheckResult:
-    findings: list[Example] = []
-    excused: list[Example] = []
+    found = Findings()
     for node in evidence.nodes:
         floor = Grade.TAIL if node.name in evidence.record.stopped_cleanly else Grade.DAMAGE
         for finding in node.report.findings:
             if finding.rule in rules and finding.severity >= floor:
-                told = excused if evidence.may_differ(node, file=finding.file) else findings
-                told.append(_example(node, finding))
+                found.add(
+                    _example(node, finding), excuse=evidence.may_differ(node, file=finding.file)
+                )
     counts = {
         node.name: 1 if unit == "directories" else getattr(node.report, unit.replace(" ", "_"))
         for node in evidence.nodes
     }
     empty = [node for node, count in counts.items() if not count]
-    if empty and not findings and not sum(counts.values()):
+    if empty and not found.found and not sum(counts.values()):
         return not_run(title, unit, f"nothing to examine in {', '.join(empty)}")
     note = f"none in {', '.join(empty)}" if empty else ""
-    return judged(title, sum(counts.values()), unit, findings, note, allowed=excused)
+    return judged(title, sum(counts.values()), unit, found.found, note, allowed=found.allowed)
 
 
 def _after_power_cut(evidence: Evidence, image: NodeLog) -> bool:

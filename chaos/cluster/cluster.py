@@ -13,10 +13,11 @@ that started it and can be taken up again with `LocalCluster.load`.
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Self, Unpack
+from typing import Any, Final, Self
 
 import trio
 
+from rocketbed.chaos.cluster.ends import KnownEnd, end_on_disk, missing_in, needs_slaves
 from rocketbed.chaos.cluster.plan import (
     BROKER_NAME,
     CONFIG,
@@ -25,7 +26,6 @@ from rocketbed.chaos.cluster.plan import (
     ClusterError,
     ClusterMember,
     ClusterPlan,
-    PlanOptions,
     change_settings,
     make_plan,
     read_plan,
@@ -40,8 +40,6 @@ from rocketbed.client.errors import ClientError
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.world.real import real_world
 
-__all__ = ["ClusterError", "LocalCluster", "MemberStatus"]
-
 SERVING_S: Final = 30.0
 """A member that is not serving after this long is taken to hang."""
 STOP_S: Final = 10.0
@@ -49,7 +47,7 @@ STOP_S: Final = 10.0
 FENCE_S: Final = 3.0
 """The same for a master that another one replaces."""
 CATCH_UP_S: Final = 2.0
-"""What a slave that is about to be the master may take to have all that another slave has."""
+"""What a slave that is about to be the master may take to have all that another node has."""
 LOOK_S: Final = 0.01
 """Pause between looks whether a member serves; a process cannot tell us."""
 ASK_S: Final = 1.0
@@ -70,9 +68,7 @@ class LocalCluster:
         return ManagedProcess(member.name, self._command(member), own)
 
     @classmethod
-    def create(
-        cls, directory: Path, *, tied: bool = False, **options: Unpack[PlanOptions]
-    ) -> "LocalCluster":
+    def create(cls, directory: Path, *, tied: bool = False, **options: Any) -> "LocalCluster":
         """A new cluster in a directory that has none; nothing runs yet. Raises `ClusterError`.
 
         The options are `make_plan`'s. The processes of a `tied` cluster die with the thread that
@@ -163,7 +159,8 @@ class LocalCluster:
         off.
         """
         if self.plan.member(name).is_node and self.pid(name) is None:
-            self._write_roles(name)
+            wanted = self.plan.role_settings(self.plan.member(name))
+            change_settings(self.member_directory(name), wanted)
         return self._process(name).start()
 
     def kill(self, name: str) -> None:
@@ -196,17 +193,16 @@ class LocalCluster:
         await process.wait_ended()
         return False
 
-    async def promote(
-        self, name: str, *, force: bool = False, timeout_s: float = SERVING_S
-    ) -> list[str]:
+    async def promote(self, name: str, *, force: bool = False) -> list[str]:
         """Make a slave the master; the former master, once it is up again, is its slave.
 
         The former master is stopped first, by force if need be, so that there are never two. Those
         that ran run again afterwards, with their new roles: their names are returned, the new
         master's first. What only the former master had is cut from its log and kept in its
-        `rocketbed.cut`. A slave that has less than another one is given `CATCH_UP_S` to have as
-        much, and refused then, unless with `force`: what it lacks may have been acknowledged.
-        Raises `ClusterError`; if it says that a member does not serve, the roles have changed.
+        `rocketbed.cut`. A slave that lacks what another node can be seen to have is given
+        `CATCH_UP_S` to get it, and refused then, unless with `force`: it may have been
+        acknowledged. Raises `ClusterError`; if it says that a member does not serve, the roles
+        have changed.
         """
         plan = self.plan.promoted(name)
         former = self.plan.master.name
@@ -215,38 +211,71 @@ class LocalCluster:
                 f"{NAMESERVER} is not running: start it first, it knows which node is master"
             )
         if not force:
-            await self._wait_longest(name)
+            await self._wait_whole(name)
         running = [one for one in self.nodes if self.pid(one) is not None]
         again = [one for one in running if one != name and self._changes(plan, one)]
-        for one in (former, name, *again):
+        if former in running:
+            await self.stop(former, timeout_s=FENCE_S)
+            if not force:
+                await self._look_again(name, was_running=former)
+        for one in (name, *again):
             if self.pid(one) is not None:
-                await self.stop(one, timeout_s=FENCE_S if one == former else STOP_S)
+                await self.stop(one)
         self.plan = plan
         plan.save(self.directory)
-        await self.start(name, timeout_s=timeout_s)
+        await self.start(name)
         if again:
-            await self.start(*again, timeout_s=timeout_s)
+            await self.start(*again)
         return [name, *again]
 
-    async def _wait_longest(self, name: str) -> None:
-        """Wait until no other slave that answers has a longer log. Raises `ClusterError`."""
+    async def _wait_whole(self, name: str) -> None:
+        """Wait until a slave has all that the other nodes had at first. Raises `ClusterError`.
+
+        What the master takes meanwhile is for `_look_again`.
+        """
         until = trio.current_time() + CATCH_UP_S
-        while True:
-            slaves = [row for row in await self.status() if row.member.broker_id > 0]
-            ends = {row.member.name: row.offset("commitLogMaxOffset") for row in slaves}
-            own = ends.pop(name, None)
-            others = {one: end for one, end in ends.items() if end is not None}
-            if not others or (own is not None and own >= max(others.values())):
-                return
+        others = [end for end in await self._ends() if end.name != name]
+        while problem := missing_in(await self._end(name), others):
             if self.pid(name) is None or trio.current_time() >= until:
-                break
+                raise ClusterError(f"{problem}; or use --force to promote it as it is")
             await trio.sleep(LOOK_S)
-        longest = max(others, key=others.__getitem__)
-        has = "does not answer" if own is None else f"only {own}"
-        raise ClusterError(
-            f"{longest} has {others[longest]} bytes of log, {name} {has}: what {name} lacks may "
-            f"have been acknowledged; promote {longest}, or use --force to discard it"
-        )
+
+    async def _look_again(self, name: str, *, was_running: str) -> None:
+        """The same without waiting, now that nobody acknowledges any more.
+
+        Raises `ClusterError` with the former master started again.
+        """
+        ends = await self._ends()
+        own = next(end for end in ends if end.name == name)
+        if problem := missing_in(own, [end for end in ends if end.name != name]):
+            await self.start(was_running)
+            raise ClusterError(
+                f"{problem}. {was_running} took messages until it was stopped, and is master again:"
+                " try again, or use --force to discard them"
+            )
+
+    async def _ends(self) -> list[KnownEnd]:
+        """Ends of all nodes whose logs count.
+
+        A master that does not answer, and waits for slaves before it acknowledges, has nothing
+        acknowledged that no slave has.
+        """
+        former = self.plan.master.name
+        ends = [await self._end(name) for name in self.nodes]
+        only_slaves = needs_slaves(self.member_directory(former))
+        return [
+            end for end in ends if end.name != former or end.state == "running" or not only_slaves
+        ]
+
+    async def _end(self, name: str) -> KnownEnd:
+        async with self.admin() as admin:
+            row = await self._status(self.plan.member(name), admin)
+        offset = row.offset("commitLogMaxOffset")
+        if offset is not None:
+            return KnownEnd(name, offset, "running", row.unqueued)
+        store = self.member_directory(name) / "store"
+        offset = await self._world.offload(end_on_disk, store)
+        return KnownEnd(name, offset, "stopped" if row.pid is None else "not answering")
 
     async def close(self) -> list[str]:
         """Stop every member, nodes first; names of those that had to be killed."""
@@ -260,24 +289,16 @@ class LocalCluster:
 
         Raises `ClusterError` with the end of its log if it ended or takes too long.
         """
-        process = self._process(name)
+        member, process = self.plan.member(name), self._process(name)
         what = f"is not serving after {timeout_s:g} s"
         with trio.move_on_after(timeout_s):
-            if await self._serves_or_ended(name):
-                return
+            async with self.admin() as admin:
+                while process.pid() is not None:
+                    if (await self._status(member, admin)).is_serving:
+                        return
+                    await trio.sleep(LOOK_S)
             what = f"ended with code {await process.wait_ended()}"
         raise ClusterError(f"{name} {what}; {process.log_path} ends with:\n{process.log_tail()}")
-
-    async def _serves_or_ended(self, name: str) -> bool:
-        """Wait until a member serves (True) or has ended (False)."""
-        member, process = self.plan.member(name), self._process(name)
-        serves = False
-        async with self.admin() as admin:
-            while not serves and process.pid() is not None:
-                serves = (await self._status(member, admin)).is_serving
-                if not serves:
-                    await trio.sleep(LOOK_S)
-        return serves
 
     async def status(self) -> list[MemberStatus]:
         async with self.admin() as admin:
@@ -316,10 +337,6 @@ class LocalCluster:
             lines = f"listenPort={member.port}", f"bindAddress={member.host}"
             return self._command_line("nameserver", "--set", lines[0], "--set", lines[1])
         return self._command_line("node", "-c", CONFIG)
-
-    def _write_roles(self, name: str) -> None:
-        wanted = self.plan.role_settings(self.plan.member(name))
-        change_settings(self.member_directory(name), wanted)
 
     def _changes(self, plan: ClusterPlan, name: str) -> bool:
         """Whether a node's settings differ from what this plan wants of its role."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.host.ports import HOST, free_ports, is_free, node_ports
@@ -34,18 +34,6 @@ SMALL_FILES = {
 FIRST_NODE_STEP = 1035
 """From the nameserver's port to the master's: 9876 and 10911, as everywhere."""
 NODE_STEP = 10
-
-
-class PlanOptions(TypedDict, total=False):
-    """What `make_plan` may be told."""
-
-    slaves: int
-    sync: bool
-    in_sync_replicas: int | None
-    flush: Literal["sync", "async"]
-    port: int
-    settings: Mapping[str, str] | None
-    """For the `broker.conf` of every node."""
 
 
 class ClusterError(RocketbedError):
@@ -205,6 +193,7 @@ def make_plan(
     """A plan for one master and its slaves; `port` is the nameserver's, 0 takes free ports.
 
     With `places` (host and port of each, the nameserver's first) they are there, not on loopback.
+    `settings` are for the `broker.conf` of every node.
     Raises `ClusterError` when a port is taken.
     """
     names = node_names(slaves)

@@ -67,11 +67,24 @@ class MemberStatus:
                 f"cut at {offset} by an operator's order: it was on disk up to {known}, at most"
                 f" {messages} acknowledged messages were given up"
             )
+        if kept := self.offset("keptCutBytes"):
+            found.append(
+                f"{kept} bytes that were cut off the log, or replaced, are kept in rocketbed.cut in"
+                " its store: look whether they hold messages that are missed, then move them away"
+            )
         if mended := self.offset("mendedUnits"):
             found.append(f"{mended} queue units were not what the log says; they are mended")
-        if unqueued := self.offset("unqueuedRecords"):
-            found.append(f"{unqueued} good records stand in no queue")
+        if unqueued := self.unqueued:
+            found.append(unqueued)
         return found
+
+    @property
+    def unqueued(self) -> str:
+        """Which messages of a node nobody can pull there, in words; empty if there are none."""
+        if not (count := self.offset("unqueuedRecords")):
+            return ""
+        where = (self.info or {}).get("unqueuedWhere", "")
+        return f"{count} good records stand in no queue" + (f" ({where})" if where else "")
 
     def offset(self, name: str) -> int | None:
         """A number of the runtime information, such as `commitLogMaxOffset`."""

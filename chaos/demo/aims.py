@@ -35,7 +35,7 @@ def _while_writing(name: str, kills: Sequence[Event], history: History) -> Check
     for kill in kills:
         began_ns = kill.fields.get("began_ns", kill.time_ns)
         under_way = before = after = 0
-        for row in history.rows():
+        for row in history.columns.rows():
             if row.function in SENDS:
                 under_way += row.invoked_ns <= began_ns < row.returned_ns
                 before += 0 <= began_ns - row.invoked_ns < CLOSE_NS

@@ -1,6 +1,5 @@
 """The plan of the demo, and its run."""
 
-import errno
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from rocketbed.chaos.checkers.judgement import Judgement, judge_run
+from rocketbed.chaos.checkers.judgement import Judgement, SecondJudge, clear_place, judge_run
 from rocketbed.chaos.checkers.result import CheckResult, judged, not_run
 from rocketbed.chaos.demo.aims import aim_checks
 from rocketbed.chaos.demo.old_store import (
@@ -34,8 +33,6 @@ CALM_S: Final = 3.0
 RUN: Final = "run"
 """Folder of the run below the report's."""
 Flush = Literal["sync", "async"]
-SecondJudge = Callable[[Path, Judgement], CheckResult]
-"""Looks at a run's directory and at what was judged of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +130,8 @@ def run_demo(
 ) -> DemoResult:
     """Run, judge, and write the page into the report's directory.
 
-    `second_judge` adds a check to what was judged. Raises `DemoError`, `BackendError`, `OSError`.
+    `second_judge` adds a check to what was judged. Raises `DemoError`, `ScenarioError`,
+    `BackendError`, `OSError`.
     """
     guest = None
     plan = demo_plan(options)
@@ -143,7 +141,9 @@ def run_demo(
         say(f"{options.store}: {held}, log up to {old.log_end}")
         guest = Guest(old)
         plan = demo_plan(options, prefix=free_prefix(old.topics), settings=old.settings)
-    directory = make_directory(options.report)
+    directory = options.report / RUN
+    clear_place(directory)
+    directory.mkdir(parents=True)
     record = run_in_processes(plan, directory, net="plain", say=say, guest=guest)
     say("checking")
     judgement = judge_run(directory)
@@ -170,19 +170,3 @@ def free_prefix(taken: set[str]) -> str:
     """A beginning of topic names that none of these have: `demo`, `demo2`, ..."""
     prefixes = chain(["demo"], (f"demo{number}" for number in count(2)))
     return next(one for one in prefixes if not any(topic.startswith(f"{one}-") for topic in taken))
-
-
-def make_directory(report: Path) -> Path:
-    """An empty directory for the run, in place of an earlier one's. Raises `DemoError`."""
-    directory = report / RUN
-    try:
-        if (directory / HISTORY_FILE).exists():
-            shutil.rmtree(directory)
-        directory.mkdir(parents=True)
-    except OSError as exc:
-        if exc.errno == errno.EEXIST:
-            raise DemoError(
-                f"{directory} exists and contains no run: choose another --report"
-            ) from exc
-        raise DemoError(f"{directory} cannot be made: {exc}") from exc
-    return directory

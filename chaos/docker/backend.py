@@ -9,15 +9,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.docker.container import Container, Spec, logged
 from rocketbed.chaos.docker.fabric import BridgeFabric, ContainerSwitchFabric
-from rocketbed.chaos.docker.image import ready_image
-from rocketbed.chaos.host.closing import Closing
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.member import Launched
+from rocketbed.chaos.host.program import PRELOAD
 from rocketbed.chaos.process.backend import ProcessBackend, SetUp
 from rocketbed.chaos.process.network.choice import Net, is_switch
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
@@ -33,7 +32,6 @@ USER: Final = 10001
 MEMORY: Final = 1 << 30
 """Bytes a node may use, page cache included."""
 STORE: Final = "store"
-PRELOAD: Final = "LD_PRELOAD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class DockerBackend(ProcessBackend):
     ) -> None:
         """`software` (None: rocketbed) is in the image and runs as `owner`."""
         super().__init__(setup, software or OwnSoftware(contained_command))
-        self._owner = owner if os.geteuid() == 0 else Owner(os.geteuid(), os.getegid())
+        self._owner = owner
         self._daemon = daemon
         self._image = image
         self._keeper = setup.keeper
@@ -80,14 +78,12 @@ class DockerBackend(ProcessBackend):
         self, name: str, command: Sequence[str], environment: Mapping[str, str], own: Path
     ) -> Launched:
         (own / "log").touch()  # looked at while the container starts
-        if os.geteuid() == 0:
-            give(own, self._owner)
         spec = Spec(
             image=self._image,
             command=logged(command),
             network=self._plugs.network(name),
             directory=own.absolute(),
-            user=str(self._owner),
+            user=str(give(own, self._owner)),
             environment=environment,
             files=[path for path in environment.get(PRELOAD, "").split(":") if path],
             memory=MEMORY,
@@ -102,25 +98,12 @@ class DockerBackend(ProcessBackend):
             await container.limit_cpu(None if slowness == 1.0 else 1.0 / slowness)
 
 
-class DockerHost(Closing, ProcessHost):
-    """Nodes in containers of one image; it holds the connection."""
+class DockerHost(ProcessHost):
+    """Nodes in containers of one image."""
 
     def __init__(self, daemon: Daemon, image: str) -> None:
         self._daemon = daemon
         self._image = image
-
-    @classmethod
-    def open(cls) -> Self:
-        """Connect to the daemon and look for the image. Raises `DockerError`."""
-        daemon = Daemon.connect()
-        try:
-            return cls(daemon, ready_image(daemon))
-        except BaseException:
-            daemon.close()
-            raise
-
-    def close(self) -> None:
-        self._daemon.close()
 
     def fabric(self, net: Net, plan: Plan, keeper: Ledger) -> Fabric:
         """The switch where it can be had, else a bridge. Raises `BackendError`."""
@@ -139,14 +122,18 @@ def contained_command(*arguments: str) -> list[str]:
     return [PYTHON, "-P", "-m", "rocketbed.chaos.host.tied", "1", *arguments]
 
 
-def give(own: Path, owner: Owner = OURS) -> None:
+def give(own: Path, owner: Owner = OURS) -> Owner:
     """Let a program have its machine's directory; a store that it has already is its own whole.
 
-    A directory comes after what is in it, so that one cut short is done again.
+    As whom it is to run: a harness that is not root has nobody but itself. A directory comes after
+    what is in it, so that one cut short is done again.
     """
+    if os.geteuid() != 0:
+        return Owner(os.geteuid(), os.getegid())
     for path in _below(own, owner):
         if path.lstat().st_uid != owner.user:
             os.chown(path, owner.user, owner.group, follow_symlinks=False)
+    return owner
 
 
 def _below(directory: Path, owner: Owner) -> Iterator[Path]:

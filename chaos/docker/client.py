@@ -25,14 +25,10 @@ T = TypeVar("T")
 
 LABEL: Final = "rocketbed.run"
 """On every container and network; its value is the id of the run or cluster they belong to."""
-API_MIN: Final = (1, 41)
+API_MIN: Final = "1.41"
 """Docker 20.10, Debian 11 and 12's."""
 TIMEOUT_S: Final = 60
 LOCAL: Final = "unix://"
-HOW_TO_GET_ONE: Final = (
-    "start one (Debian: apt-get install docker.io), set DOCKER_HOST to one that runs, or start a "
-    "private one: python -m rocketbed.chaos.docker.daemon DIRECTORY (root)"
-)
 
 
 class DockerError(BackendError, RocketbedError):
@@ -52,7 +48,6 @@ class Daemon(Closing):
         """Connect to `address`, by default DOCKER_HOST's or the usual one. Raises `DockerError`."""
         try:
             import docker
-            import docker.errors
         except ImportError as exc:
             raise DockerError(
                 "the Docker SDK is not installed: pip install 'rocketbed[chaos]'"
@@ -67,7 +62,7 @@ class Daemon(Closing):
         with asking(f"the Docker daemon at {address}"):
             client = docker.APIClient(base_url=address, version="auto", timeout=TIMEOUT_S)
             version = client.version()
-        if _numbers(version["ApiVersion"]) < API_MIN:
+        if docker.utils.version_lt(version["ApiVersion"], API_MIN):
             client.close()
             raise DockerError(
                 f"the Docker daemon at {address} is {version['Version']}; 20.10 or newer is needed"
@@ -131,8 +126,7 @@ def _knock(path: str) -> None:
             "that owns the socket (docker)"
         ) from exc
     except OSError as exc:
-        raise DockerError(f"no Docker daemon runs at {path}: {HOW_TO_GET_ONE}") from exc
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+        raise DockerError(
+            f"no Docker daemon runs at {path}: start one (Debian: apt-get install docker.io), or "
+            "set DOCKER_HOST to one that runs"
+        ) from exc

@@ -7,7 +7,6 @@ a file of the bound directory.
 """
 
 import os
-import select
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ import trio
 
 from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError, call
 from rocketbed.chaos.host.janitor.docker import docker_record
+from rocketbed.chaos.host.janitor.processes import has_ended
 from rocketbed.chaos.host.janitor.record import Ledger
 
 SIGNALLED: Final = 128
@@ -64,7 +64,8 @@ class Container:
         self._daemon = daemon
         self._run = run
         self._spec = spec
-        self._id = ""
+        self.id = ""
+        """The daemon's, once it is made."""
         self._record = 0
         self._pid = 0
         self._code: int | None = None
@@ -88,13 +89,13 @@ class Container:
         return self._pid
 
     def _start(self, full: str) -> int:
-        self._id, pid = start(self._daemon, self._run.id, full, self._spec)
+        self.id, pid = start(self._daemon, self._run.id, full, self._spec)
         with suppress(OSError):
             self._descriptor = os.pidfd_open(pid) if pid else -1
         return pid
 
     def pid(self) -> int | None:
-        return self._pid if self._descriptor >= 0 and not _has_ended(self._descriptor) else None
+        return self._pid if self._descriptor >= 0 and not has_ended(self._descriptor) else None
 
     async def send(self, number: signal.Signals) -> bool:
         """A signal to the program; SIGSTOP and SIGCONT freeze and thaw all of the container.
@@ -114,7 +115,7 @@ class Container:
         return True
 
     def _send(self, number: signal.Signals) -> None:
-        api, own = self._daemon.api, self._id
+        api, own = self._daemon.api, self.id
         if number not in (signal.SIGSTOP, signal.SIGCONT):
             api.kill(own, number.name)
         elif bool(api.inspect_container(own)["State"]["Paused"]) != (number == signal.SIGSTOP):
@@ -136,18 +137,27 @@ class Container:
         async with self._reaping:
             if self._code is not None:
                 return
-            answer = await call(lambda: self._daemon.api.wait(self._id), f"the end of {self.name}")
+            answer = await call(lambda: self._daemon.api.wait(self.id), f"the end of {self.name}")
             self._code = posix_code(int(answer["StatusCode"]))
-            await call(lambda: remove(self._daemon, self._id), f"{self.name} stays behind")
-            self._run.forget(self._record)
+            await self.take_away()
+
+    async def take_away(self) -> None:
+        """Remove it, running or not. Where the daemon cannot be asked, its program still ends."""
+        try:
+            await call(lambda: remove(self._daemon, self.id), f"{self.name} stays behind")
+        except DockerError:
+            kill_init(self._descriptor)
+            raise
+        finally:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
+        self._run.forget(self._record)
 
     async def limit_cpu(self, share: float | None) -> None:
         """At most this share of one processor; None: no limit. Nothing once it has ended."""
         quota = -1 if share is None else max(1000, round(CPU_PERIOD_US * share))
-        update = partial(self._daemon.api.update_container, self._id, cpu_period=CPU_PERIOD_US)
+        update = partial(self._daemon.api.update_container, self.id, cpu_period=CPU_PERIOD_US)
         try:
             await call(lambda: update(cpu_quota=quota), f"{self.name} cannot be limited")
         except DockerError:
@@ -232,9 +242,3 @@ def kill_init(descriptor: int) -> None:
     """End a container without its daemon: all in it ends with its first process."""
     with suppress(OSError):
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-
-
-def _has_ended(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))

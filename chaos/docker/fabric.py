@@ -5,15 +5,13 @@ as the machine's kernel would; nodes join it. A killed node's connections are re
 power cut takes it away. Docker's bridge needs no root and has no faults.
 """
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
 import trio
 
 from rocketbed.chaos.docker.client import Daemon, DockerError, call
-from rocketbed.chaos.docker.container import Spec, kill_init, remove, start
+from rocketbed.chaos.docker.container import Container, Spec
 from rocketbed.chaos.docker.network import hosts, make_network
 from rocketbed.chaos.host.janitor.docker import docker_record
 from rocketbed.chaos.host.janitor.record import Ledger
@@ -24,15 +22,6 @@ from rocketbed.chaos.process.network.switch.fabric import SwitchFabric
 HOLD: Final = ["sleep", "infinity"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    container: str
-    pid: int
-    descriptor: int
-    """A pidfd of that process, to be closed."""
-    record: int
-
-
 class ContainerSwitchFabric(SwitchFabric):
     """The switch between containers; clients and the harness stay on this system."""
 
@@ -41,7 +30,7 @@ class ContainerSwitchFabric(SwitchFabric):
         self._daemon = daemon
         self._image = image
         self._held = frozenset(machines.servers)
-        self._holders: dict[str, _Holder] = {}
+        self._holders: dict[str, Container] = {}
 
     async def __aenter__(self) -> Self:
         async with trio.open_nursery() as nursery:
@@ -52,7 +41,7 @@ class ContainerSwitchFabric(SwitchFabric):
 
     def network(self, machine: str) -> str:
         """What Docker is told."""
-        return f"container:{self._holders[machine].container}"
+        return f"container:{self._holders[machine].id}"
 
     def container_address(self, machine: str) -> None:
         """The container that holds the machine has it."""
@@ -69,7 +58,9 @@ class ContainerSwitchFabric(SwitchFabric):
         if machine not in self._held:
             await super()._make_namespace(machine)
             return
-        pid = self._holders[machine].pid
+        pid = self._holders[machine].pid()
+        if pid is None:
+            raise DockerError(f"the machine of {machine} has ended")
         await trio.to_thread.run_sync(netns.adopt, self.namespace(machine), pid)
 
     async def _remove(self, machine: str) -> None:
@@ -86,35 +77,21 @@ class ContainerSwitchFabric(SwitchFabric):
                         nursery.start_soon(self._release, name)
 
     async def _hold(self, machine: str) -> None:
-        full = f"rocketbed-{self._run.id}-{machine}-machine-{os.urandom(3).hex()}"
-        record = self._run.note("container", docker_record(self._daemon.address, full))
         spec = Spec(image=self._image, command=HOLD, network="none", host_name=machine)
-
-        def hold() -> _Holder:
-            made, pid = start(self._daemon, self._run.id, full, spec)
-            return _Holder(made, pid, os.pidfd_open(pid), record)
-
-        self._holders[machine] = await call(hold, f"the machine of {machine} does not start")
+        holder = Container(self._daemon, self._run, f"{machine}-machine", spec)
+        await holder.launch()
+        self._holders[machine] = holder
 
     async def _release(self, machine: str) -> None:
-        held = self._holders.pop(machine, None)
-        if held is None:
-            return
-        try:
-            await call(lambda: remove(self._daemon, held.container), f"the machine of {machine}")
-        except DockerError:
-            kill_init(held.descriptor)
-            raise
-        finally:
-            os.close(held.descriptor)
-        self._run.forget(held.record)
+        holder = self._holders.pop(machine, None)
+        if holder is not None:
+            await holder.take_away()
 
 
 class BridgeFabric(HealthyLinks):
     """A network of Docker's with an address for each machine; no faults."""
 
     name = "bridge"
-    kind = "a bridge of Docker's"
     instead = "the containers are on a bridge of Docker's: choose --net switch (root)"
 
     def __init__(self, daemon: Daemon, machines: Machines, *, run: Ledger) -> None:

@@ -11,7 +11,7 @@ from rocketbed.chaos.docker.image import Say
 from rocketbed.chaos.foreign.image import ImageInstallation, image_of, in_image
 from rocketbed.chaos.foreign.installation import InstallationError
 from rocketbed.chaos.foreign.rocketmq import Mode, RocketMQSoftware
-from rocketbed.chaos.foreign.target import IMAGE_KIND, foreign_host, installation_of
+from rocketbed.chaos.foreign.target import IMAGE_KIND, installation_of
 from rocketbed.chaos.host.member import Launched
 from rocketbed.chaos.host.program import PRELOAD, without_shim
 from rocketbed.chaos.process.backend import SetUp
@@ -63,28 +63,6 @@ class ForeignDockerHost(DockerHost):
         software = ContainedRocketMQ(self._found.jars, self._mode, setup.fabric, setup.plan)
         software.moves_clock = self._found.moves_clock
         return ForeignDockerBackend(self._daemon, self._image, setup, software, self._found.owner)
-
-
-def foreign_docker_host(target: str, mode: Mode = "classic") -> ForeignDockerHost:
-    """For `--target`. Raises `DockerError`, `ScenarioError` for a text that names nothing."""
-    daemon = Daemon.connect()
-    try:
-        return ForeignDockerHost(daemon, ready_target(daemon, target), mode)
-    except BaseException:
-        daemon.close()
-        raise
-
-
-def prepare_target(target: str, mode: Mode, backend: str, say: Say) -> None:
-    """Have the software that a target names, wherever it is to run. Blocks.
-
-    Raises `InstallationError`, `BackendError`, `ScenarioError` for a text that names nothing.
-    """
-    if backend == "docker":
-        with Daemon.connect() as daemon:
-            ready_target(daemon, target, say)
-    else:
-        foreign_host(target, mode)
 
 
 def ready_target(daemon: Daemon, target: str, say: Say = lambda line: None) -> ImageInstallation:

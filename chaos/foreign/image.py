@@ -27,7 +27,8 @@ from rocketbed.chaos.docker.image import (
     said_in,
 )
 from rocketbed.chaos.foreign.installation import NEEDED, Installation, version_of
-from rocketbed.chaos.process.machine.clock import ClockFaultError, find_library
+from rocketbed.chaos.process.machine.clock import find_library
+from rocketbed.chaos.trial.api import BackendError
 
 NAME: Final = "rocketbed/rocketmq"
 """Name of the images built here; the tag is the version."""
@@ -86,7 +87,7 @@ def in_image(daemon: Daemon, name: str, say: Say = lambda line: None) -> ImageIn
     user = user_for(str((row.get("Config") or {}).get("User") or ""))
     try:
         clock = find_library()
-    except ClockFaultError:
+    except BackendError:
         clock = ""  # as a machine will say that is to have one
     code, text = said_in(
         daemon,
@@ -172,11 +173,8 @@ def read_layout(name: str, text: str) -> tuple[Installation, Owner]:
 
 def moves_clock(text: str) -> bool:
     """Whether a clock that was to be ten days ahead was, by what the script printed."""
-    for line in text.splitlines():
-        key, *numbers = line.split()
-        if key == "clock":
-            return len(numbers) == 2 and int(numbers[1]) - int(numbers[0]) > DAYS_S / 2
-    return False
+    found = re.search(r"^clock (\d+) (\d+)$", text, re.M)
+    return found is not None and int(found[2]) - int(found[1]) > DAYS_S / 2
 
 
 def _digest(recipe: str, lib: Path) -> str:

@@ -7,24 +7,24 @@ interpreter with other hashes, and has to give the same digest.
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.checkers.judgement import VERDICT_FILE, Judgement
-from rocketbed.chaos.checkers.result import CheckResult
+from rocketbed.chaos.checkers.judgement import Judgement, SecondJudge, clear_place
+from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
-from rocketbed.chaos.hunt.determinism import DeterminismError, same_digest
+from rocketbed.chaos.hunt.determinism import DeterminismError, difference
 from rocketbed.chaos.hunt.failures import is_full
 from rocketbed.chaos.hunt.replay import Replay, save_replay
 from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.hunt.shrink import Budget, shrink
-from rocketbed.chaos.record import HISTORY_FILE, RUN_FILE, STORES, RunRecord
+from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
@@ -35,14 +35,10 @@ EXIT_STRICT: Final = 5
 EXIT_NOT_REPEATABLE: Final = 7
 SEVERITY: Final = (1, 3, 2, 4, 6, 7, 5, 0)
 """Exit codes, the worst first (chaos.md 4.9)."""
-OURS: Final = (RUN_FILE, HISTORY_FILE, VERDICT_FILE, STORES, "nodes")
-"""What a directory with a run, or a part of one, has some of."""
 SHRINK_RUNS: Final = 60
 SHRINK_S: Final = 120.0
 SECOND_OPINION: Final = "SV"
 """Id of the check that a second judge adds."""
-SecondJudge = Callable[[Path, Judgement], CheckResult]
-"""Looks at a run's directory and at what was judged of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +88,20 @@ class Campaign:
         """The worse of this and what was."""
         self.exit_code = min(self.exit_code, code, key=SEVERITY.index)
 
+    @property
+    def never_ran(self) -> list[str]:
+        """Ids of checks that had nothing to look at in any of the runs: what they show of the node
+        is nothing."""
+        judged = [outcome.judgement for outcome in self.outcomes if outcome.judgement is not None]
+        ran = {
+            result.id
+            for judgement in judged
+            for result in judgement.results
+            if result.verdict in (Verdict.OK, Verdict.VIOLATED)
+        }
+        known = dict.fromkeys(result.id for judgement in judged for result in judgement.results)
+        return [one for one in known if one not in ran]
+
     def as_row(self) -> dict[str, Any]:
         """For programs: of one run its verdict, of many a table."""
         rows = []
@@ -115,6 +125,7 @@ class Campaign:
             "counts": dict(self.counts),
             "not_repeatable": self.not_repeatable,
             "new_points": self.new_points,
+            "never_ran": self.never_ran,
             "runs": rows,
         }
 
@@ -240,18 +251,8 @@ def _make_repeatable(
     result.replays[run_key(outcome.plan)] = path
 
 
-def clear_place(place: Path) -> None:
-    """Remove an earlier run. Raises `ScenarioError` for a directory that holds something else."""
-    if not place.exists():
-        return
-    names = {path.name for path in place.iterdir()} if place.is_dir() else {place.name}
-    if names and not names.intersection(OURS):
-        raise ScenarioError(f"{place} exists and contains no run: choose another --report")
-    shutil.rmtree(place, ignore_errors=True)
-
-
 def _line(outcome: Outcome) -> str:
-    counts = outcome.record.facts.get("counts", {}) if outcome.record else {}
+    counts = outcome.facts.get("counts", {})
     findings = f"  {', '.join(outcome.finding_ids)}" if outcome.finding_ids else ""
     error = f"  {outcome.error.strip().splitlines()[-1]}" if outcome.error else ""
     return (
@@ -267,12 +268,12 @@ def _title(plan: Plan) -> str:
 
 def _check_digest(result: Campaign, plan: Plan, say: Say) -> None:
     try:
-        answer = same_digest(plan)
+        parted = difference(plan)
     except DeterminismError as error:
         result.add_exit(EXIT_HARNESS)
         say(f"{_title(plan)} could not be repeated in another process: {error}")
         return
-    if not answer.same:
-        result.not_repeatable.append(f"{_title(plan)}: {answer.reason}")
+    if parted:
+        result.not_repeatable.append(f"{_title(plan)}: {parted}")
         result.add_exit(EXIT_NOT_REPEATABLE)
-        say(f"{_title(plan)} is not deterministic: {answer.reason}")
+        say(f"{_title(plan)} is not deterministic: {parted}")

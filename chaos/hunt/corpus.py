@@ -39,8 +39,7 @@ def coverage(record: RunRecord) -> set[str]:
     zero_ns = int(record.facts.get("zero_ns", 0))
     spans: list[tuple[str, int, int]] = []
     for step in map(parse_step, record.steps):
-        assert isinstance(step.trigger, At)
-        begin = zero_ns + int(step.trigger.seconds * 1e9)
+        begin = zero_ns + int(step.at_s * 1e9)
         end = begin + int(((step.for_s or 0.0) + AFTERMATH_S) * 1e9)
         spans.append((step.verb, begin // TICK_NS, end // TICK_NS))
     found: set[str] = set()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
+from rocketbed.chaos.hunt.runner import Options, run_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.step import Step, parse_step
@@ -20,19 +20,19 @@ from rocketbed.chaos.sim.coverage import TICK_NS
 LABEL = "crash-point"
 
 
-def disk_events(plan: Plan, node: str) -> tuple[int, Outcome]:
-    """Changes of a node's disk in the storm of a run of the plan as it is, and that run.
+def disk_events(plan: Plan, node: str) -> int:
+    """Changes of a node's disk in the storm of a run of the plan as it is.
 
     Raises `ScenarioError` when the run says nothing of the node.
     """
     outcome = run_plan(plan, Options(backend="sim"))
     record = outcome.record
-    counts = record.facts.get("disk_events", {}) if record is not None else {}
+    counts = outcome.facts.get("disk_events", {})
     if record is None or node not in counts:
         reason = outcome.error or f"it knows {', '.join(counts) or 'no node'}"
         raise ScenarioError(f"no disk events of {node} were counted: {reason}")
     begin, end = record.facts["zero_ns"] // TICK_NS, record.calm_ns // TICK_NS
-    return sum(count for tick, count in counts[node] if begin < tick < end), outcome
+    return sum(count for tick, count in counts[node] if begin < tick < end)
 
 
 def crash_points(
@@ -46,7 +46,7 @@ def crash_points(
     """
     if node not in plan.shape.nodes:
         raise ScenarioError(f"no node {node!r}: known: {', '.join(plan.shape.nodes)}")
-    count, _ = disk_events(plan, node)
+    count = disk_events(plan, node)
     if count == 0:
         raise ScenarioError(f"the disk of {node} does not change in a storm of {plan.storm_s:g} s")
     random = Random(f"{plan.name}/{plan.seed}/crash-points")

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any, Final
 
@@ -26,50 +25,29 @@ TIMEOUT_S: Final = 600.0
 HASH_SEEDS: Final = (1, 4242)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sameness:
-    """What two runs of one plan had in common."""
-
-    digests: tuple[str, str]
-    events: tuple[int, int]
-    parted: str = ""
-    """Where they parted, in words; empty when they did not."""
-
-    @property
-    def same(self) -> bool:
-        return self.digests[0] == self.digests[1]
-
-    @property
-    def reason(self) -> str:
-        """Why they are not the same; empty when they are."""
-        return "" if self.same else f"digests {' and '.join(self.digests)}: {self.parted}"
-
-
 class DeterminismError(Exception):
     """A child could not run; the message has the end of what it said."""
 
 
-def same_digest(plan: Plan) -> Sameness:
-    """Run a plan in two fresh interpreters and compare. Raises `DeterminismError`."""
-    aslr = not can_fix_addresses()
-    one = _child(plan, HASH_SEEDS[0], aslr=True)
-    other = _child(plan, HASH_SEEDS[1], aslr=aslr)
-    parted = ""
-    if one["digest"] != other["digest"]:
-        begin = shared_events(one["checkpoints"], other["checkpoints"])
-        first = _child(plan, HASH_SEEDS[0], aslr=True, begin=begin)
-        second = _child(plan, HASH_SEEDS[1], aslr=aslr, begin=begin)
-        parted = _where(begin, first["trace"], second["trace"])
-    return Sameness(
-        digests=(one["digest"], other["digest"]),
-        events=(one["events"], other["events"]),
-        parted=parted,
-    )
+def difference(plan: Plan) -> str:
+    """Run a plan in two fresh interpreters: where they parted, in words; empty when they did not.
+
+    Raises `DeterminismError`.
+    """
+    one = _child(plan, HASH_SEEDS[0])
+    other = _child(plan, HASH_SEEDS[1], aslr=False)
+    if one["digest"] == other["digest"]:
+        return ""
+    begin = shared_events(one["checkpoints"], other["checkpoints"])
+    first = _child(plan, HASH_SEEDS[0], begin=begin)
+    second = _child(plan, HASH_SEEDS[1], aslr=False, begin=begin)
+    parted = _where(begin, first["trace"], second["trace"])
+    return f"digests {one['digest']} and {other['digest']}: {parted}"
 
 
 def window(plan: Plan, begin: int, end: int) -> list[str]:
     """What a plan's run does from one event to another, each as text. Raises `DeterminismError`."""
-    trace: list[str] = _child(plan, HASH_SEEDS[0], aslr=True, begin=begin)["trace"]
+    trace: list[str] = _child(plan, HASH_SEEDS[0], begin=begin)["trace"]
     return trace[: end - begin]
 
 
@@ -77,14 +55,6 @@ def shared_events(one: list[str], other: list[str]) -> int:
     """How many events two runs surely have in common, by their checkpoints."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return len(list(same)) * CHECKPOINT_EVENTS
-
-
-def can_fix_addresses() -> bool:
-    """Whether a process here may ask for addresses that are not randomised (personality(2))."""
-    try:
-        return bool(ctypes.CDLL(None).personality(ASK_PERSONALITY) >= 0)
-    except (OSError, AttributeError):
-        return False
 
 
 def _where(begin: int, one: list[str], other: list[str]) -> str:
@@ -98,11 +68,13 @@ def _where(begin: int, one: list[str], other: list[str]) -> str:
     )
 
 
-def _child(plan: Plan, hash_seed: int, *, aslr: bool, begin: int | None = None) -> dict[str, Any]:
-    request = {"plan": plan_to_row(plan), "aslr": aslr, "begin": begin}
+def _child(
+    plan: Plan, hash_seed: int, *, aslr: bool = True, begin: int | None = None
+) -> dict[str, Any]:
     finished = subprocess.run(
         [sys.executable, "-m", "rocketbed.chaos.hunt.determinism"],
-        input=json.dumps(request),
+        input=json.dumps({"plan": plan_to_row(plan), "begin": begin}),
+        preexec_fn=None if aslr else _fix_addresses,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -119,30 +91,22 @@ def _child(plan: Plan, hash_seed: int, *, aslr: bool, begin: int | None = None) 
 
 def _main() -> None:
     request = json.load(sys.stdin)
-    if not request["aslr"]:
-        _without_aslr({**request, "aslr": True})
     begin = request["begin"]
     plan = plan_from_row(request["plan"])
     with Scratch() as scratch:
         record, simulation = run_in_simulation(plan, scratch.path, keep_trace=begin is not None)
     answer = {
         "digest": record.digest,
-        "events": simulation.timeline.events,
         "checkpoints": simulation.timeline.checkpoints,
         "trace": [repr(event) for event in (simulation.timeline.trace or [])[begin or 0 :]],
     }
     json.dump(answer, sys.stdout)
 
 
-def _without_aslr(request: dict[str, Any]) -> None:
-    """Begin this program again with fixed addresses; does not return."""
-    libc = ctypes.CDLL(None, use_errno=True)
+def _fix_addresses() -> None:
+    """Let the program that this process becomes have them, where the kernel lets it."""
+    libc = ctypes.CDLL(None)
     libc.personality(libc.personality(ASK_PERSONALITY) | ADDR_NO_RANDOMIZE)
-    descriptor = os.memfd_create("request")
-    os.write(descriptor, json.dumps(request).encode())
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.dup2(descriptor, 0)
-    os.execv(sys.executable, [sys.executable, "-m", "rocketbed.chaos.hunt.determinism"])
 
 
 if __name__ == "__main__":

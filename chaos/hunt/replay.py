@@ -52,15 +52,13 @@ class Taken:
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Taken":
-        record = outcome.record
-        facts = record.facts if record is not None else {}
         return cls(
             verdict=outcome.verdict,
             findings=tuple(outcome.finding_ids),
             digest=outcome.digest,
-            events=facts.get("events", 0),
-            checkpoints=tuple(facts.get("checkpoints", ())),
-            steps=tuple(record.steps) if record is not None else (),
+            events=outcome.facts.get("events", 0),
+            checkpoints=tuple(outcome.facts.get("checkpoints", ())),
+            steps=tuple(outcome.record.steps) if outcome.record is not None else (),
         )
 
 
@@ -101,20 +99,15 @@ class Replay:
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Replay":
-        facts = outcome.record.facts if outcome.record is not None else {}
         return cls(
             plan=outcome.plan,
             taken=Taken.of(outcome),
             backend=outcome.backend,
-            target=facts.get("target", ""),
-            mode=facts.get("mode", "classic"),
+            target=outcome.facts.get("target", ""),
+            mode=outcome.facts.get("mode", "classic"),
             repro="exact" if outcome.backend == "sim" else "schedule",
             versions=versions(),
         )
-
-    @property
-    def name(self) -> str:
-        return f"FAIL-{self.plan.name}-{self.plan.seed}.rbx"
 
     def of_original(self) -> "Replay":
         """The seed's own run. Raises `ScenarioError` where that is this one already."""
@@ -154,16 +147,10 @@ def save_replay(replay: Replay, path: Path) -> None:
         "format": FORMAT,
         "scenario": replay.plan.name,
         "seed": replay.plan.seed,
-        "backend": replay.backend,
-        **({"target": replay.target, "mode": replay.mode} if replay.target else {}),
-        "repro": replay.repro,
-        "finding": replay.finding,
+        **asdict(replay),
         "versions": replay.versions or versions(),
         "plan": plan_to_row(replay.plan),
-        "taken": asdict(replay.taken),
         "original": replay.original and plan_to_row(replay.original),
-        "original_taken": replay.original_taken and asdict(replay.original_taken),
-        "test": replay.test and asdict(replay.test),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(row, indent=1) + "\n")
@@ -243,9 +230,8 @@ def run_replay(
 
 def _where_parted(replay: Replay, outcome: Outcome) -> str:
     """Between which events a replay left the way of the first run, in words."""
-    facts = outcome.record.facts if outcome.record is not None else {}
-    begin = shared_events(list(replay.taken.checkpoints), facts.get("checkpoints", []))
-    end = min(begin + CHECKPOINT_EVENTS, facts.get("events", 0))
+    begin = shared_events(list(replay.taken.checkpoints), outcome.facts.get("checkpoints", []))
+    end = min(begin + CHECKPOINT_EVENTS, outcome.facts.get("events", 0))
     seen = window(replay.plan, begin, end)
     first = f"; event {begin} of this run is {seen[0]}" if seen else ""
     last = f", event {end - 1} is {seen[-1]}" if len(seen) > 1 else ""

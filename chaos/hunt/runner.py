@@ -11,10 +11,10 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.host.child import Child, NothingSent, held, readable
@@ -47,12 +47,14 @@ class Outcome:
     """Where the run's files are, if they were kept."""
     error: str = ""
     """Why there is no judgement: a traceback of the harness, a time-out, a signal."""
+    timed_out: bool = False
     simulated_s: float = 0.0
     cpu_s: float = 0.0
+    run_cpu_s: float = 0.0
+    """That of the run itself, before it was judged."""
     wall_s: float = 0.0
     memory_mib: float = 0.0
     """Highest resident memory of the run's process."""
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -62,6 +64,11 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         return 4 if self.judgement is None else self.judgement.exit_code
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The record's; empty where there is none."""
+        return {} if self.record is None else self.record.facts
 
     @property
     def digest(self) -> str:
@@ -88,6 +95,19 @@ class Options:
     """Called in each run's process before it begins; for planted bugs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """One run that is asked for."""
+
+    plan: Plan
+    options: Options
+    directory: Path | None = None
+    """Where its files are kept; None: nowhere."""
+
+
+Asked = TypeVar("Asked", bound=Errand)
+
+
 def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
     """Run and judge a plan in this very process. The directory exists and is empty."""
     outcome = Outcome(plan=plan, backend=options.backend, directory=directory)
@@ -106,7 +126,7 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
         if options.target:
             record.facts |= {"target": options.target, "mode": options.mode}
             record.save(directory)
-    outcome.facts["run_cpu_s"] = time.process_time() - began_cpu
+    outcome.run_cpu_s = time.process_time() - began_cpu
     outcome.record = record
     outcome.judgement = judge_run(directory)
     outcome.cpu_s = time.process_time() - began_cpu
@@ -117,17 +137,24 @@ def run_here(plan: Plan, directory: Path, options: Options) -> Outcome:
 
 @contextmanager
 def host_of(options: Options) -> "Iterator[ProcessHost | None]":
-    """Where the cluster's programs run; None: as processes of this system."""
-    if options.backend == "docker" and options.target:
-        from rocketbed.chaos.foreign.contained import foreign_docker_host
+    """Where the cluster's programs run; None: as processes of this system. Blocks.
 
-        with foreign_docker_host(options.target, options.mode) as foreign:
-            yield foreign
-    elif options.backend == "docker":
+    What is to run there is fetched, pulled or built, if it has to be. Raises `InstallationError`,
+    `BackendError`, `ScenarioError` for a target that names nothing.
+    """
+    if options.backend == "docker":
         from rocketbed.chaos.docker.backend import DockerHost
+        from rocketbed.chaos.docker.client import Daemon
+        from rocketbed.chaos.docker.image import ready_image
+        from rocketbed.chaos.foreign.contained import ForeignDockerHost, ready_target
 
-        with DockerHost.open() as host:
-            yield host
+        say = options.say or (lambda line: None)
+        with Daemon.connect() as daemon:
+            if options.target:
+                found = ready_target(daemon, options.target, say)
+                yield ForeignDockerHost(daemon, found, options.mode)
+            else:
+                yield DockerHost(daemon, ready_image(daemon, say))
     elif options.target:
         from rocketbed.chaos.foreign.target import foreign_host
 
@@ -158,20 +185,31 @@ def run_many(
     """
     options = options or Options()
     if options.backend == "docker":
-        _prepare_image(options)
+        with host_of(options):  # has the image, which may take longer than a run
+            pass
+    asked = (Errand(plan=plan, options=options, directory=keep(plan)) for plan in plans)
+    with closing(run_errands(asked, jobs=jobs)) as done:
+        for _, outcome in done:
+            yield outcome
+
+
+def run_errands(
+    errands: Iterable[Asked], *, jobs: int = 2
+) -> Generator[tuple[Asked, Outcome], None, None]:
+    """The same for runs that have options of their own. The next one is asked for whenever there
+    is room; an iterator that had none may have one again once an outcome was given."""
     with held():  # finalizers of what is collected here would swallow an interrupt
         import rocketbed.chaos.sim.run  # noqa: F401 (what the children need; they share its memory)
 
         gc.collect()
         gc.freeze()
-    waiting = iter(plans)
-    runs: dict[int, _Run] = {}
+    waiting = iter(errands)
+    runs: dict[int, _Run[Asked]] = {}
     try:
         while True:
-            while len(runs) < jobs and (plan := next(waiting, None)) is not None:
-                kept = keep(plan)
+            while len(runs) < jobs and (errand := next(waiting, None)) is not None:
                 with held() as mask:
-                    run = _Run(plan, options, kept, mask)
+                    run = _Run(errand, mask)
                     runs[run.child.pipe] = run
             if not runs:
                 return
@@ -179,34 +217,31 @@ def run_many(
             for pipe in readable(runs, due):
                 if runs[pipe].child.read():
                     with held():
-                        outcome = runs.pop(pipe).outcome()
-                    yield outcome
+                        ended = runs.pop(pipe)
+                        outcome = ended.outcome()
+                    yield ended.errand, outcome
             now = time.monotonic()
             for pipe, run in list(runs.items()):
                 if run.deadline <= now:
                     with held():
                         outcome = runs.pop(pipe).time_out()
-                    yield outcome
+                    yield run.errand, outcome
     finally:
         with held():
             _end_all(runs.values())
 
 
-class _Run:
+class _Run(Generic[Asked]):
     """One forked run. Made, asked and ended while signals are held."""
 
-    def __init__(
-        self, plan: Plan, options: Options, kept: Path | None, mask: set[signal.Signals]
-    ) -> None:
+    def __init__(self, errand: Asked, mask: set[signal.Signals]) -> None:
+        plan, options, kept = errand.plan, errand.options, errand.directory
         self.deadline = time.monotonic() + options.timeout_s
-        self._plan = plan
-        self._options = options
-        self._kept = kept
-        self._scratch = None if kept is not None else Scratch()
-        if kept is not None:
-            kept.mkdir(parents=True, exist_ok=True)
-        directory = self._scratch.path if kept is None and self._scratch is not None else kept
-        assert directory is not None
+        self.errand = errand
+        self.files = ExitStack()
+        """Closing it takes away what nobody keeps."""
+        directory = kept or self.files.enter_context(Scratch()).path
+        directory.mkdir(parents=True, exist_ok=True)
         self.child = Child(lambda _send: _run_whole(plan, options, directory), mask)
 
     def outcome(self) -> Outcome:
@@ -215,45 +250,36 @@ class _Run:
             outcome = self.child.value()
         except NothingSent as nothing:
             outcome = self._failed(f"the run's process exited with code {nothing.code}")
-        self._clear()
+            outcome.timed_out = nothing.code == -signal.SIGXCPU
+        self.files.close()
         outcome.directory = self._place()
         return outcome
 
     def time_out(self) -> Outcome:
         _end_all([self])
-        limit_s = self._options.timeout_s
-        return self._failed(f"the run took longer than {limit_s:g} s and was stopped")
-
-    def interrupt(self) -> None:
-        """Ask it to end what it started; a simulation has nothing of that."""
-        in_simulation = self._options.backend == "sim"
-        self.child.kill(signal.SIGKILL if in_simulation else signal.SIGINT)
-
-    def reap(self, until: float) -> None:
-        """Wait for it; SIGKILL when it takes too long."""
-        self.child.reap(until)
-        self._clear()
+        limit_s = self.errand.options.timeout_s
+        outcome = self._failed(f"the run took longer than {limit_s:g} s and was stopped")
+        outcome.timed_out = True
+        return outcome
 
     def _failed(self, error: str) -> Outcome:
-        backend = self._options.backend
-        return Outcome(plan=self._plan, backend=backend, error=error, directory=self._place())
+        backend, plan = self.errand.options.backend, self.errand.plan
+        return Outcome(plan=plan, backend=backend, error=error, directory=self._place())
 
     def _place(self) -> Path | None:
-        return self._kept if self._kept is not None and self._kept.exists() else None
-
-    def _clear(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
+        kept = self.errand.directory
+        return kept if kept is not None and kept.exists() else None
 
 
-def _end_all(runs: Iterable[_Run]) -> None:
+def _end_all(runs: Iterable[_Run[Any]]) -> None:
     """End runs that nobody waits for any more, all at the same time."""
     ending = list(runs)
-    for run in ending:
-        run.interrupt()
+    for run in ending:  # a simulation has started nothing that it would have to end
+        run.child.kill(signal.SIGKILL if run.errand.options.backend == "sim" else signal.SIGINT)
     until = time.monotonic() + END_S
     for run in ending:
-        run.reap(until)
+        run.child.reap(until)
+        run.files.close()
 
 
 def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
@@ -272,17 +298,3 @@ def _run_whole(plan: Plan, options: Options, directory: Path) -> Outcome:
             shutil.rmtree(directory, ignore_errors=True)
     outcome.memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return outcome
-
-
-def _prepare_image(options: Options) -> None:
-    """Have the image of containers, which may take longer than a run. Raises `BackendError`."""
-    from rocketbed.chaos.docker.client import Daemon
-    from rocketbed.chaos.docker.image import ready_image
-    from rocketbed.chaos.foreign.contained import ready_target
-
-    say = options.say or (lambda line: None)
-    with Daemon.connect() as daemon:
-        if options.target:
-            ready_target(daemon, options.target, say)
-        else:
-            ready_image(daemon, say)

@@ -58,14 +58,17 @@ def shrink(
     finding: str = "",
     jobs: int = 2,
     budget: Budget | None = None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Shrunk:
     """Shrink the plan of an outcome by one of its findings, the gravest unless one is named.
 
-    On real processes each candidate is tried three times and kept if one of them shows it.
+    On real processes each candidate is tried three times and kept if one of them shows it. Raises
+    `ScenarioError` for an outcome without findings.
     """
     options = options or Options()
-    finding = finding or _gravest(outcome)
+    found = outcome.judgement.by_weight if outcome.judgement is not None else []
+    if not (finding or found):
+        raise ScenarioError("no finding to shrink")
+    finding = finding or found[0].id
     tries = 1 if options.backend == "sim" else 3
     steps = outcome.record.steps if outcome.record is not None else []
     concrete = tuple(replace(parse_step(text), label="") for text in steps)
@@ -78,21 +81,8 @@ def shrink(
                 shown[plans.index(one.plan)] |= finding in one.finding_ids
         return shown
 
-    shrunk = shrink_plan(
-        outcome.plan, finding, probe, concrete=concrete, budget=budget, width=jobs, say=say
-    )
+    shrunk = shrink_plan(outcome.plan, finding, probe, concrete=concrete, budget=budget, width=jobs)
     return replace(shrunk, replay=_replay_of(shrunk, outcome, options, tries))
-
-
-def _gravest(outcome: Outcome) -> str:
-    """The id of the finding to shrink by: a lost message before all, then safety, then the rest.
-
-    Raises `ScenarioError` for an outcome without findings.
-    """
-    found = outcome.judgement.by_weight if outcome.judgement is not None else []
-    if not found:
-        raise ScenarioError("no finding to shrink")
-    return found[0].id
 
 
 def _replay_of(shrunk: Shrunk, outcome: Outcome, options: Options, tries: int) -> Replay:
@@ -122,12 +112,11 @@ def shrink_plan(
     concrete: tuple[Step, ...] = (),
     budget: Budget | None = None,
     width: int = 2,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Shrunk:
     """The same with a probe of one's own; it is given `width` plans at a time."""
     budget = budget or Budget()
     budget.began = time.monotonic()
-    work = _Work(finding, probe, budget, width, say)
+    work = _Work(finding, probe, budget, width)
     begin = replace(plan, steps=concrete) if concrete else plan
     seen = work.first([begin]) is not None
     if not seen and concrete:
@@ -150,7 +139,6 @@ class _Work:
     probe: Probe
     budget: Budget
     width: int
-    say: Callable[[str], None]
 
     def first(self, plans: Iterable[Plan]) -> Plan | None:
         """The first of these that shows the finding; tried a few at a time, in their order."""
@@ -178,7 +166,6 @@ class _Work:
             if smaller is not None:
                 plan = smaller
                 parts = max(parts - 1, 2)
-                self.say(f"{len(plan.steps)} steps after {self.budget.used} runs")
             elif size == 1:
                 break
             else:

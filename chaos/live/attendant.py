@@ -4,13 +4,14 @@ It looks at counters and at the history's events, never at the history's file, a
 often than the run does only while somebody is looking.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from rocketbed.chaos.history import Event
 from rocketbed.chaos.live.console import Console, session_plan
 from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.health import Health
 from rocketbed.chaos.live.meter import Meter
 from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.server import Refused
@@ -22,6 +23,8 @@ LOOK_S: Final = 0.1
 ASK_S: Final = 0.2
 """Between two questions to a node, while somebody looks."""
 POINT_S: Final = 0.5
+LOADED: Final = ("storm", "calm")
+"""Phases in which all producers send."""
 
 
 class RunAttendant:
@@ -38,7 +41,8 @@ class RunAttendant:
         self._console: Console | None = None
         self._nursery: trio.Nursery | None = None
         self._recovering: set[str] = set()
-        shape = plan.shape
+        shape, load = plan.shape, plan.producers
+        self._health = Health(self.picture, shape.group_nodes(), load.count * load.rate)
         promise = f"{shape.flush} flush, {shape.repl} replication"
         feed.put(
             "run",
@@ -125,14 +129,17 @@ class RunAttendant:
             await trio.sleep(ASK_S)
 
     async def _count(self, conductor: Conductor) -> None:
-        meter = Meter(conductor.control.counts, conductor.control.latencies)
+        meter = Meter(conductor.control.counts, conductor.control.latencies_ns)
         while True:
             await trio.sleep(POINT_S)
             if conductor.phase not in ("set up", "reading", "stopping"):
-                self.picture.add("point", meter.point(conductor.backend.now_ns() / 1e9))
+                point = meter.point(conductor.backend.now_ns() / 1e9)
+                lag = sum(conductor.control.behind.values())
+                self.picture.add("point", {**point, "lag": lag})
 
     def _look(self, conductor: Conductor, console: Console) -> None:
         feed, backend = self.feed, conductor.backend
+        machines: dict[str, dict[str, Any]] = {}
         now_s = backend.now_ns() / 1e9
         feed.put("clock", round(now_s, 1))
         zero_s = None if conductor.phase == "set up" else round(conductor.zero_ns / 1e9, 3)
@@ -143,17 +150,15 @@ class RunAttendant:
             member = conductor.members.members.get(name)
             state = backend.state(name)
             is_master = conductor.members.is_leader(name)
-            feed.put(
-                f"machine:{name}",
-                {
-                    "kind": "nameserver" if member is None else "node",
-                    "group": "" if member is None else member.group,
-                    "role": "nameserver" if member is None else "master" if is_master else "slave",
-                    "state": state,
-                    "cut": console.is_cut(name),
-                    "buttons": console.reasons(name),
-                },
-            )
+            machines[name] = {
+                "kind": "nameserver" if member is None else "node",
+                "group": "" if member is None else member.group,
+                "role": "nameserver" if member is None else "master" if is_master else "slave",
+                "state": state,
+                "cut": console.is_cut(name),
+                "buttons": console.reasons(name),
+            }
+            feed.put(f"machine:{name}", machines[name])
             kind: str = state
             if state == "running":
                 role = "master" if is_master else "slave"
@@ -164,4 +169,6 @@ class RunAttendant:
         kinds = [[one, other, "cut" if link.cut else "slow"] for (one, other), link in links]
         feed.put("links", kinds)
         counts = conductor.control.counts
+        loaded = conductor.phase in LOADED
+        self._health.look(now_s, machines, counts.get("ok", 0), loaded=loaded)
         feed.put("counts", {name: counts.get(name, 0) for name in ("ok", "weak", "fail", "info")})

@@ -15,7 +15,7 @@ import trio
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.live.server import Refused
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.step import At, Step, parse_step
+from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.trial.conductor import Conductor
 from rocketbed.chaos.trial.schedule import Held
 
@@ -180,16 +180,7 @@ class Console:
 
 def session_plan(plan: Plan, conductor: Conductor) -> Plan:
     """The plan that does again, at the same times, what was done in a run, by hand or not."""
-    steps = sorted(map(_to_the_millisecond, conductor.schedule.done), key=_time)
+    steps = [step.to_the_millisecond() for step in conductor.schedule.done]
+    steps.sort(key=lambda step: step.at_s)
     storm_s = math.ceil(1000 * conductor.storm_s) / 1000
     return replace(plan, steps=tuple(steps), storm_s=storm_s or plan.storm_s)
-
-
-def _to_the_millisecond(step: Step) -> Step:
-    """What a hand did is not more exact, and reads better so."""
-    for_s = None if step.for_s is None else max(round(step.for_s, 3), 0.001)
-    return replace(step, trigger=At(round(_time(step), 3)), for_s=for_s)
-
-
-def _time(step: Step) -> float:
-    return step.trigger.seconds if isinstance(step.trigger, At) else 0.0

@@ -30,8 +30,6 @@ class Feed:
     def __init__(self) -> None:
         self.readers = 0
         """Browsers that look now."""
-        self.updates = 0
-        """Handed out so far, to all of them."""
         self._values: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         """Those that changed last stand last, each with the number of its change."""
         self.version = 0
@@ -111,5 +109,4 @@ class Reader:
             await feed.wait_changed(self._seen)
         values = feed.since(max(self._seen, 0))
         self._seen = feed.version
-        feed.updates += 1
         return Update(whole, values)

@@ -48,16 +48,14 @@ class Notebook:
         for place in range(len(self.steps) - 1, -1, -1):
             step = self.steps[place]
             if step.verb in verbs and step.target == self.names[name] and step.for_s is None:
-                assert isinstance(step.trigger, At)
-                lasted_s = max(round(time_s - step.trigger.seconds, 3), 0.001)
+                lasted_s = max(round(time_s - step.at_s, 3), 0.001)
                 self.steps[place] = replace(step, for_s=lasted_s)
                 return
         if "kill" in verbs:
             self.begin("restart", name, time_s, down=True)
 
     def plan(self) -> Plan:
-        ends = [step.trigger.seconds for step in self.steps if isinstance(step.trigger, At)]
-        ends += [end + (step.for_s or 0) for end, step in zip(ends, self.steps, strict=True)]
+        ends = [step.at_s + (step.for_s or 0) for step in self.steps]
         return Plan(
             name="watch",
             seed=0,

@@ -28,10 +28,8 @@ class Picture:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._numbers: dict[str, int] = dict.fromkeys(KEPT, 0)
-        self._rows: dict[str, tuple[int, dict[str, Any]]] = {}
-        """Machine -> number of its open span, and the span."""
-        self._faults: list[tuple[int, str, dict[str, Any]]] = []
-        """Open ones: number of the span, text of the step, span."""
+        self._open: dict[int, tuple[str, dict[str, Any]]] = {}
+        """Spans without an end by number: the machine's name or the step's text, and the span."""
 
     # --- what anybody may draw
 
@@ -40,8 +38,8 @@ class Picture:
         number = self._numbers[kind]
         self.feed.put(f"{kind}:{number}", value)
         self.feed.drop(f"{kind}:{number - KEPT[kind]}")
-        if kind == "span":
-            self._renew(number - KEPT[kind])
+        if kind == "span" and (still := self._open.pop(number - KEPT[kind], None)):
+            self._open[self.add("span", still[1])] = still  # before it is too old to be kept
         return number
 
     def tell(self, time_s: float, text: str, kind: str = "", *, by_hand: bool = False) -> None:
@@ -49,14 +47,16 @@ class Picture:
 
     def enter(self, name: str, kind: str, time_s: float) -> None:
         """A machine is something else from now on: `master`, `slave`, `recovering`, ..."""
-        open_span = self._rows.get(name)
-        if open_span is not None:
-            number, span = open_span
-            if span["kind"] == kind:
-                return
-            self.feed.put(f"span:{number}", {**span, "end": round(time_s, 3)})
+        before = [number for number, (whose, _) in self._open.items() if whose == name]
+        if any(self._open[number][1]["kind"] == kind for number in before):
+            return
+        self._end(before, time_s)
         span = {"rows": [name], "kind": kind, "begin": round(time_s, 3), "end": None}
-        self._rows[name] = self.add("span", span), span
+        self._open[self.add("span", span)] = name, span
+
+    def has(self, name: str) -> bool:
+        """Whether a row has a span that goes on."""
+        return any(whose == name for whose, _ in self._open.values())
 
     def begin_fault(
         self,
@@ -80,15 +80,17 @@ class Picture:
         }
         number = self.add("span", span)
         if lasts:
-            self._faults.append((number, step, span))
+            self._open[number] = step, span
 
     def end_faults(self, time_s: float, *, step: str = EVERYTHING) -> None:
         """A step is over, or all of them."""
-        for fault in list(self._faults):
-            number, text, span = fault
-            if step in (EVERYTHING, text) or (step == "heal" and span["verb"] in MENDED):
-                self._faults.remove(fault)
-                self.feed.put(f"span:{number}", {**span, "end": round(time_s, 3)})
+        faults = [(number, *of) for number, of in self._open.items() if of[1]["kind"] == "fault"]
+        over = [
+            number
+            for number, text, span in faults
+            if step in (EVERYTHING, text) or (step == "heal" and span["verb"] in MENDED)
+        ]
+        self._end(over, time_s)
 
     def stand(self, name: str, sample: Sample | None) -> None:
         """Where a machine's log stands; None: it does not say."""
@@ -99,18 +101,12 @@ class Picture:
                 self.feed.put(key, {**known, "following": False, "answers": False})
             return
         row = {name: value for name, value in sample.as_row().items() if name != "master"}
-        self.feed.put(key, {**row, "answers": True})
+        self.feed.put(key, {**row, "disk": sample.disk_used, "answers": True})
 
-    def _renew(self, dropped: int) -> None:
-        """A span that is still open gets a new number before the old one is too old to be kept."""
-        for name, (number, span) in self._rows.items():
-            if number == dropped:
-                self._rows[name] = self.add("span", span), span
-                return
-        for place, (number, step, span) in enumerate(self._faults):
-            if number == dropped:
-                self._faults[place] = self.add("span", span), step, span
-                return
+    def _end(self, numbers: Iterable[int], time_s: float) -> None:
+        for number in numbers:
+            _, span = self._open.pop(number)
+            self.feed.put(f"span:{number}", {**span, "end": round(time_s, 3)})
 
     # --- what a run's history tells
 

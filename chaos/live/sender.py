@@ -1,12 +1,11 @@
 """A load for a cluster that has none: messages at a rate, counted by outcome and by time."""
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 import trio
 
-from rocketbed.chaos.live.meter import Meter
-from rocketbed.chaos.trial.latency import Latencies
+from rocketbed.chaos.trial.load import LATENCIES_MAX
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent
@@ -25,13 +24,10 @@ class Sender:
     def __init__(self, world: World, nameservers: str, rate: float) -> None:
         """`rate` is messages a second; what finds 64 others under way is left out."""
         self.counts: Counter[str] = Counter()
-        self.latencies = Latencies()
+        self.latencies_ns: deque[int] = deque(maxlen=LATENCIES_MAX)
         self._world = world
         self._nameservers = nameservers
         self._rate = rate
-
-    def meter(self) -> Meter:
-        return Meter(self.counts, self.latencies)
 
     async def run(self) -> None:
         limit = trio.CapacityLimiter(IN_FLIGHT)
@@ -62,7 +58,7 @@ class Sender:
                 return
             if isinstance(outcome, Sent) and outcome.is_safe:
                 self.counts["ok"] += 1
-                self.latencies.note(round((trio.current_time() - began) * 1e9))
+                self.latencies_ns.append(round((trio.current_time() - began) * 1e9))
             elif isinstance(outcome, Sent):
                 self.counts["weak"] += 1
             else:

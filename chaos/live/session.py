@@ -8,6 +8,7 @@ import gc
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +27,15 @@ from rocketbed.chaos.report.page import WORDS, write_report
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.conductor import Attendant
+from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
 ABORT: Final = (signal.SIGTERM, signal.SIGHUP)
 LOOKING_S: Final = 5.0
 """How long a browser may be away (a reload) and still be waited for, once the verdict is there."""
+
+SHOW_S: Final = 0.2
+"""Between two looks at the judge."""
 
 RunPlan = Callable[[Plan, Path, Say, Attendant], Awaitable[RunRecord]]
 """Runs a plan in a directory, with somebody at the controls. Raises `BackendError`."""
@@ -59,8 +64,6 @@ class Place:
 @dataclass(slots=True)
 class _Session:
     outcome: Outcome
-    where: str
-    """What the page says of it."""
     interrupted: bool = False
     looking: trio.CancelScope = field(default_factory=trio.CancelScope)
     """In force while nothing but the page is left."""
@@ -84,20 +87,20 @@ def run_live(
     `LiveError` when the page cannot be served, `OSError` when files cannot be written.
     """
     where = f"{backend} · {software}" if software else backend
-    session = _Session(Outcome(plan=plan, backend=backend, directory=place.directory), where)
+    attendant = RunAttendant(plan, Feed(), where)
+    session = _Session(Outcome(plan=plan, backend=backend, directory=place.directory))
     gc.collect()
     gc.freeze()  # what was imported stays, and need not be looked through again and again
-    trio.run(_session, session, plan, place, run, say, port)
+    trio.run(_session, session, attendant, place, run, say, port)
     if session.interrupted:
         raise KeyboardInterrupt
     return session.outcome
 
 
 async def _session(
-    session: _Session, plan: Plan, place: Place, run: RunPlan, say: Say, port: int
+    session: _Session, attendant: RunAttendant, place: Place, run: RunPlan, say: Say, port: int
 ) -> None:
-    feed = Feed()
-    attendant = RunAttendant(plan, feed, session.where)
+    feed = attendant.feed
     world = real_world("live")
     server = LiveServer(world, feed, attendant)
     address = await server.listen(port)
@@ -106,10 +109,10 @@ async def _session(
         nursery.start_soon(server.serve)
         say(f"live page: {address}")
         try:
-            record = await run(plan, place.directory, say, attendant)
+            record = await run(session.outcome.plan, place.directory, say, attendant)
             session.outcome.plan = attendant.session()
             _phase(feed, "judging")
-            judgement = await world.offloader.run(judge_run, place.directory)
+            judgement = await _judge(feed, world, place.directory)
             await world.offloader.run(_write, session, place, record, judgement)
             server.files["/report"] = place.directory / "index.html"
             server.files["/session.toml"] = place.scenario
@@ -132,6 +135,30 @@ async def _session(
             with session.looking:
                 await feed.wait_nobody(LOOKING_S)
         nursery.cancel_scope.cancel()
+
+
+async def _judge(feed: Feed, world: World, directory: Path) -> Judgement:
+    """Judge a run in a thread, and show how far the judge is."""
+    told = (0, 0, "reading what the run left behind")
+
+    def progress(done: int, of: int, title: str) -> None:
+        nonlocal told
+        told = done, of, title
+
+    async def show() -> None:
+        began = trio.current_time()
+        while True:
+            done, of, title = told
+            passed_s = int(trio.current_time() - began)
+            feed.put("judging", {"done": done, "of": of, "check": title, "s": passed_s})
+            await trio.sleep(SHOW_S)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(show)
+        judge = partial(judge_run, directory, progress=progress)
+        judgement: Judgement = await world.offloader.run(judge)
+        nursery.cancel_scope.cancel()
+    return judgement
 
 
 def _write(session: _Session, place: Place, record: RunRecord, judgement: Judgement) -> None:

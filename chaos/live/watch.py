@@ -5,17 +5,21 @@ from its file, states from its processes. What a single machine's processes shar
 cannot be broken for one of them.
 """
 
+from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.cluster.cluster import ClusterError, LocalCluster
-from rocketbed.chaos.cluster.plan import BROKER_NAME, FILE
+from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.chaos.cluster.plan import BROKER_NAME, FILE, ClusterError
 from rocketbed.chaos.cluster.upkeep import claimed
 from rocketbed.chaos.host.child import STOPPING
 from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.health import Health
+from rocketbed.chaos.live.meter import Meter
 from rocketbed.chaos.live.notebook import Notebook
 from rocketbed.chaos.live.picture import Picture
 from rocketbed.chaos.live.sender import Sender
@@ -32,7 +36,6 @@ POINT_S: Final = 0.5
 SHARED: Final = (
     "the members of a local cluster share this system's {}: rocketbed chaos run --live breaks it"
 )
-ACTIONS: Final = ("kill", "start", "pause", "resume", "promote")
 
 
 class Watch:
@@ -68,14 +71,18 @@ class Watch:
             },
         )
         feed.put("phase", {"name": "watching", "zero": 0})
+        self._sender: Sender | None = None
+        self._health = Health(self.picture, {BROKER_NAME: cluster.nodes}, 0)
 
     async def run(self, rate: float | None) -> None:
         """Watch until another cluster takes its place; with `rate` also send messages."""
         sender = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._asker.run)
+            await nursery.start(self._asker.run)
             if rate is not None:
                 sender = Sender(self._world, self._cluster.nameserver_address, rate)
+                self._sender = sender
+                self._health = Health(self.picture, {BROKER_NAME: self._cluster.nodes}, rate)
                 nursery.start_soon(sender.run)
             for name in self._cluster.nodes:
                 nursery.start_soon(self._ask, name)
@@ -181,6 +188,7 @@ class Watch:
     def _look(self) -> None:
         now_s = self._now_s()
         self.feed.put("clock", round(now_s, 1))
+        machines: dict[str, dict[str, Any]] = {}
         for name in self._cluster.names:
             member = self._cluster.plan.member(name)
             state = self._states[name] = self._state(name)
@@ -194,6 +202,7 @@ class Watch:
                 "buttons": self._reasons(name),
             }
             self.feed.put(f"machine:{name}", value)
+            machines[name] = value
             kind = state
             if state == "running":
                 here = name in self._answering
@@ -202,6 +211,8 @@ class Watch:
             if self._kinds.get(name) not in (None, kind):
                 self.picture.tell(now_s, f"{name} is {kind}", "")
             self._kinds[name] = kind
+        ok = 0 if self._sender is None else self._sender.counts["ok"]
+        self._health.look(now_s, machines, ok, loaded=self._sender is not None)
 
     async def _ask(self, name: str) -> None:
         while True:
@@ -216,25 +227,22 @@ class Watch:
 
     async def _count(self, sender: Sender | None) -> None:
         """Points of the load: ours, or how the master's count of messages grows."""
-        meter = None if sender is None else sender.meter()
+        counts: Counter[str] = Counter()
+        meter = Meter(counts, deque())
+        if sender is not None:
+            meter = Meter(sender.counts, sender.latencies_ns)
         total: int | None = None
         async with self._cluster.admin() as admin:
             while True:
                 await trio.sleep(POINT_S)
-                if meter is not None:
-                    self.picture.add("point", meter.point(self._now_s()))
-                    continue
-                try:
-                    address = self._cluster.plan.master.address
-                    text = (await admin.runtime_info(address)).get("putMessageTimesTotal", "")
-                    new = int(text) if text.isdigit() else None
-                except (ClientError, RemotingError):
-                    new = None
-                grown = 0 if new is None or total is None else max(new - total, 0)
-                total = new
-                point = dict.fromkeys(("weak", "fail", "info"), 0)
-                rates = {"t": round(self._now_s(), 3), "ok": round(grown / POINT_S, 1)}
-                self.picture.add("point", {**rates, **point, "p50": None, "p99": None})
+                if sender is None:
+                    before, total = total, None
+                    with suppress(ClientError, RemotingError, ValueError):  # it does not tell
+                        found = await admin.runtime_info(self._cluster.plan.master.address)
+                        total = int(found.get("putMessageTimesTotal", ""))
+                    if before is not None and total is not None:
+                        counts["ok"] += max(total - before, 0)
+                self.picture.add("point", meter.point(self._now_s()))
 
     def _state(self, name: str) -> str:
         pid = self._cluster.pid(name)

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from rocketbed.chaos.mutants.mutant import mutant, planted, swap
-from rocketbed.node.store.errors import BadStoreDirectory, StoreLocked
+from rocketbed.node.store.errors import BadStoreDirectory
+from rocketbed.node.store.locks import lock_store
 from rocketbed.node.store.recovery import Recovery
 from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
 
@@ -15,7 +16,7 @@ _OPEN = "rocketbed.node.store.store:MessageStore.open"
     "M9",
     "undispatched tail not re-dispatched",
     "rocketbed.node.store.recovery:Recovery._dispatch",
-    "88a2d3aa91acfe70",
+    "c1906a1efeaf3da0",
     bug="after a crash the first record behind the mark gets no queue entry (467, 1434, T2)",
     edit="recovery dispatches from one record late",
     caught_by=("S5", "S6", "A2", "A22", "I13"),
@@ -33,7 +34,7 @@ def _dispatch_one_late(original: Any, self: Any, entries: list[Any]) -> None:
     "M10",
     "last index file dropped",
     "rocketbed.node.store.index:Index.restore",
-    "f7e624d98684b9ba",
+    "b27d3c8addff427e",
     bug="recovery throws the newest index file away and indexes only the tail again (3868, 8007)",
     edit="going back to the mark removes the marked index file",
     caught_by=("S10", "A17"),
@@ -49,7 +50,7 @@ def _last_index_file_dropped(original: Any, self: Any, mark: Any) -> None:
     "M17",
     "body CRC not checked at recovery",
     "rocketbed.node.store.recovery:Recovery.__init__",
-    "a1ca723dba63bcf4",
+    "6af6bddb5a7b607f",
     bug="a record whose body never came to the disk is taken for good (S2)",
     edit="recovery scans without checksums",
     caught_by=("S2", "A4", "A1", "R1", "SI", "S13"),
@@ -65,7 +66,7 @@ def _checksum_not_checked(original: Any, self: Any, parts: Any, *args: Any) -> N
     "M18",
     "JSON table overwritten in place",
     "rocketbed.node.broker.config_file:ConfigFile.write",
-    "c8d05e8edbc18d32",
+    "5a7fb86cffa356b6",
     bug="a crash within the write leaves neither the old table nor the new one (T11)",
     edit="a table is truncated and written again, without a temporary file",
     caught_by=("S15", "S15t", "SI"),
@@ -78,7 +79,7 @@ async def _table_in_place(_original: Any, self: Any, value: dict[str, Any]) -> N
     try:
         file.truncate(0)
         file.write_at(0, json.dumps(value).encode())
-        self._world.mark("config.written")
+        self._world.mark(f"{self._mark}.written")
         await file.sync()
     finally:
         file.close()
@@ -89,7 +90,7 @@ async def _table_in_place(_original: Any, self: Any, value: dict[str, Any]) -> N
     "M21",
     "empty segment is fatal",
     "rocketbed.node.store.segments:SegmentRow.load",
-    "7d6d47cbbc699ba8",
+    "fb7cce31c24d8f04",
     bug="a segment that a power cut left short or empty keeps the node from starting (T3, 10108)",
     edit="a file of another length than its row's is an error, whatever made it so",
     caught_by=("C1", "L0", "L1"),
@@ -111,7 +112,7 @@ def _empty_segment_fatal(
     edit="the lock is asked for once recovery is done",
     caught_by=("S18",),
     family="abort-file",
-    targets={_OPEN: "08dd6704eba20f38"},
+    targets={_OPEN: "8427a3186a3dfada"},
 )
 def _lock_after_recovery() -> None:
     async def open_store(cls: Any, world: Any, config: Any, topics: Any = None) -> Any:
@@ -122,9 +123,7 @@ def _lock_after_recovery() -> None:
                 parts.pool.make_dir(directory)
             recovery = Recovery(parts, store._flusher, store._dispatcher, store._checkpointer)
             store.recovery = await recovery.run()
-            store._lock = world.disk.lock(f"{config.root}/lock")
-            if store._lock is None:
-                raise StoreLocked(f"{config.root} is held by another process")
+            store._locks = lock_store(world, config)
         except BaseException:
             store._release()
             raise

@@ -98,34 +98,35 @@ def hunt(
     """
     if planted is not None:
         planted.check()
-    result = Hunt(identity=planted.id if planted else "node")
+    result = Hunt()
     column = planted.caught_by if planted else ()
     options = Options(before=planted.plant if planted else None)
     seeds = takewhile(lambda _: result.simulated_s < budget_s, count(first_seed))
     plans = map(family.plan, seeds)
     with closing(run_many(plans, options, jobs=jobs)) as outcomes:
         for outcome in outcomes:
-            _take(result, outcome, column, say)
+            ids = _take(result, outcome, column)
+            name = "node" if planted is None else planted.id
+            say(f"{name} seed {outcome.plan.seed}: {', '.join(ids) or 'nothing'}")
             if result.found:
                 break
     return result
 
 
-def _take(result: Hunt, outcome: Outcome, column: tuple[str, ...], say: Say) -> None:
+def _take(result: Hunt, outcome: Outcome, column: tuple[str, ...]) -> list[str]:
+    """Count a run; what was found in it."""
     result.runs += 1
     result.simulated_s += outcome.simulated_s
     result.cpu_s += outcome.cpu_s
-    seed = outcome.plan.seed
-    if outcome.record is not None:
-        result.points.update(dict.fromkeys(outcome.record.facts.get("points", ())))
+    result.points.update(dict.fromkeys(outcome.facts.get("points", ())))
     ids = outcome.finding_ids or ([outcome.verdict] if outcome.verdict != "pass" else [])
     result.found = tuple(name for name in ids if name in column)
     if result.found:
-        result.seed, result.outcome = seed, outcome
+        result.outcome = outcome
     elif ids:
         result.other.update(ids)
-        result.noisy.append(f"seed {seed}: {', '.join(ids)}")
-    say(f"{result.identity} seed {seed}: {', '.join(ids) or 'nothing'}")
+        result.noisy.append(f"seed {outcome.plan.seed}: {', '.join(ids)}")
+    return ids
 
 
 def _shrink(wanted: Examination, row: Row, planted: Mutant) -> None:

@@ -5,6 +5,7 @@ of it. It was made for the source as it stood when somebody last looked, so it n
 hash: once the function has changed, the mutant is *stale* and has to be looked at again.
 """
 
+import gc
 import hashlib
 import importlib
 import inspect
@@ -12,10 +13,10 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal
+from types import CodeType, FunctionType
+from typing import Any, Final
 
 Plant = Callable[[], None]
-Kind = Literal["mutant", "control"]
 HASH_DIGITS: Final = 16
 
 
@@ -41,10 +42,6 @@ class Mutant:
     targets: Mapping[str, str] = field(default_factory=dict)
     """`module:Class.function` -> hash of its source (`source_hash`)."""
     plant: Plant
-
-    @property
-    def kind(self) -> Kind:
-        return "mutant" if self.caught_by else "control"
 
     def stale(self) -> list[str]:
         """Targets whose source has changed, or is gone."""
@@ -111,6 +108,25 @@ def swap(target: str, replacement: Any) -> Any:
     original = getattr(owner, name)
     setattr(owner, name, replacement)
     return original
+
+
+def swap_code(module: str, old: CodeType, new: CodeType) -> None:
+    """Give a function that a module has defined other code, wherever it is held by now: as a
+    property, behind a decorator, in a table.
+
+    Raises `StaleMutant` if no function has the code `old`.
+    """
+    importlib.import_module(module)
+    gc.unfreeze()  # else what was loaded before a fork is not listed
+    found = [
+        one
+        for one in gc.get_objects()
+        if type(one) is FunctionType and one.__code__ == old and one.__module__ == module
+    ]
+    if not found:
+        raise StaleMutant(f"{module} has no {old.co_qualname} as it was read: was it edited?")
+    for one in found:
+        one.__code__ = new
 
 
 @cache

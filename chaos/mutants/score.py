@@ -24,14 +24,10 @@ SHARE_MIN: Final = 2 / 3
 class Hunt:
     """The search for one mutant, and what else was found on the way."""
 
-    identity: str
-    """Id of the mutant or control; `node` for the unmodified node."""
     found: tuple[str, ...] = ()
     """Ids of its column that found it."""
-    seed: int | None = None
-    """Seed of the run that found it."""
     outcome: Outcome | None = None
-    """That run."""
+    """The run that found it."""
     runs: int = 0
     simulated_s: float = 0.0
     cpu_s: float = 0.0
@@ -78,7 +74,7 @@ class Row:
             "found": len(self.finds),
             "repetitions": len(self.hunts),
             "by": sorted({name for one in self.finds for name in one.found}),
-            "seeds": [one.seed for one in self.finds],
+            "seeds": [one.outcome.plan.seed for one in self.hunts if one.outcome is not None],
             "simulated_s": [round(one.simulated_s, 1) for one in self.hunts],
             "cpu_s": [round(one.cpu_s, 1) for one in self.hunts],
             "runs": sum(one.runs for one in self.hunts),

@@ -71,7 +71,7 @@ def show(report: Path, say: Say, *, seed: int = 1, jobs: int = 2) -> Path | None
     small = run_plan(shrunk.plan, options, directory=directory)
     if small.judgement is None or small.record is None:
         return None
-    again = f"rocketbed chaos demo --seed {seed}"
+    again = f"rocketbed chaos demo --seed {found.plan.seed}"
     return write_report(directory, small.judgement, small.record, again=again)
 
 

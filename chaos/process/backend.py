@@ -36,11 +36,11 @@ from rocketbed.chaos.trial.api import (
     CrashPoint,
     DiskFault,
     Elected,
-    LinkState,
     Program,
     Sample,
     State,
 )
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import Address, World
 
 END_S: Final = 20.0
@@ -109,7 +109,7 @@ class ProcessBackend:
         self._asker = Asker(self.world)
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
-        self._nursery.start_soon(self._asker.run)
+        await self._nursery.start(self._asker.run)
         return self
 
     async def __aexit__(

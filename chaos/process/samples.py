@@ -7,8 +7,7 @@ from typing import Final
 import trio
 
 from rocketbed.chaos.trial.api import Sample
-from rocketbed.remoting.client import dial
-from rocketbed.remoting.connection import Connection
+from rocketbed.client.connections import Connections
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import HaRuntimeInfo, KvTable
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
@@ -23,13 +22,13 @@ class Asker:
     """One connection to each node, kept."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self._connections: dict[Address, Connection] = {}
-        self._nursery: trio.Nursery | None = None
+        self._connections = Connections(world)
 
-    async def run(self) -> None:
-        """Hold the connections until cancelled."""
-        async with trio.open_nursery() as self._nursery:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the connections until cancelled. Nothing can be asked before it has started."""
+        async with trio.open_nursery() as nursery:
+            self._connections.start(nursery)
+            task_status.started()
             await trio.sleep_forever()
 
     async def sample(self, address: Address) -> Sample | None:
@@ -52,30 +51,13 @@ class Asker:
         self, address: Address, code: int, fields: Mapping[str, str] | None = None
     ) -> Command | None:
         """One request; None when there is no answer in time, or it is no success."""
-        with trio.move_on_after(ANSWER_S):
-            try:
-                connection = await self._connection(address)
-                answer = await connection.request(request(code, fields), timeout_s=ANSWER_S)
-            except (RemotingError, ProtocolError, OSError):
-                self._drop(address)
-                return None
-            return answer if answer.code == ResponseCode.SUCCESS else None
-        self._drop(address)
-        return None
-
-    async def _connection(self, address: Address) -> Connection:
-        connection = self._connections.get(address)
-        if connection is None or connection.is_closed:
-            connection = await dial(self._world, address, timeout_s=ANSWER_S)
-            assert self._nursery is not None
-            self._nursery.start_soon(connection.run)
-            self._connections[address] = connection
-        return connection
-
-    def _drop(self, address: Address) -> None:
-        connection = self._connections.pop(address, None)
-        if connection is not None:
-            connection.close()
+        command = request(code, fields)
+        try:
+            answer = await self._connections.request(address, command, timeout_s=ANSWER_S)
+        except (RemotingError, ProtocolError, OSError):
+            self._connections.close(address)
+            return None
+        return answer if answer.code == ResponseCode.SUCCESS else None
 
 
 def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
@@ -95,6 +77,7 @@ def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
         in_sync=1 + ha.in_sync_slave_nums if ha.master else 0,
         is_master=ha.master,
         is_following=not ha.master and slave.is_activated,
+        disk_used=_share(table.get("commitLogDiskRatio", "")),
     )
 
 
@@ -112,3 +95,12 @@ def size_at_most(text: str) -> int:
 def _number(table: dict[str, str], key: str) -> int | None:
     text = table.get(key, "").partition(" ")[0]
     return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _share(text: str) -> float | None:
+    """A ratio; None for none, or for what is no number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return round(value, 3) if 0 <= value <= 1 else None

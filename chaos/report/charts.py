@@ -3,8 +3,12 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from html import escape
+
+from jinja2.filters import do_filesizeformat
 
 from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.report.cause import Root
 from rocketbed.chaos.report.story import Story
 from rocketbed.chaos.report.svg import (
     LEFT,
@@ -12,7 +16,6 @@ from rocketbed.chaos.report.svg import (
     WIDTH,
     Point,
     path,
-    show_bytes,
     svg,
     tag,
     thin,
@@ -21,6 +24,7 @@ from rocketbed.chaos.report.svg import (
     titled,
     x_of,
 )
+from rocketbed.chaos.report.words import clock
 
 ROW = 26
 SIGNS = {
@@ -33,9 +37,11 @@ SIGNS = {
     "finding": "●",
 }
 BINS = 120
+DOTS = 600
+"""Columns of sends; of each column and outcome the ends and the extremes are drawn."""
 
 
-def timeline(story: Story, judgement: Judgement) -> str:
+def timeline(story: Story, judgement: Judgement, roots: Sequence[Root] = ()) -> str:
     """A row for each machine: role, faults, moments, findings."""
     names = [*story.roles, *(name for name in sorted(story.faulted) if name not in story.roles)]
     bottom = 24 + ROW * (len(names) + 1)
@@ -52,17 +58,30 @@ def timeline(story: Story, judgement: Judgement) -> str:
         for tick in story.ticks.get(name, []):
             x = x_of(tick.time_s, story.end_s)
             sign = tag("text", SIGNS.get(tick.kind, "|"), x=x, y=y + 18, class_=f"sign {tick.kind}")
-            parts.append(f"<g>{sign}<title>{tick.label}, {tick.time_s:.2f} s</title></g>")
+            parts.append(
+                f"<g>{sign}<title>{escape(tick.label)}, {clock(tick.time_s, 2)}</title></g>"
+            )
     y = 24 + ROW * len(names)
     parts.append(_label("findings", y + 17))
     zero_ns = int(judgement.record.facts.get("zero_ns", 0)) if judgement.record else 0
+    lost = {id(one): root.moments for root in roots for one in root.results if root.moments}
+    dots = []
     for result in judgement.findings:
-        for example in result.examples:
+        for number, example in enumerate(result.examples, 1):
             if example.time_ns is not None:
                 x = x_of((example.time_ns - zero_ns) / 1e9, story.end_s)
+                for name, time_s in lost.get(id(result), [])[:1] if number == 1 else []:
+                    top, at = 37 + ROW * names.index(name), x_of(time_s, story.end_s)
+                    parts.append(tag("line", x1=at, y1=top, x2=x, y2=y + 13, class_="thread"))
                 text = f"{result.title}: {example.text}"
                 dot = titled("circle", text, cx=x, cy=y + 13, r=6, class_="finding")
-                parts.append(f'<a href="#check-{result.id}">{dot}</a>')
+                dots.append(f'<a href="#find-{result.id}-{number}">{dot}</a>')
+    for number, root in enumerate(roots, 1):
+        for name, time_s in root.moments:
+            x, row = x_of(time_s, story.end_s), 37 + ROW * names.index(name)
+            dot = titled("circle", root.sentence, cx=x, cy=row, r=6, class_="lost")
+            dots.append(f'<a href="#root-{number}">{dot}</a>')
+    parts += dots
     return svg(bottom + 24, parts, "Roles, faults and findings over time")
 
 
@@ -80,7 +99,7 @@ def offsets(story: Story, node: str) -> str:
     parts = _frame(story, top, bottom)
     for value in ticks(0, highest, 3):
         y = bottom - (bottom - top) * value / highest
-        parts.append(_label(show_bytes(value), y + 4, small=True))
+        parts.append(_label(do_filesizeformat(value, binary=True), y + 4, small=True))
     parts.append(path([*written, *reversed(flushed)], "exposed", closed=True))
     parts += [path(line(4), "dispatched"), path(line(3), "confirmed")]
     parts += [path(flushed, "flushed"), path(written, "written")]
@@ -107,9 +126,13 @@ def latency(story: Story) -> str:
             text = f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
             parts.append(tag("line", x1=LEFT, x2=WIDTH, y1=y, y2=y, class_="grid"))
             parts.append(_label(text, y + 4, small=True))
-    for time_s, latency_s, outcome in _extremes(story.sends):
-        x, y = x_of(time_s, story.end_s), y_of(latency_s)
-        parts.append(tag("circle", cx=x, cy=y, r=1.6, class_=f"dot {outcome}"))
+    sends: dict[str, list[Point]] = defaultdict(list)
+    for time_s, latency_s, outcome in story.sends:
+        sends[outcome].append((time_s, latency_s))
+    for outcome, points in sends.items():
+        for time_s, latency_s in thin(sorted(points), DOTS):
+            x, y = x_of(time_s, story.end_s), y_of(latency_s)
+            parts.append(tag("circle", cx=x, cy=y, r=1.6, class_=f"dot {outcome}"))
     for name, begin_s, end_s in story.outages:
         title = f"{name}: {end_s - begin_s:.2f} s without"
         parts.append(_bar(story, begin_s, end_s, top, 4, "outage", title))
@@ -128,13 +151,13 @@ def throughput(story: Story) -> str:
     rates = [((number + 0.5) * width, counts[number] / width) for number in range(BINS + 1)]
     highest = max([1.0, *(rate for _, rate in rates)])
     parts = _frame(story, top, bottom)
-    parts.append(_label(f"{highest:.0f}/s", top + 8, small=True))
+    parts.append(_label(f"{highest:,.0f}/s", top + 8, small=True))
     parts.append(path(_scaled(story, rates, highest, top, bottom), "written"))
     lag = thin([(time_s, float(behind)) for time_s, behind in sorted(story.lag)])
     if lag:
         most = max(1.0, max(value for _, value in lag))
         parts.append(path(_scaled(story, lag, most, top, bottom), "confirmed"))
-        parts.append(_label(f"lag ≤ {most:.0f}", bottom - 2, small=True))
+        parts.append(_label(f"lag ≤ {most:,.0f} messages", bottom - 2, small=True))
     return svg(bottom + 22, parts, "Acknowledged sends a second, and the lag of readers")
 
 
@@ -182,18 +205,3 @@ def _bar(
     x = x_of(begin_s, story.end_s)
     width = max(x_of(end_s, story.end_s) - x, 1.5)
     return titled("rect", title, x=x, y=y, width=width, height=height, class_=f"bar {kind}")
-
-
-def _extremes(sends: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
-    """Sends to draw: all where there are few, else each column's shortest, longest and odd ones."""
-    if len(sends) <= 4000:
-        return list(sends)
-    columns: dict[tuple[int, str], list[tuple[float, float, str]]] = defaultdict(list)
-    end = max(time_s for time_s, _, _ in sends) or 1.0
-    for send in sends:
-        columns[int(send[0] / end * 600), send[2]].append(send)
-    kept = []
-    for column in columns.values():
-        column.sort(key=lambda send: send[1])
-        kept += [column[0], column[len(column) // 2], column[-1]]
-    return kept

@@ -9,11 +9,20 @@ from rocketbed import __version__
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.history import read_history
-from rocketbed.chaos.record import HISTORY_FILE, RunRecord
+from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
 from rocketbed.chaos.report import charts
+from rocketbed.chaos.report.cause import roots
 from rocketbed.chaos.report.junit import write_junit
 from rocketbed.chaos.report.story import tell
-from rocketbed.chaos.report.text import faults_text, loss_text, promise_text, run_command
+from rocketbed.chaos.report.text import (
+    excuse_texts,
+    faults_text,
+    loss_text,
+    promise_text,
+    run_command,
+)
+from rocketbed.chaos.report.words import clock, grouped
+from rocketbed.chaos.trace import Trace, read_trace
 
 PAGE = "index.html"
 SHOWN = 5
@@ -39,7 +48,9 @@ def write_report(
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("rocketbed.chaos.report"), autoescape=True, trim_blocks=True
     )
+    environment.filters |= {"clock": clock, "grouped": grouped}
     order = (Verdict.VIOLATED, Verdict.DID_NOT_RUN, Verdict.OK, Verdict.NOT_APPLICABLE)
+    checks = sorted(judgement.results, key=lambda one: (order.index(one.verdict), one.title))
     page = directory / PAGE
     text = environment.get_template("run.html.j2").render(
         record=record,
@@ -50,9 +61,12 @@ def write_report(
         promise=promise_text(record.promise),
         faults=faults_text(record),
         loss=loss_text(judgement),
-        findings=sorted(judgement.findings, key=lambda one: one.harmless),
+        excuses=excuse_texts(judgement, record),
+        roots=roots(judgement, record, _trace(directory / TRACE_FILE)),
+        warnings=[one for one in judgement.findings if one.harmless],
+        passed=[one for one in checks if one.harmless],
+        wrong=[one for one in checks if not one.harmless],
         shown=SHOWN,
-        checks=sorted(judgement.results, key=lambda one: (order.index(one.verdict), one.title)),
         again=again or run_command(record),
         version=__version__,
         python=platform.python_version(),
@@ -60,3 +74,11 @@ def write_report(
     page.write_text(text, encoding="utf-8")
     write_junit(directory, judgement, record)
     return page
+
+
+def _trace(path: Path) -> Trace | None:
+    """A run's trace; None where there is none, or none that can be read."""
+    try:
+        return read_trace(path)
+    except (OSError, ValueError):
+        return None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rocketbed.chaos.checkers.evidence import SENDS
-from rocketbed.chaos.history import Event, Function, History, Outcome
+from rocketbed.chaos.history import FINAL_READER, Event, Function, History, Outcome
 from rocketbed.chaos.record import RunRecord
 
 At = Callable[[int], float]
@@ -42,10 +42,8 @@ class Story:
     calm_s: float
     roles: dict[str, list[Bar]] = field(default_factory=dict)
     ticks: dict[str, list[Tick]] = field(default_factory=dict)
-    faults: list[Bar] = field(default_factory=list)
-    """Steps with their duration; those of a moment have none."""
     faulted: dict[str, list[Bar]] = field(default_factory=dict)
-    """The same by machine."""
+    """By machine the steps with their duration; those of a moment have none."""
     samples: dict[str, list[tuple[float, int, int, int, int]]] = field(default_factory=dict)
     """Node -> time, written, flushed, confirmed, dispatched."""
     sends: list[tuple[float, float, str]] = field(default_factory=list)
@@ -74,12 +72,12 @@ def tell(record: RunRecord, history: History) -> Story:
             written, flushed, confirmed, dispatched = map(event.fields.__getitem__, SAMPLED)
             sample = at(event.time_ns), written, flushed, confirmed, dispatched
             story.samples.setdefault(event.node, []).append(sample)
-    for row in history.rows():
+    for row in history.columns.rows():
         if row.function in SENDS and row.invoked_ns >= 0:
             end_ns = row.returned_ns if row.returned_ns >= 0 else record.end_ns
             latency_s = (end_ns - row.invoked_ns) / 1e9
             story.sends.append((at(row.invoked_ns), latency_s, OUTCOMES[Outcome(row.outcome)]))
-        elif row.function == Function.PULL and row.value >= 0 and row.process < 1_000_000:
+        elif row.function == Function.PULL and row.value >= 0 and row.process < FINAL_READER:
             story.lag.append((at(row.returned_ns), max(0, row.value - row.physical_offset)))
     for name, begin_ns, end_ns in record.facts.get("outages", []):
         story.outages.append((name, at(begin_ns), at(end_ns)))
@@ -136,7 +134,6 @@ def _tell_faults(story: Story, events: list[Event], at: At) -> None:
         lasting = event.fields.get("for_s") is not None
         end_s = ends.get(step, story.calm_s) if lasting else begin_s
         bar = Bar(begin_s, max(begin_s, end_s), event.what, step)
-        story.faults.append(bar)
         for name in event.fields.get("targets", []):
             faulted[name].append(bar)
     story.faulted = dict(faulted)

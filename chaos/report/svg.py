@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from rocketbed.chaos.report.words import clock
+
 WIDTH = 960
 LEFT = 110
 RIGHT = 12
@@ -43,9 +45,10 @@ def svg(height: float, parts: Iterable[str], label: str) -> str:
 def time_axis(end_s: float, top: float, bottom: float) -> list[str]:
     parts = []
     for time_s in ticks(0.0, end_s, 10):
+        digits = 0 if end_s >= 10 else 1
         x = x_of(time_s, end_s)
         parts.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
-        parts.append(tag("text", f"{time_s:g} s", x=x, y=bottom + 14, class_="tick"))
+        parts.append(tag("text", clock(time_s, digits), x=x, y=bottom + 14, class_="tick"))
     return parts
 
 
@@ -83,14 +86,6 @@ def path(points: Sequence[Point], class_: str, *, closed: bool = False) -> str:
         f"{'L' if number else 'M'}{x:.1f} {y:.1f}" for number, (x, y) in enumerate(points)
     )
     return tag("path", d=steps + (" Z" if closed else ""), class_=class_)
-
-
-def show_bytes(size: float) -> str:
-    units = ["B", "KiB", "MiB", "GiB"]
-    while abs(size) >= 1024 and len(units) > 1:
-        size /= 1024
-        del units[0]
-    return f"{size:.0f} {units[0]}" if size == int(size) else f"{size:.1f} {units[0]}"
 
 
 def _number(value: object) -> str:

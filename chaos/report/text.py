@@ -5,6 +5,7 @@ from collections import Counter
 from rocketbed.chaos.checkers.judgement import Judgement
 from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.record import Promise, RunRecord
+from rocketbed.chaos.report.words import clock
 
 EXAMPLES = 2
 """Findings of a check that are quoted."""
@@ -23,7 +24,7 @@ def loss_text(judgement: Judgement) -> str:
         result = judgement.result("2.3")
     except KeyError:
         return "the loss was not judged"
-    return result.note or f"{result.examined} {result.unit}"
+    return result.note or f"{result.examined:,} {result.unit}"
 
 
 def faults_text(record: RunRecord) -> str:
@@ -41,6 +42,30 @@ def run_command(record: RunRecord) -> str:
     return command
 
 
+def _passed_over(judgement: Judgement) -> str:
+    """Checks that this run had nothing for, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for result in judgement.results:
+        if result.verdict is Verdict.NOT_APPLICABLE:
+            reasons.setdefault(result.note, []).append(result.id)
+    if not reasons:
+        return ""
+    count = sum(map(len, reasons.values()))
+    listed = "; ".join(f"{', '.join(ids)} ({reason})" for reason, ids in reasons.items())
+    return f", {count} not run: {listed}"
+
+
+def excuse_texts(judgement: Judgement, record: RunRecord) -> list[str]:
+    """What each excuse covers: `A1 5, A7 3 by: power cut of b1 (0:12.3 to 0:12.9)`."""
+    zero_ns, texts = int(record.facts.get("zero_ns", 0)), []
+    for excuse, covered in judgement.ledger.items():
+        begin_s, end_s = ((at - zero_ns) / 1e9 for at in (excuse.begin_ns, excuse.end_ns))
+        until = "the end" if excuse.end_ns >= record.end_ns else clock(end_s, 1)
+        counts = ", ".join(f"{name} {line.count}" for name, line in covered.items())
+        texts.append(f"{counts} by: {excuse.cause} ({clock(begin_s, 1)} to {until})")
+    return texts
+
+
 def summary_text(judgement: Judgement, record: RunRecord) -> str:
     facts, ran_on = record.facts, ""
     if "target" in facts:  # what ran was not our own node
@@ -54,8 +79,9 @@ def summary_text(judgement: Judgement, record: RunRecord) -> str:
         f"promised: {promise_text(record.promise)}",
         f"broken:   {faults_text(record)}",
         f"loss:     {loss_text(judgement)}",
-        f"checks:   {held} of {len(ran)} held",
+        f"checks:   {held} of {len(ran)} held{_passed_over(judgement)}",
     ]
+    lines += [f"  excused: {text}" for text in excuse_texts(judgement, record)]
     for result in judgement.findings:
         kind = "  warning" if result.harmless else "  FINDING"
         lines.append(f"{kind} {result.title}: {result.found} of {result.examined} {result.unit}")

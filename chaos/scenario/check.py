@@ -21,6 +21,8 @@ CAPABILITIES: Final = tuple(
     )
 )
 """What a step may need of a backend."""
+BODY_MAX: Final = 4 << 20
+"""Bytes of any body."""
 BATCH_BODY_MAX: Final = 1900
 """Bytes of a body, eight of which fit into a batch of 16 KiB with what goes with them."""
 SEGMENT_MIN: Final = 4096
@@ -34,6 +36,8 @@ def check_plan(plan: Plan) -> None:
     for node in [*plan.weather.disk_ms, *plan.weather.slowness]:
         if node not in nodes:
             raise ScenarioError(f"weather: {unknown('node', node, nodes)}")
+    if plan.broken:
+        check_target(plan.broken, plan, [])
     labels = _labels(plan.steps)
     for step in plan.steps:
         _earliest(step, labels)
@@ -64,14 +68,21 @@ def _check_load(plan: Plan) -> None:
     load = plan.producers
     _within("producers", load.count, 1, 99)
     _within("consumers", plan.consumers.count, 0, 99)
+    _within("members", plan.consumers.members, 1, 99)
+    _within("filtered", plan.consumers.filtered, 0, 1)
+    _within("rewinds", plan.consumers.rewinds, 0, 1)
     _within("in_flight", load.in_flight, 1, 1000)
     _within("topics", load.topics, 1, 99)
     _within("queues", load.queues, 1, 99)
     _within("keys", load.keys, 1, 1_000_000)
     if load.rate <= 0:
         raise ScenarioError(f"rate: must be positive, not {load.rate:g}")
-    if not 0 <= load.batch <= 1:
-        raise ScenarioError(f"batch: must be between 0 and 1, not {load.batch:g}")
+    for key, share in (("batch", load.batch), ("oneway", load.oneway)):
+        if not 0 <= share <= 1:
+            raise ScenarioError(f"{key}: must be between 0 and 1, not {share:g}")
+    _within("burst", load.burst, 0, 10_000)
+    _within("late", load.late, 0, load.topics)
+    _within("large", load.large, 0, BODY_MAX)
     if not 0 < load.body[0] <= load.body[1]:
         raise ScenarioError(f"body: {load.body[0]} to {load.body[1]} bytes is not a range of sizes")
     if load.batch and load.body[1] > BATCH_BODY_MAX and "maxMessageSize" not in plan.shape.settings:
@@ -150,6 +161,6 @@ def _earliest(step: Step, labels: Mapping[str, Step]) -> float:
     return seconds
 
 
-def _within(key: str, value: int, low: int, high: int) -> None:
+def _within(key: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ScenarioError(f"{key}: {value} is not between {low} and {high}")

@@ -49,9 +49,13 @@ class Episode:
 class Maker:
     """Draws episodes for one cluster."""
 
-    def __init__(self, random: Random, shape: Shape, weather: Weather) -> None:
+    def __init__(
+        self, random: Random, shape: Shape, weather: Weather, *, prefix: str = "e"
+    ) -> None:
         self.random = random
+        self._prefix = prefix
         self.shape = shape
+        self.weather = weather
         slowest_s = max(weather.disk_ms.values(), default=1.0) / 1000
         self.start_s = round(START_S + SYNCS * slowest_s, 3)
         """Until a node that was started is surely there."""
@@ -66,7 +70,7 @@ class Maker:
 
     def label(self) -> str:
         self._labels += 1
-        return f"e{self._labels}"
+        return f"{self._prefix}{self._labels}"
 
     def group(self) -> str:
         """What is added to a role's name: nothing where there is one group."""
@@ -218,6 +222,36 @@ def disk_sick(maker: Maker) -> Episode:
     episode.steps.append((0, f"disk {who} {kind} as {label}"))
     episode.after(label, back, f"restart @{label}")
     episode.length_s = back + maker.start_s
+    return episode
+
+
+def read_only(maker: Maker) -> Episode:
+    """A file system that takes no writes for a while; the operator starts the node again."""
+    group, label, episode = maker.group(), maker.label(), Episode()
+    length = maker.seconds(0.3, 3.0)
+    back = round(length + maker.seconds(0.1, 1.0), 3)
+    step = f"disk {maker.member(group)} read-only for {show_duration(length)} as {label}"
+    episode.steps.append((0, step))
+    episode.after(label, back, f"restart @{label}")
+    episode.length_s = back + maker.start_s
+    return episode
+
+
+def lying_disk(maker: Maker) -> Episode:
+    """A disk says that it has synced and has not, and then the power goes; a node that misses what
+    it knows to have had says so, and is replaced."""
+    if maker.alone:  # nobody could replace its log
+        return powercut(maker)
+    group, label, episode = maker.group(), maker.label(), Episode()
+    who = maker.member(group)
+    length = maker.seconds(0.3, 3.0)
+    cut, cut_label = round(length * 0.9, 3), maker.label()
+    step = f"disk {who} lost-fsync for {show_duration(length)} as {label}"
+    episode.steps.append((0, step))
+    episode.after(label, cut, f"powercut @{label} as {cut_label}")
+    maker.recover(episode, cut_label, who, group, lost=True)
+    episode.after(cut_label, episode.length_s, f"repair @{cut_label}")
+    episode.length_s += cut + maker.settle_s
     return episode
 
 
@@ -407,6 +441,11 @@ FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "promote": promote,
 }
 """Classes whose episodes have a machine's life to themselves."""
+RARE: Final[Mapping[str, Callable[[Maker], Episode]]] = {
+    "read-only": read_only,
+    "lying-disk": lying_disk,
+}
+"""The same; a seed has one of them at the most, when the first lane has ended."""
 SECOND: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "partition": partition,
     "links": links,

@@ -18,12 +18,12 @@ from typing import Final
 
 from rocketbed.chaos.damage import APPEND_CRC
 from rocketbed.chaos.scenario.check import BATCH_BODY_MAX
-from rocketbed.chaos.scenario.episodes import FIRST, SECOND, Episode, Maker, final_loss
+from rocketbed.chaos.scenario.episodes import FIRST, RARE, SECOND, Episode, Maker, final_loss
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.scenario.swarm import swarm_weather
 
-GENERATED: Final[Mapping[str, Callable[[Maker], Episode]]] = {**FIRST, **SECOND}
+GENERATED: Final[Mapping[str, Callable[[Maker], Episode]]] = {**FIRST, **SECOND, **RARE}
 """Classes of faults by name."""
 STORM_S: Final = 30.0
 CALM_S: Final = 30.0
@@ -34,6 +34,17 @@ GAP_S: Final = 0.8
 
 TINY: Final = 1 << 13
 """A segment that holds a dozen messages: its end is met often, in every way it can be met."""
+LARGE: Final = 1 << 18
+"""Bytes of the largest body, in most seeds that have large ones."""
+RETENTION: Final = {
+    "fileReservedTime": "1",
+    "deleteWhen": ";".join(map(str, range(24))),
+    "cleanResourceInterval": "1000",
+}
+"""Expired segments go at any hour, within a second."""
+WALL_RATE: Final = 120
+"""An hour is 30 seconds: no slave is away for so long, and at the end each queue has messages."""
+RARE_SHARE: Final = 0.3
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
 """From here on producers wait longer, or they would time out in the best of times."""
@@ -57,18 +68,42 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     if not _is_quick(weather):
         # A slave's sync may take as long as a master elsewhere waits for slaves.
         shape = replace(shape, settings={**shape.settings, "slaveTimeout": "3000"})
+    producers = draw_producers(random, wanted.rate, shape, weather)
+    extras = Random(f"{name}/{seed}/extras")
+    shape, producers = draw_extras(extras, shape, producers, weather)
+    broken = _draw_broken(extras, shape)
+    if extras.random() < 0.2 and not (producers.large or producers.ordered or broken):
+        shape = replace(shape, segment=min(shape.segment, 1 << 15))
+        shape = replace(shape, settings={**shape.settings, **RETENTION})
+        weather = replace(weather, wall_rate=WALL_RATE)
+        # A wall clock that jumps makes messages old, and nobody could say any more which were.
+        kept = tuple(one for one in wanted.classes if one != "clocks")
+        wanted = replace(wanted, classes=kept)
     return Plan(
         name=name,
         seed=seed,
         shape=shape,
-        producers=draw_producers(random, wanted.rate, shape, weather),
-        consumers=Consumers(count=random.choice((1, 2, 2, 3)), mode="mixed"),
+        producers=producers,
+        consumers=_draw_consumers(random.choice((1, 2, 2, 3)), f"{name}/{seed}/consumers"),
         weather=weather,
         steps=tuple(
             map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), wanted))
         ),
         storm_s=wanted.storm_s,
         calm_s=wanted.calm_s,
+        broken=broken,
+    )
+
+
+def _draw_consumers(count: int, seed: str) -> Consumers:
+    random = Random(seed)
+    members = random.choice((1, 1, 2, 3))
+    return Consumers(
+        count=count + 2 * (members - 1),
+        mode="mixed",
+        members=members,
+        filtered=random.choice((0.0, 0.5, 1.0)),
+        rewinds=random.choice((0.0, 0.05)),
     )
 
 
@@ -131,6 +166,40 @@ def draw_producers(
     )
 
 
+def draw_extras(
+    random: Random, shape: Shape, load: Producers, weather: Weather
+) -> tuple[Shape, Producers]:
+    """What most runs lack, each in a part of the seeds: rare load, and limits that it meets."""
+    settings = dict(shape.settings)
+    is_tiny = shape.segment == TINY
+    if random.random() < 0.3:
+        load = replace(load, burst=random.choice((10, 40)))
+        settings["rbDispatchRing"] = random.choice(("4", "16", "64"))
+    if random.random() < 0.25:
+        load = replace(load, oneway=random.choice((0.1, 0.5)))
+    if random.random() < 0.2 and not load.ordered:
+        late = random.randint(1, 3)
+        load = replace(load, late=late, topics=load.topics + late)
+    if random.random() < 0.2:
+        load = replace(load, stay_s=round(random.uniform(2.0, 15.0), 1))
+    if random.random() < 0.1 and not is_tiny and _is_quick(weather):
+        large = random.choice((LARGE, LARGE, 4 << 20))
+        settings["maxMessageSize"] = str(large + LARGE // 4)
+        shape = replace(shape, segment=max(shape.segment, 2 * large))
+        load = replace(load, large=large)
+    return replace(shape, settings=settings), load
+
+
+def _draw_broken(random: Random, shape: Shape) -> str:
+    """Who stays without power while the rest is healed: nobody, in most seeds; never so many that
+    no promise could be kept."""
+    choice = random.random()
+    group = f":{random.choice(list(shape.group_nodes()))}" if shape.groups > 1 else ""
+    if choice < 0.15 and shape.brokers > shape.copies:
+        return f"follower:any{group}"
+    return "ns:any" if 0.15 <= choice < 0.25 and shape.nameservers > 1 else ""
+
+
 def _is_quick(weather: Weather) -> bool:
     """Whether everything answers within a second."""
     slowest_ms = max(weather.disk_ms.values(), default=1.0)
@@ -143,12 +212,24 @@ def _draw_steps(random: Random, seed: int, maker: Maker, wanted: Generate) -> li
     if seed % 2 and not maker.alone and "wipe" in wanted.classes:
         last = final_loss(maker)
         ends -= last.length_s
+    rare = _rare_episode(seed, maker, wanted)
+    ends -= rare.length_s
     first = _lane(random, maker, _some(random, FIRST, wanted), ends, busy=True)
     second = _lane(random, maker, _some(random, SECOND, wanted), ends, busy=False)
-    lines = first + second
+    lines = first + second + rare.at(ends)
     if last is not None:
-        lines += last.at(ends)
+        lines += last.at(ends + rare.length_s)
     return lines
+
+
+def _rare_episode(seed: int, maker: Maker, wanted: Generate) -> Episode:
+    """One episode of a rare class in a third of the seeds; an empty one in the others."""
+    random = Random(f"{seed}/rare")
+    names = [name for name in RARE if name in wanted.classes]
+    if not names or random.random() > RARE_SHARE:
+        return Episode()
+    episode = RARE[random.choice(names)](Maker(random, maker.shape, maker.weather, prefix="r"))
+    return episode if episode.length_s < wanted.storm_s / 2 else Episode()
 
 
 def _some(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rocketbed.chaos.record import Expectation
 from rocketbed.chaos.scenario.step import Step
 
 KIB = 1 << 10
@@ -73,6 +74,17 @@ class Producers:
     ordered: bool = False
     """Send the messages of one key to one queue, one after the other."""
     timeout_s: float = 3.0
+    oneway: float = 0.0
+    """Share of single sends that ask for no answer."""
+    burst: int = 0
+    """Operations that each begins at once, now and then, whatever `in_flight` says."""
+    large: int = 0
+    """Now and then a body of up to so many bytes; 0: never."""
+    late: int = 0
+    """How many of the topics come to be only while the faults go on."""
+    stay_s: float = 0.0
+    """How long a client, a reader too, stays before it closes and begins again, on the average; 0:
+    to the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +94,12 @@ class Consumers:
     count: int = 2
     mode: Literal["group", "pull", "mixed"] = "mixed"
     """`group`: poll and commit; `pull`: follow each queue by offsets of its own."""
+    members: int = 1
+    """Consumers of each group, which share its queues out."""
+    filtered: float = 0.0
+    """Share of groups that ask for one or two of the three tags."""
+    rewinds: float = 0.0
+    """Chance that a member goes back in one queue after a commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +116,8 @@ class Weather:
     """Node -> factor on processor time."""
     cold_share: float = 0.0
     """Share of reads that miss the page cache."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expect:
-    """What is promised beyond the checks that always run."""
-
-    loss: Literal["bound", "none"] = "bound"
-    rto_s: float | None = None
-    """Longest time from a fault until a producer's next acknowledgement."""
-    progress: tuple[int, float] | None = None
-    """Minimum acknowledgements in any window of this length in the fault phase."""
+    wall_rate: int = 1
+    """Seconds of wall time in one of the run, so that hours of retention pass (simulation)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +133,8 @@ class Plan:
     """When all faults end and are mended."""
     calm_s: float = 30.0
     """How long the healed cluster is written to and watched before it has to be in order."""
-    expect: Expect = Expect()
+    broken: str = ""
+    """Who has no power in the calm phase, as a target: the others have to do without it."""
+    expect: Expectation = field(default_factory=Expectation)
     needs: tuple[str, ...] = ()
     """Capabilities without which the run would prove nothing: it is skipped as a whole."""

@@ -14,11 +14,12 @@ data that is saved, shrunk and run elsewhere: a function cannot be.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, Literal, TypeVar
 
+from rocketbed.chaos.record import Expectation
 from rocketbed.chaos.scenario.check import check_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import BACKENDS, Family, shorten
@@ -26,7 +27,6 @@ from rocketbed.chaos.scenario.plan import (
     MIB,
     Consumers,
     CutMode,
-    Expect,
     Plan,
     Producers,
     Shape,
@@ -56,7 +56,7 @@ class Scenario:
         self._producers = Producers()
         self._consumers = Consumers()
         self._weather: Callable[[Shape], Weather] = lambda shape: Weather()
-        self._expect = Expect()
+        self._expect = Expectation()
         self._storm_s, self._calm_s = 60.0, 30.0
         self._steps: list[Step] = []
 
@@ -100,6 +100,11 @@ class Scenario:
         batch: float = 0.1,
         ordered: bool = False,
         timeout: float = 3.0,
+        oneway: float = 0.0,
+        burst: int = 0,
+        large: int = 0,
+        late: int = 0,
+        stay: float = 0.0,
     ) -> None:
         """Programs that send: messages a second of each, sizes of bodies in bytes, and so on."""
         self._producers = Producers(
@@ -113,13 +118,26 @@ class Scenario:
             batch=float(batch),
             ordered=ordered,
             timeout_s=seconds_of(timeout),
+            oneway=float(oneway),
+            burst=burst,
+            large=int(large),
+            late=late,
+            stay_s=seconds_of(stay),
         )
 
     def consumers(
-        self, count: int = 2, *, mode: Literal["group", "pull", "mixed"] = "mixed"
+        self,
+        count: int = 2,
+        *,
+        mode: Literal["group", "pull", "mixed"] = "mixed",
+        members: int = 1,
+        filtered: float = 0.0,
+        rewinds: float = 0.0,
     ) -> None:
-        """Programs that read while faults go on."""
-        self._consumers = Consumers(count=count, mode=mode)
+        """Programs that read while faults go on; see `plan.Consumers`."""
+        self._consumers = Consumers(
+            count=count, mode=mode, members=members, filtered=filtered, rewinds=rewinds
+        )
 
     def weather(
         self,
@@ -157,12 +175,15 @@ class Scenario:
         loss: Literal["bound", "none"] = "bound",
         rto: float | None = None,
         progress: tuple[int, float] | None = None,
+        checks: Iterable[str] = (),
     ) -> None:
-        """What is promised beyond the checks that always run."""
-        self._expect = Expect(
+        """What is promised beyond the checks that always run; `checks` names, by id, further ones
+        that have to run."""
+        self._expect = Expectation(
             loss=loss,
             rto_s=None if rto is None else seconds_of(rto),
             progress=None if progress is None else (progress[0], seconds_of(progress[1])),
+            checks=tuple(checks),
         )
 
     # --- steps

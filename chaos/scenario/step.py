@@ -9,7 +9,7 @@ The text is the canonical form: `parse_step(str(step)) == step`. Source: chaos.m
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rocketbed.chaos.scenario.errors import ScenarioError
@@ -107,6 +107,17 @@ class Step:
             return (point, "proc.crash.power") if "powercut" in self.words else (point,)
         own = (self.form.needs,) if self.form.needs else ()
         return (*own, *(self.form.word_needs[w] for w in self.words if w in self.form.word_needs))
+
+    @property
+    def at_s(self) -> float:
+        """When it is due, or was done; of steps with a time of their own."""
+        assert isinstance(self.trigger, At)
+        return self.trigger.seconds
+
+    def to_the_millisecond(self) -> "Step":
+        """What was done, for a reader: a hand is not more exact."""
+        for_s = None if self.for_s is None else max(round(self.for_s, 3), 0.001)
+        return replace(self, trigger=At(round(self.at_s, 3)), for_s=for_s)
 
     def action(self) -> str:
         parts = [self.verb, self.target]

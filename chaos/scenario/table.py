@@ -191,6 +191,10 @@ def _progress(value: object) -> tuple[int, float]:
     return whole(value[0]), duration(value[1])
 
 
+def _ids(value: object) -> tuple[str, ...]:
+    return tuple(list_of(text)(value))
+
+
 def _words(*words: str) -> Kind:
     return Kind(one_of(*words), show_text)
 
@@ -220,22 +224,40 @@ PRODUCER: Final[Mapping[str, Kind]] = {
     "prefix": Kind(text, show_text),
     "ordered": Kind(flag, lambda value: str(value).lower()),
     "timeout": TIME,
+    "oneway": NUMBER,
+    "burst": WHOLE,
+    "large": Kind(size, str),
+    "late": WHOLE,
+    "stay": TIME,
 }
-CONSUMER: Final[Mapping[str, Kind]] = {"count": WHOLE, "mode": _words("group", "pull", "mixed")}
+CONSUMER: Final[Mapping[str, Kind]] = {
+    "count": WHOLE,
+    "mode": _words("group", "pull", "mixed"),
+    "members": WHOLE,
+    "filtered": NUMBER,
+    "rewinds": NUMBER,
+}
 WEATHER: Final[Mapping[str, Kind]] = {
     "cut": _words("random", "strict", "prefix", "reorder"),
     "link": MILLISECONDS,
     "link_jitter": MILLISECONDS,
     "cold_share": NUMBER,
+    "wall_rate": WHOLE,
 }
-CALM: Final[Mapping[str, Kind]] = {"at": TIME, "drain": TIME}
+CALM: Final[Mapping[str, Kind]] = {
+    "at": TIME,
+    "drain": TIME,
+    "broken": Kind(text, show_text),
+}
 EXPECT: Final[Mapping[str, Kind]] = {
     "loss": _words("bound", "none"),
     "rto": TIME,
     "progress": Kind(_progress, lambda least: f"[{least[0]}, {show_time(least[1])}]"),
+    "checks": Kind(_ids, lambda ids: f"[{', '.join(map(show_text, ids))}]"),
 }
 FIELDS: Final[Mapping[str, str]] = {
     "timeout": "timeout_s",
+    "stay": "stay_s",
     "cut": "cut_mode",
     "link": "link_ms",
     "link_jitter": "link_jitter_ms",

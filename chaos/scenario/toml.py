@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from rocketbed.chaos.record import Expectation
 from rocketbed.chaos.scenario import table as read
 from rocketbed.chaos.scenario.check import CAPABILITIES, check_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import BACKENDS, Family, shorten
 from rocketbed.chaos.scenario.generator import GENERATED, Generate, generate
-from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import Step, parse_step, unknown
 from rocketbed.chaos.scenario.swarm import swarm_weather
 from rocketbed.chaos.scenario.table import Table
@@ -122,7 +123,7 @@ def _plan(top: Table, name: str, seed: int) -> Plan:
         consumers=consumers,
         weather=Weather(**weather.fields(read.WEATHER, usual), disk_ms=disk_ms, slowness=slowness),
         steps=_steps(top),
-        expect=Expect(**top.table("expect").fields(read.EXPECT, Expect())),
+        expect=Expectation(**top.table("expect").fields(read.EXPECT, Expectation())),
     )
     plan = replace(plan, **top.table("calm").fields(read.CALM, plan))
     if "generate" in top:

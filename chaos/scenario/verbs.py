@@ -6,7 +6,7 @@ last (`for`), and the capability it needs of the backend (chaos.md 3.5).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, get_args
 
 from rocketbed.chaos.damage import FIELDS, FILES, KINDS
 from rocketbed.chaos.scenario.units import parse_duration, parse_size
@@ -69,6 +69,18 @@ class Verb:
     help: str = ""
 
 
+DiskKind = Literal[
+    "slow-fsync",
+    "eio-fsync",
+    "eio-write",
+    "lost-fsync",
+    "hang",
+    "full",
+    "read-only",
+    "eio-read",
+    "no-descriptors",
+]
+"""What a disk can be made to do wrong."""
 _CUT_MODES: Final = {"random": None, "strict": None, "prefix": None, "reorder": None}
 
 VERBS: Final[Mapping[str, Verb]] = {
@@ -137,17 +149,7 @@ VERBS: Final[Mapping[str, Verb]] = {
             "eio-read": None,
             "no-descriptors": None,
         },
-        one_of=(
-            "slow-fsync",
-            "eio-fsync",
-            "eio-write",
-            "lost-fsync",
-            "hang",
-            "full",
-            "read-only",
-            "eio-read",
-            "no-descriptors",
-        ),
+        one_of=get_args(DiskKind),
         word_needs={"no-descriptors": "disk.descriptors"},
         help="make a disk slow, full, failing or lying",
     ),

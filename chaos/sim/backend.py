@@ -17,6 +17,7 @@ from rocketbed.chaos.history import Function, HistoryWriter
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.diskfaults import FilesAtRest, arm, put_faults
+from rocketbed.chaos.sim.logwatch import STORE
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.recorder import Recorder
 from rocketbed.chaos.sim.simulation import Simulation
@@ -26,11 +27,11 @@ from rocketbed.chaos.trial.api import (
     CrashPoint,
     DiskFault,
     Elected,
-    LinkState,
     Program,
     Sample,
     State,
 )
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.node.config.node_config import NodeConfig, Setting, make_config
 from rocketbed.node.node import Node, run_node
 from rocketbed.routing.config import NameserverConfig
@@ -41,7 +42,6 @@ T = TypeVar("T")
 
 PORT: Final = 10911
 NAMESERVER_PORT: Final = 9876
-STORE: Final = "/store"
 HARNESS: Final = "harness"
 TWIN_S: Final = 30.0
 """A second process on a store has said by then that the directory is taken."""
@@ -81,7 +81,7 @@ class SimBackend:
         """Crash points of nodes that are down, for their next start."""
         self._weather = simulation.network.weather
         simulation.on_end.append(self._process_ended)
-        self._recorder = Recorder(simulation, history, STORE)
+        self._recorder = Recorder(simulation, history)
         simulation.tolerate_crashes = True
 
     # --- looking

@@ -101,7 +101,8 @@ class HostClock(trio.abc.Clock):
         self._anchor_local = 0
         self._boot_local = 0
         self.wall_offset_ms = 0
-        self.zone_offset_ms = 0
+        self.wall_rate = 1
+        """Seconds of wall time in one of monotonic time: what counts hours is met in a minute."""
 
     def local(self) -> int:
         """Nanoseconds by this clock."""
@@ -139,11 +140,11 @@ class HostClock(trio.abc.Clock):
         return deadline - self.current_time()
 
     def wall_ms(self) -> int:
-        return EPOCH_MS + self.local() // MILLISECOND + self.wall_offset_ms
+        return EPOCH_MS + self.local() * self.wall_rate // MILLISECOND + self.wall_offset_ms
 
     def utc_offset_ms(self) -> int:
-        """Local time minus UTC: UTC unless a test says otherwise."""
-        return self.zone_offset_ms
+        """Local time minus UTC: a host's local time is UTC."""
+        return 0
 
     def monotonic(self) -> float:
         return (self.local() - self._boot_local) / SECOND

@@ -4,26 +4,24 @@ Points are the marks in the node's code and the events that it logs. They tell t
 plans went somewhere new, and the crash-point mode how many places there are to die in.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rocketbed.chaos.sim.clock import SECOND
 from rocketbed.chaos.sim.simulation import LogLine, Simulation
 
 TICK_NS: Final = SECOND // 2
-OnDisk = Callable[[str, str, str, int, int], None]
 
 
 class Coverage:
-    """Watches one simulation from its beginning, and passes on what its disks tell."""
+    """Watches one simulation from its beginning."""
 
-    def __init__(self, simulation: Simulation, roles: Mapping[str, str], on_disk: OnDisk) -> None:
+    def __init__(self, simulation: Simulation, roles: Mapping[str, str]) -> None:
         self._simulation = simulation
         self._roles = roles
         self._points: dict[str, dict[int, None]] = {}
         self._disk_events: dict[str, dict[int, int]] = {}
-        self._on_disk = on_disk
-        simulation.on_disk = self._saw_disk
+        simulation.on_disk.append(self._saw_disk)
         simulation.on_mark.append(self._reached)
         simulation.on_log.append(self._logged)
 
@@ -51,9 +49,8 @@ class Coverage:
     def _logged(self, line: LogLine) -> None:
         self._reached(line.node, line.event)
 
-    def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
+    def _saw_disk(self, host: str, *_event: object) -> None:
         if host in self._roles:
             tick = self._simulation.timeline.now // TICK_NS
             counts = self._disk_events.setdefault(host, {})
             counts[tick] = counts.get(tick, 0) + 1
-        self._on_disk(host, kind, path, offset, size)

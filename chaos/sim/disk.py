@@ -16,6 +16,7 @@ write across pages, of which a first part may; under `power` it has just been ha
 
 import errno
 from collections.abc import Callable
+from posixpath import normpath
 from random import Random
 
 import trio
@@ -24,7 +25,7 @@ from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault, disk_error
 from rocketbed.chaos.sim.incarnation import Fate, SimKilled
 from rocketbed.chaos.sim.inode import PAGE, Inode
-from rocketbed.chaos.sim.namespace import Change, Namespace, normal, split
+from rocketbed.chaos.sim.namespace import Change, Namespace, split
 from rocketbed.world.api import DiskUsage, Lock
 
 DEFAULT_SIZE = 1 << 40
@@ -54,6 +55,7 @@ class SimDisk:
         self.crash_kind = "kill"
         self.crash_mode = "random"
         self.faults: list[SimFault] = []
+        """Asked in their order."""
         self.quota: int | None = None
         """Bytes of the file system; beyond it ENOSPC."""
         self.read_only = False
@@ -75,7 +77,7 @@ class SimDisk:
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> "SimFile":
         """Open a file; making one is an event."""
         self.fate.check()
-        path = normal(path)
+        path = normpath(path)
         if self.descriptors is not None and self.open_files >= self.descriptors:
             raise disk_error(errno.EMFILE, path)
         inode = self._names.visible.files.get(path)
@@ -92,21 +94,28 @@ class SimDisk:
 
     def exists(self, path: str) -> bool:
         self.fate.check()
-        path = normal(path)
+        path = normpath(path)
         return path in self._names.visible.files or path in self._names.visible.children
 
     def is_dir(self, path: str) -> bool:
         self.fate.check()
-        return normal(path) in self._names.visible.children
+        return normpath(path) in self._names.visible.children
+
+    def is_file(self, path: str) -> bool:
+        self.fate.check()
+        return normpath(path) in self._names.visible.files
 
     def listdir(self, path: str) -> list[str]:
         self.fate.check()
-        return sorted(self._names.visible.children.get(normal(path), ()))
+        path = normpath(path)
+        if path in self._names.visible.files:
+            raise disk_error(errno.ENOTDIR, path)
+        return sorted(self._names.visible.children.get(path, ()))
 
     def makedirs(self, path: str) -> None:
         """Make a directory and its parents; an event for each that is new."""
         self.fate.check()
-        path = normal(path)
+        path = normpath(path)
         if path in self._names.visible.children:
             return
         if path in self._names.visible.files:
@@ -115,11 +124,19 @@ class SimDisk:
         self._change(Change("mkdir", path))
 
     def rename(self, old: str, new: str) -> None:
+        """Rename a file. A directory moves too, and durably at once: no power cut brings it back,
+        which is one of the outcomes that a real disk may have."""
         self.fate.check()
-        old, new = normal(old), normal(new)
+        old, new = normpath(old), normpath(new)
         names = self._names.visible
-        if old in names.children or new in names.children:
+        if split(new)[0] in names.files:
+            raise disk_error(errno.ENOTDIR, new)
+        if new in names.children:
             raise disk_error(errno.EISDIR, new)
+        if old in names.children and new not in names.files:
+            self.event("rename", old, told=new)
+            self._names.move_directory(old, new)
+            return
         if old not in names.files or split(new)[0] not in names.children:
             raise disk_error(errno.ENOENT, old)
         inode = names.files[old]
@@ -130,7 +147,7 @@ class SimDisk:
 
     def unlink(self, path: str) -> None:
         self.fate.check()
-        path = normal(path)
+        path = normpath(path)
         inode = self._names.visible.files.get(path)
         if inode is None:
             raise disk_error(errno.ENOENT, path)
@@ -139,7 +156,7 @@ class SimDisk:
 
     def rmdir(self, path: str) -> None:
         self.fate.check()
-        path = normal(path)
+        path = normpath(path)
         children = self._names.visible.children.get(path)
         if children is None:
             raise disk_error(errno.ENOENT, path)
@@ -149,7 +166,7 @@ class SimDisk:
 
     async def sync_dir(self, path: str) -> None:
         self.fate.check()
-        path = normal(path)
+        path = normpath(path)
         if path not in self._names.visible.children:
             raise disk_error(errno.ENOENT, path)
         self.event("sync_dir", path)
@@ -168,19 +185,25 @@ class SimDisk:
         self._locked.add(file.path)
         return SimLock(self._locked, file.path)
 
+    def lock_dir(self, path: str) -> Lock | None:
+        """Lock a directory; freed when the process dies."""
+        self.fate.check()
+        path = normpath(path)
+        if path in self._locked:
+            return None
+        self._locked.add(path)
+        return SimLock(self._locked, path)
+
     def usage(self, path: str) -> DiskUsage:
         self.fate.check()
         total = DEFAULT_SIZE if self.quota is None else self.quota
-        return DiskUsage(total=total, free=max(0, total - self.allocated()))
+        free = max(0, total - self.allocated())
+        return DiskUsage(total=total, free=free, read_only=self.read_only)
 
     # What a harness uses; none of it asks whether the process lives.
 
     def image(self) -> DiskImage:
         return DiskImage(self._names.clone())
-
-    def kill(self) -> None:
-        """SIGKILL: the cache stays as it is."""
-        self.fate.die("kill")
 
     def power_cut(self, mode: str = "random") -> int:
         """Cut the power. Returns the number of sectors and name changes that were lost."""
@@ -192,22 +215,13 @@ class SimDisk:
             lost += inode.lose_power(mode, self.random)
         return lost
 
-    def inject(self, fault: SimFault) -> SimFault:
-        """Add a fault; rules are asked in the order they were added."""
-        self.faults.append(fault)
-        return fault
-
     def hold_lock(self, path: str) -> None:
         """Let another process hold the lock on a file."""
-        self._locked.add(normal(path))
-
-    def flip_bit(self, path: str, bit: int) -> None:
-        """Damage one bit of a file behind everyone's back."""
-        self._inode(path).flip(bit)
+        self._locked.add(normpath(path))
 
     def replace_contents(self, path: str, data: bytes) -> None:
         """Put other bytes into a file behind everyone's back; durable at once, its name too."""
-        path = normal(path)
+        path = normpath(path)
         inode = self._names.visible.files.get(path)
         if inode is None:
             inode = Inode(modified_ms=self.wall_ms())
@@ -219,7 +233,7 @@ class SimDisk:
 
     def remove_name(self, path: str) -> None:
         """Remove a file behind everyone's back; who has it open keeps it without a name."""
-        path = normal(path)
+        path = normpath(path)
         self._inode(path).links = 0
         self._names.change(Change("unlink", path))
 
@@ -247,19 +261,14 @@ class SimDisk:
             self.observer(kind, told or path, offset, size)
         if self.read_only and not kind.startswith("sync"):
             raise disk_error(errno.EROFS, path)
-        if self.faults and not kind.startswith("sync"):
-            self._meet_faults(kind, path)
+        if not kind.startswith("sync"):
+            self.meet_faults(kind, path)
 
     def room(self, inode: Inode, size: int) -> int:
         """How far a file may grow towards `size`, bytes; less only under a quota."""
         if self.quota is None or size <= inode.allocated:
             return size
         return min(size, inode.allocated + max(0, self.quota - self.allocated()))
-
-    def reads(self, path: str) -> None:
-        self.fate.check()
-        if self.faults:
-            self._meet_faults("read", path)
 
     def is_crash_point(self) -> bool:
         """Whether the process dies at the next event."""
@@ -271,7 +280,7 @@ class SimDisk:
         if self.crash_kind == "power":
             self.power_cut(self.crash_mode)
         else:
-            self.kill()
+            self.fate.die("kill")  # the cache stays as it is
         return SimKilled(f"crash point {self.events}")
 
     def _change(self, change: Change) -> None:
@@ -282,13 +291,14 @@ class SimDisk:
         self.event(change.kind, change.path, told=change.target)
         self._names.change(change)
 
-    def _meet_faults(self, operation: str, path: str) -> None:
+    def meet_faults(self, operation: str, path: str) -> None:
+        """Fail a call, or let it take its time, where a fault says so."""
         for fault in self.faults:
             if fault.fires(operation, path):
                 if fault.effect == "delay":
                     self.burn(fault.seconds)
                 else:
-                    raise fault.raised(path)
+                    raise disk_error(fault.error, path)
 
     async def pass_time(
         self, kind: str, path: str, inode: Inode | None = None, number: int = 0
@@ -311,11 +321,11 @@ class SimDisk:
             if self.observer is not None:
                 self.observer("sync_failed", path, 0, 0)
         if fault.effect in ("error", "error_clean"):
-            raise fault.raised(path)
+            raise disk_error(fault.error, path)
         return fault.effect
 
     def _inode(self, path: str) -> Inode:
-        inode = self._names.visible.files.get(normal(path))
+        inode = self._names.visible.files.get(normpath(path))
         if inode is None:
             raise disk_error(errno.ENOENT, path)
         return inode
@@ -336,8 +346,7 @@ class SimFile:
 
     def read_at(self, offset: int, size: int) -> bytes:
         self._check()
-        if self._disk.faults:
-            self._disk.reads(self.path)
+        self._disk.meet_faults("read", self.path)
         return self._inode.read(offset, size)
 
     def read_cached(self, offset: int, size: int) -> bytes | None:

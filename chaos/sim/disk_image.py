@@ -2,9 +2,10 @@
 
 import errno
 import os
+from posixpath import normpath
 
 from rocketbed.chaos.sim.faults import disk_error
-from rocketbed.chaos.sim.namespace import Namespace, normal
+from rocketbed.chaos.sim.namespace import Namespace
 
 
 class DiskImage:
@@ -20,7 +21,7 @@ class DiskImage:
         return sorted(self._namespace.visible.files)
 
     def contents(self, path: str) -> bytes:
-        inode = self._namespace.visible.files.get(normal(path))
+        inode = self._namespace.visible.files.get(normpath(path))
         if inode is None:
             raise disk_error(errno.ENOENT, path)
         return inode.read(0, inode.length)

@@ -26,7 +26,7 @@ def put_faults(disk: SimDisk, faults: Sequence[DiskFault]) -> None:
         elif fault.kind == "no-descriptors":
             disk.descriptors = max(disk.open_files, DESCRIPTORS_MIN)
         else:
-            disk.inject(_rule(fault))
+            disk.faults.append(_rule(fault))
 
 
 def _rule(fault: DiskFault) -> SimFault:

@@ -66,7 +66,6 @@ class NodeLoop:
     ) -> None:
         self.outcome: Outcome[object] | None = None
         """What `main` returned or raised, once it has."""
-        hooks = sys.get_asyncgen_hooks()
         with _context({}):
             self._runner: Any = trio_run.setup_runner(clock, (), False, True)
             self._runner.ki_manager.close()
@@ -74,7 +73,6 @@ class NodeLoop:
                 self._runner, main, arguments, host_uses_signal_set_wakeup_fd=True
             )
             self._context = dict(GLOBAL_RUN_CONTEXT.__dict__)
-        sys.set_asyncgen_hooks(*hooks)
         self._started = False
 
     def step(self) -> float | None:
@@ -83,42 +81,23 @@ class NodeLoop:
         0.0 when something is runnable again, None when nothing is due at all; `outcome` is set
         once the loop has ended.
         """
-        # trio finds its loop through this thread-wide context. Without the swap two nodes would
-        # schedule tasks on each other's loop; without the way back the harness would.
-        current = GLOBAL_RUN_CONTEXT.__dict__
-        outer = dict(current)
-        current.clear()
-        current.update(self._context)
+        entries = self._runner.entry_queue
+        events: Any = None
+        if self._started:
+            # I/O events to feed: none, unless something came through `run_sync_soon`.
+            waiting = entries.queue or entries.idempotent_queue
+            events = self._runner.io_manager.get_events(0) if waiting else []
+        self._started = True
         try:
-            if self._started:
-                # I/O events to feed: none, unless something came through `run_sync_soon`.
-                entries = self._runner.entry_queue
-                waiting = entries.queue or entries.idempotent_queue
-                events: Any = self._runner.io_manager.get_events(0) if waiting else []
-                timeout = self._generator.send(events)
-            else:
-                self._started = True
-                timeout = self._begin()
+            with _context(self._context):
+                timeout: float = self._generator.send(events)
         except StopIteration:
             self.outcome = self._runner.main_task_outcome or Value(None)
             return None
-        finally:
-            current.clear()
-            current.update(outer)
-        entries = self._runner.entry_queue
         if self._runner.runq or entries.queue or entries.idempotent_queue:
             return 0.0
         if timeout >= LONGEST_SLEEP and self._runner.deadlines.next_deadline() == math.inf:
             return None
-        return timeout
-
-    def _begin(self) -> float:
-        # The first step installs trio's hooks for async generators in the whole thread.
-        hooks = sys.get_asyncgen_hooks()
-        try:
-            timeout: float = next(self._generator)
-        finally:
-            sys.set_asyncgen_hooks(*hooks)
         return timeout
 
     def inside(self, function: Callable[..., T], *arguments: object) -> T:
@@ -126,8 +105,8 @@ class NodeLoop:
         with _context(self._context):
             return function(*arguments)
 
-    def wake(self, task: trio.lowlevel.Task, value: object = None) -> None:
-        self._runner.reschedule(task, Value(value))
+    def wake(self, task: trio.lowlevel.Task) -> None:
+        self._runner.reschedule(task)
 
     def stacks(self) -> list[str]:
         """Where the runnable tasks are, for whoever looks for a spinning node."""
@@ -153,7 +132,6 @@ class NodeLoop:
             return
         self.outcome = Error(SimulationError("buried"))
         hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
-        hooks = sys.get_asyncgen_hooks()
         try:
             with warnings.catch_warnings(), _context(self._context):
                 warnings.simplefilter("ignore")
@@ -161,7 +139,6 @@ class NodeLoop:
                 with suppress(BaseException):
                     self._generator.close()
         finally:
-            sys.set_asyncgen_hooks(*hooks)
             sys.unraisablehook = hook
 
     def _close_coroutines(self) -> None:
@@ -186,9 +163,13 @@ class NodeLoop:
 
 @contextmanager
 def _context(inner: dict[str, object]) -> Iterator[None]:
-    """Swap trio's idea of which loop is running in this thread."""
+    """Swap trio's idea of which loop is running in this thread.
+
+    Without the swap two nodes would schedule tasks on each other's loop; without the way back the
+    harness would. A loop's first step also installs hooks for async generators in the thread.
+    """
     current = GLOBAL_RUN_CONTEXT.__dict__
-    outer = dict(current)
+    outer, hooks = dict(current), sys.get_asyncgen_hooks()
     current.clear()
     current.update(inner)
     try:
@@ -196,6 +177,7 @@ def _context(inner: dict[str, object]) -> Iterator[None]:
     finally:
         current.clear()
         current.update(outer)
+        sys.set_asyncgen_hooks(*hooks)
 
 
 class _ClosedPoll:

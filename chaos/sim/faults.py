@@ -4,8 +4,7 @@ import errno
 import os
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-
-EFFECTS = ("error", "error_clean", "lose", "delay")
+from typing import Literal
 
 
 @dataclass(slots=True, kw_only=True)
@@ -14,24 +13,18 @@ class SimFault:
 
     operation: str
     """An event's kind (`write`, `sync`, `create`, `rename`, ...), or `read`; `*` is any of them."""
-    effect: str = "error"
+    effect: Literal["error", "error_clean", "lose", "delay"] = "error"
     """`error` fails the call; `error_clean` fails a sync and marks its pages clean, so that the
     next one succeeds without them; `lose` lets a sync succeed without writing anything; `delay`
     adds `seconds`."""
     error: int = errno.EIO
     path: str = "*"
     """Pattern of the paths it applies to, as a shell writes it."""
-    skip: int = 0
-    """Matching calls to let pass first."""
     times: int | None = 1
     """How often it fires; None for ever."""
     seconds: float = 0.0
     fired: int = 0
     """How often it has fired."""
-
-    def __post_init__(self) -> None:
-        if self.effect not in EFFECTS:
-            raise ValueError(f"unknown effect {self.effect!r}; one of {', '.join(EFFECTS)}")
 
     def fires(self, operation: str, path: str) -> bool:
         """Whether this call is hit; counts it."""
@@ -39,14 +32,8 @@ class SimFault:
             return False
         if self.times is not None and self.fired >= self.times:
             return False
-        if self.skip > 0:
-            self.skip -= 1
-            return False
         self.fired += 1
         return True
-
-    def raised(self, path: str) -> OSError:
-        return disk_error(self.error, path)
 
 
 def disk_error(number: int, path: str) -> OSError:

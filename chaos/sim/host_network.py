@@ -2,30 +2,27 @@
 
 import errno
 import os
-from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from rocketbed.chaos.sim.network import Network, SimListener, SimStream
-from rocketbed.chaos.sim.parking import Owner
 from rocketbed.world.api import Address, File, Listener, Stream
+
+if TYPE_CHECKING:
+    from rocketbed.chaos.sim.process import SimProcess
 
 RETRY_NS = 200_000_000
 """Pause of a dialling host between two attempts (TCP's SYN retransmission, shortened)."""
 
 
 class HostNetwork:
-    """`World.network` of one process.
+    """`World.network` of one process."""
 
-    `reachable` says whether packets pass between two addresses both ways.
-    """
-
-    def __init__(
-        self, network: Network, process: Owner, reachable: Callable[[str, str], bool]
-    ) -> None:
+    def __init__(self, network: Network, process: "SimProcess") -> None:
         self._network = network
         self._process = process
-        self._reachable = reachable
 
     async def listen(self, host: str, port: int) -> Listener:
         """Listen on the host's one address, whatever `host` says."""
@@ -42,7 +39,7 @@ class HostNetwork:
         target = (await self.resolve(host))[0]
         own = self._process.host.address
         network = self._network
-        while not self._reachable(own, target):
+        while not self._process.host.simulation.reachable(own, target):
             await trio.sleep(RETRY_NS / 1e9)
             self._process.fate.check()
         await trio.sleep((network.delay(own, target) + network.delay(target, own)) / 1e9)
@@ -54,6 +51,8 @@ class HostNetwork:
         ours = SimStream(network, self._process, local, (target, port))
         theirs = SimStream(network, listener.process, (target, port), local)
         ours.peer, theirs.peer = theirs, ours
+        if port in network.taps:
+            ours.tap = partial(network.taps[port], self._process.host.name)
         network.timeline.record("connected", local, (target, port))
         listener.offer(theirs)
         return ours

@@ -178,16 +178,6 @@ class Inode:
         self.generations = [Generation()]
         return len(lost - kept)
 
-    def flip(self, bit: int) -> None:
-        """Flip one bit of the file, in the cache and on the platter."""
-        self._own()
-        offset, shift = divmod(bit, 8)
-        if offset >= self.length:
-            raise ValueError(f"bit {bit} lies beyond the end of the file ({self.length} bytes)")
-        if len(self.data) <= offset:
-            self.data.extend(bytes(offset + 1 - len(self.data)))
-        self.data[offset] ^= 1 << shift
-
     def _own(self) -> None:
         if self.shared:
             self.data = bytearray(self.data)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from rocketbed.chaos.trace import Ends, NodeTrace
 
-COMMIT_LOG = "/store/commitlog/"
+STORE = "/store"
+"""The directory of the store on every disk."""
+COMMIT_LOG = f"{STORE}/commitlog/"
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ writes the way to what it syncs. A renamed file moves as a whole: old name or ne
 """
 
 from copy import deepcopy
-from dataclasses import dataclass
-from posixpath import dirname, normpath
+from dataclasses import dataclass, replace
+from posixpath import dirname
 from random import Random
 
 from rocketbed.chaos.sim.inode import Inode, survivors
@@ -54,6 +54,17 @@ class Names:
         directory, name = split(path)
         if directory in self.children:
             self.children[directory].pop(name, None)
+
+    def move_directory(self, old: str, new: str) -> None:
+        """Move a directory, if it is there, to a name whose parent exists."""
+        if old not in self.children:
+            return
+        self.files = {moved(path, old, new): inode for path, inode in self.files.items()}
+        self.children = {moved(path, old, new): names for path, names in self.children.items()}
+        directory, name = split(old)
+        self.children[directory].pop(name, None)
+        directory, name = split(new)
+        self.children.setdefault(directory, {})[name] = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +123,19 @@ class Namespace:
         change.apply(self.visible)
         self.pending.append(change)
 
+    def move_directory(self, old: str, new: str) -> None:
+        """Give a directory another name, with all below it, durably."""
+        self.visible.move_directory(old, new)
+        self.durable.move_directory(old, new)
+        self.pending = [
+            replace(
+                change,
+                path=moved(change.path, old, new),
+                target=moved(change.target, old, new),
+            )
+            for change in self.pending
+        ]
+
     def changes_in(self, directory: str) -> list[Change]:
         """What a sync of this directory, begun now, will make durable."""
         way = {directory}
@@ -164,11 +188,14 @@ class Namespace:
         return lost
 
 
+def moved(path: str, old: str, new: str) -> str:
+    """A path after `old`, a directory, was renamed to `new`."""
+    if path == old or path.startswith(f"{old}/"):
+        return new + path[len(old) :]
+    return path
+
+
 def split(path: str) -> tuple[str, str]:
     """Directory and name of a normalised path; `.` holds relative ones, `/` is its own parent."""
     directory = dirname(path) or ("/" if path == "/" else ".")
     return directory, path[path.rfind("/") + 1 :]
-
-
-def normal(path: str) -> str:
-    return normpath(path)

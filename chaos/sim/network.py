@@ -9,13 +9,18 @@ A paused process still accepts: the kernel shakes hands, not the process.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
 from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, Timeline
-from rocketbed.chaos.sim.parking import Owner, Parking
+from rocketbed.chaos.sim.parking import Parking
 from rocketbed.world.api import Address, Stream
+
+if TYPE_CHECKING:
+    from rocketbed.chaos.sim.process import SimProcess
 
 SPLIT_SHARE = 0.2
 """Share of sends that arrive in two pieces."""
@@ -55,6 +60,8 @@ class Network:
         """What links begin as."""
         self._links: dict[tuple[str, str], Link] = {}
         self.ends: dict[SimStream, None] = {}
+        self.taps: dict[int, Callable[[str, bytes], None]] = {}
+        """Port -> told of each send of whoever dialled it: the host's name and the bytes."""
         self._random = timeline.stream("network")
         self._next_port = FIRST_EPHEMERAL_PORT
 
@@ -118,10 +125,7 @@ class Network:
             self._next_port += 1
         return self._next_port
 
-    def forget(self, end: "SimStream") -> None:
-        self.ends.pop(end, None)
-
-    def drop_process(self, process: Owner, cause: str) -> None:
+    def drop_process(self, process: "SimProcess", cause: str) -> None:
         """The process is gone: its listeners close; a killed one resets its peers, one that ended
         closes its streams, one without power says nothing."""
         for listener in list(self.listeners.values()):
@@ -131,19 +135,18 @@ class Network:
             if end.process is process:
                 end.abandon(cause)
 
-    def clear(self) -> None:
-        self.ends.clear()
-        self.listeners.clear()
-
 
 class SimStream(trio.abc.HalfCloseableStream):
     """One end of a connection: TCP as programs see it."""
 
-    def __init__(self, network: Network, process: Owner, local: Address, peer: Address) -> None:
+    def __init__(
+        self, network: Network, process: "SimProcess", local: Address, peer: Address
+    ) -> None:
         self.process = process
         self.local = local
         self.remote = peer
         self.peer: SimStream | None = None
+        self.tap: Callable[[bytes], None] | None = None
         self._network = network
         self._received = bytearray()
         self._ended = False
@@ -163,6 +166,8 @@ class SimStream(trio.abc.HalfCloseableStream):
         """Send; waits while the peer's window is full."""
         await self._enter(self._writer)
         self._check_writable()
+        if self.tap is not None:
+            self.tap(bytes(data))
         view = memoryview(bytes(data))
         while view:
             while self._in_flight >= WINDOW:
@@ -263,7 +268,7 @@ class SimStream(trio.abc.HalfCloseableStream):
             return
         if self._closed:
             if kind != "data":
-                self._network.forget(self)
+                self._network.ends.pop(self, None)
             elif self.process.host.has_power:
                 self._transmit("reset", b"")
             return
@@ -276,7 +281,7 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._reset = True
             self._received.clear()
             self._writer.wake()
-            self._network.forget(self)
+            self._network.ends.pop(self, None)
         self._reader.wake()
 
     def break_off(self) -> None:
@@ -286,7 +291,7 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._received.clear()
             self._reader.wake()
             self._writer.wake()
-            self._network.forget(self)
+            self._network.ends.pop(self, None)
 
     def _transmit(self, kind: str, data: bytes) -> None:
         self._outgoing.append((kind, data))
@@ -316,7 +321,7 @@ class SimStream(trio.abc.HalfCloseableStream):
 
 
 class SimListener:
-    def __init__(self, network: Network, process: Owner, address: Address) -> None:
+    def __init__(self, network: Network, process: "SimProcess", address: Address) -> None:
         self.process = process
         self.address = address
         self._network = network

@@ -1,29 +1,11 @@
 """Waiting across loops: a task parks in its own loop, an event of the simulation wakes it."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
-from rocketbed.chaos.sim.incarnation import Fate
-
-
-class SimMachine(Protocol):
-    """A host, as its connections know it."""
-
-    address: str
-    has_power: bool
-
-
-class Owner(Protocol):
-    """A process, as its listeners and connections know it."""
-
-    fate: Fate
-
-    @property
-    def host(self) -> SimMachine: ...
-
-    def wake(self, task: trio.lowlevel.Task) -> None:
-        """Wake a parked task; does nothing once the process is dead."""
+if TYPE_CHECKING:
+    from rocketbed.chaos.sim.process import SimProcess
 
 
 class Parking:
@@ -31,7 +13,7 @@ class Parking:
 
     __slots__ = ("_process", "_task")
 
-    def __init__(self, process: Owner) -> None:
+    def __init__(self, process: "SimProcess") -> None:
         self._process = process
         self._task: trio.lowlevel.Task | None = None
 

@@ -3,20 +3,22 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from outcome import Error
 
-from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, HostClock, Timeline
+from rocketbed.chaos.sim.clock import MICROSECOND, SECOND, HostClock
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.engine import NodeLoop
 from rocketbed.chaos.sim.host_network import HostNetwork
 from rocketbed.chaos.sim.incarnation import Fate, SimKilled, SimulationError
-from rocketbed.chaos.sim.network import Network
 from rocketbed.chaos.sim.world import InlineOffloader, ProcessSeam, SimLog
 from rocketbed.world.api import World
+
+if TYPE_CHECKING:
+    from rocketbed.chaos.sim.simulation import Simulation
 
 STEP_COST_NS = (2 * MICROSECOND, 40 * MICROSECOND)
 """Processor time of one step of a loop, drawn evenly, before `Host.slowness`."""
@@ -29,26 +31,10 @@ Main = Callable[..., Awaitable[object]]
 T = TypeVar("T")
 
 
-class Scene(Protocol):
-    """The simulation, as its hosts and processes know it."""
-
-    seed: int | str
-    timeline: Timeline
-    network: Network
-    on_disk: Callable[[str, str, str, int, int], None] | None
-
-    def reachable(self, source: str, target: str) -> bool: ...
-    def process_ended(self, process: "SimProcess") -> None: ...
-    def reached(self, process: "SimProcess", mark: str) -> None: ...
-    def logged(
-        self, process: "SimProcess", level: str, event: str, fields: dict[str, object]
-    ) -> None: ...
-
-
 class SimHost:
     """A machine: its name, address, clock and, while nothing runs on it, its disk at rest."""
 
-    def __init__(self, simulation: Scene, name: str, address: str) -> None:
+    def __init__(self, simulation: "Simulation", name: str, address: str) -> None:
         self.simulation = simulation
         self.name = name
         self.address = address
@@ -115,7 +101,7 @@ class SimProcess:
             name=host.name,
             clock=host.clock,
             disk=self.disk,
-            network=HostNetwork(simulation.network, self, simulation.reachable),
+            network=HostNetwork(simulation.network, self),
             random=Random(f"{simulation.seed}/node/{self.name}"),
             log=SimLog(self.fate, partial(simulation.logged, self)),
             process=self.system,
@@ -170,6 +156,7 @@ class SimProcess:
             self._kick(0)
 
     def wake(self, task: trio.lowlevel.Task) -> None:
+        """Wake a parked task; does nothing once the process is dead."""
         if not self.fate.dead:
             self._loop.wake(task)
             self._kick()
@@ -245,6 +232,5 @@ class SimProcess:
 
     def _saw_disk(self, kind: str, path: str, offset: int, size: int) -> None:
         self._timeline.record("disk", self.host.name, kind, path, offset, size)
-        listener = self.host.simulation.on_disk
-        if listener is not None:
+        for listener in self.host.simulation.on_disk:
             listener(self.host.name, kind, path, offset, size)

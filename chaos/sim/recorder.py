@@ -9,34 +9,40 @@ from typing import Any, Final
 
 from rocketbed.chaos.damage import MENDED, REFUSALS, REPORTS
 from rocketbed.chaos.history import Function, HistoryWriter
-from rocketbed.chaos.record import STORES
+from rocketbed.chaos.record import IMAGES, STORES, Image
 from rocketbed.chaos.sim.coverage import Coverage
-from rocketbed.chaos.sim.kept_images import KeptImages
-from rocketbed.chaos.sim.logwatch import COMMIT_LOG, LogWatch
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.logwatch import COMMIT_LOG, STORE, LogWatch
 from rocketbed.chaos.sim.process import SimProcess
 from rocketbed.chaos.sim.simulation import LogLine, Simulation
 from rocketbed.chaos.trace import Trace
 from rocketbed.chaos.trial.api import Collected
 from rocketbed.inspect.marks import CKPT_NAME, read_marks
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.wire.ha import REPORT_SIZE
 
-ROOT: Final = "/store"
-TABLES: Final = f"{ROOT}/config/"
-MARK: Final = f"{ROOT}/{CKPT_NAME}"
+TABLES: Final = f"{STORE}/config/"
+MARK: Final = f"{STORE}/{CKPT_NAME}"
+DATA: Final = (COMMIT_LOG, f"{STORE}/consumequeue/", f"{STORE}/index/")
+"""After a failed sync of one of these files nothing more may be acknowledged; a table, or a file
+that is only prepared, is tried again."""
+IMAGES_MAX: Final = 6
+"""Disks of one node as its ends left them that are kept for the checks of recovery: the last."""
 CUTS: Final = {"replication.cut": "cut", "store.cut_resumed": "cut_resumed"}
 
 
 class Recorder:
     """Watches every node of a simulation, from its first start on."""
 
-    def __init__(self, simulation: Simulation, history: HistoryWriter, store: str) -> None:
-        """`store` is the directory of the store on every disk, with its slash."""
+    def __init__(self, simulation: Simulation, history: HistoryWriter) -> None:
         self._simulation = simulation
         self._timeline = simulation.timeline
         self._history = history
-        self._store = store
         self._trace = Trace()
-        self._images = KeptImages(store)
+        self._acks = Trace()
+        """What each slave reported to its masters, as it left it."""
+        self._images: dict[Image, DiskImage] = {}
+        """Disks as kills and power cuts left them, oldest first."""
         self._watches: dict[str, LogWatch] = {}
         self._segment_size: dict[str, int] = {}
         self._after_power_cut: dict[str, bool] = {}
@@ -45,7 +51,8 @@ class Recorder:
         self._reports: dict[str, str] = {}
         """What nodes said of damage since their last start, or when they refused it."""
         self._roles: dict[str, str] = {}
-        self._coverage = Coverage(simulation, self._roles, self._saw_disk)
+        self._coverage = Coverage(simulation, self._roles)
+        simulation.on_disk.append(self._saw_disk)
         simulation.on_end.append(self._process_ended)
         simulation.on_log.append(self._logged)
 
@@ -53,6 +60,7 @@ class Recorder:
         self._segment_size[name] = config.store.segment_size
         self._roles[name] = config.broker_role
         self._reports.pop(name, None)
+        self._simulation.network.taps[config.ha_port] = self._slave_reported
         self._watch(name)
 
     def ends(self, name: str) -> int:
@@ -82,11 +90,13 @@ class Recorder:
         for name in self._watches:
             image = self._simulation.host(name).image
             image.export(str(directory / STORES / name))
-            stores[name] = f"{STORES}/{name}{self._store}"
-        self._images.export(directory)
+            stores[name] = f"{STORES}/{name}{STORE}"
+        for record, disk in self._images.items():
+            disk.export(str(directory / IMAGES / f"{record.node}-{record.number}"))
         marks = {f"{node}:{mark}": count for (node, mark), count in self._simulation.marks.items()}
         digest, facts = self._simulation.digest(), self._coverage.facts()
-        return Collected(stores, self._images.records, self._trace, digest, marks, facts)
+        images = list(self._images)
+        return Collected(stores, images, self._trace, self._acks, digest, marks, facts)
 
     def _watch(self, name: str) -> LogWatch:
         watch = self._watches.get(name)
@@ -94,11 +104,16 @@ class Recorder:
             watch = self._watches[name] = LogWatch(self._trace.node(name))
         return watch
 
+    def _slave_reported(self, host: str, data: bytes) -> None:
+        if host in self._watches and len(data) == REPORT_SIZE:
+            reported = int.from_bytes(data, "big", signed=True)
+            self._acks.node(host).add(self._timeline.now, reported, 0)
+
     def _saw_disk(self, host: str, kind: str, path: str, offset: int, size: int) -> None:
         watch = self._watches.get(host)
         if watch is not None:
             watch.saw(self._timeline.now, kind, path, offset, size)
-            if kind == "sync_failed" and path.startswith(COMMIT_LOG):
+            if kind == "sync_failed" and path.startswith(DATA):
                 self._history.event(Function.NODE, host, "eio", {"path": path})
             self._check_small_files(host, watch, kind, path)
 
@@ -111,7 +126,7 @@ class Recorder:
         """
         if kind in ("write", "truncate") and path.startswith(TABLES) and path.endswith(".json"):
             self._history.event(Function.NODE, host, "table_in_place", {"path": path})
-        if kind != "sync_dir" or path != ROOT:
+        if kind != "sync_dir" or path != STORE:
             return
         disk = self._simulation.process(host).disk
         if disk.exists(MARK):
@@ -150,14 +165,20 @@ class Recorder:
 
     def _keep_image(self, name: str, cause: str) -> None:
         ends = self._watches[name].ends()
-        self._images.keep(
-            self._simulation.host(name).image,
-            name,
-            cause,
+        own = [image for image in self._images if image.node == name]
+        number = own[-1].number + 1 if own else 1
+        record = Image(
+            node=name,
+            number=number,
             time_ns=self._timeline.now,
+            cause=cause,
+            directory=f"{IMAGES}/{name}-{number}{STORE}",
             written=ends.written,
             durable=ends.durable,
         )
+        self._images[record] = self._simulation.host(name).image
+        if len(own) == IMAGES_MAX:
+            del self._images[own[0]]
 
     def _logged(self, line: LogLine) -> None:
         if line.event == "store.recovered" and line.node in self._watches:
@@ -171,6 +192,10 @@ class Recorder:
             self._history.event(Function.NODE, line.node, "recovered", fields)
         elif line.event in CUTS:
             self._history.event(Function.NODE, line.node, CUTS[line.event], dict(line.fields))
+        elif line.event == "store.segment_deleted" and line.node in self._watches:
+            start = int(str(line.fields["path"]).rpartition("/")[2])
+            fields = {"start": start, "size": self._segment_size[line.node]}
+            self._history.event(Function.NODE, line.node, "expired", fields)
         elif line.event in REPORTS:
             self._report(line.node, line.event, str(line.fields[REPORTS[line.event]]))
 

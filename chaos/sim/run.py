@@ -55,6 +55,7 @@ def _make_weather(plan: Plan, simulation: Simulation) -> None:
         host = simulation.host(name)
         host.cut_mode = weather.cut_mode
         host.cold_share = weather.cold_share
+        host.clock.wall_rate = weather.wall_rate
         host.slowness = weather.slowness.get(name, 1.0)
         if name in weather.disk_ms:
             seconds = weather.disk_ms[name] / 1000

@@ -52,7 +52,7 @@ class Simulation:
         """Told of each event that a node logs."""
         self.on_end: list[Callable[[SimProcess], None]] = []
         """Told of each process that has ended, whatever the cause (`fate.cause`)."""
-        self.on_disk: Callable[[str, str, str, int, int], None] | None = None
+        self.on_disk: list[Callable[[str, str, str, int, int], None]] = []
         """Told of each event of a disk: host, kind, path, offset, size."""
         self._buried: list[SimProcess] = []
         self._crash_at_pattern: dict[str, tuple[str, str]] = {}
@@ -91,7 +91,7 @@ class Simulation:
     def kill(self, name: str) -> None:
         process = self.process(name)
         if not process.done:
-            process.disk.kill()
+            process.fate.die("kill")
             process.end()
 
     def power_cut(self, name: str, mode: str = "random") -> None:
@@ -172,11 +172,13 @@ class Simulation:
         for process in self._buried:
             process.bury()
         self._buried.clear()
-        self.network.clear()
+        self.network.ends.clear()
+        self.network.listeners.clear()
 
     # What hosts and processes tell.
 
     def reachable(self, source: str, target: str) -> bool:
+        """Whether packets pass between two addresses both ways."""
         cut = self.network.link(source, target).cut or self.network.link(target, source).cut
         return not cut and any(
             host.address == target and host.has_power for host in self.hosts.values()
@@ -207,7 +209,7 @@ class Simulation:
             if kind == "power":
                 process.disk.power_cut(process.disk.crash_mode)
             else:
-                process.disk.kill()
+                process.fate.die("kill")
             raise SimKilled(f"mark {mark}")
 
     def logged(

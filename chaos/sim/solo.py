@@ -14,7 +14,6 @@ from typing import Any
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
-from rocketbed.chaos.sim.incarnation import SimulationError
 from rocketbed.chaos.sim.process import Main
 from rocketbed.chaos.sim.simulation import LogLine, Simulation
 
@@ -74,11 +73,7 @@ def run_solo(
             prepare(disk)
         simulation.tolerate_crashes = True
         simulation.run(seconds, until=lambda: process.done or _is_over(simulation, seconds))
-        outcome = _OUTCOMES.get(process.fate.cause)
-        if outcome is None:
-            raise SimulationError(
-                f"{process.name} ended for an unknown reason: {process.fate.cause}"
-            )
+        outcome = _OUTCOMES[process.fate.cause]
         return SoloRun(
             outcome=outcome,
             value=process.value() if outcome == "ended" else None,

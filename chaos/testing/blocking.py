@@ -23,7 +23,6 @@ from rocketbed.chaos.testing.faults import Chaos, ChaosVerbs, Fault, place_of
 from rocketbed.chaos.testing.perform import perform
 from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
-from rocketbed.client.messages import Received
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,11 +146,8 @@ class BlockingConsumer:
         self.thread = thread
         self.inner = inner
         self.topic = inner.topic
-
-    @property
-    def messages(self) -> list[Received]:
+        self.messages = inner.messages
         """All that was read, in the order it came."""
-        return self.inner.messages
 
     @property
     def values(self) -> list[Value]:
@@ -217,7 +213,8 @@ class BlockingFault:
 
     def now(self) -> list[str]:
         """Take the step; names of those it hit."""
-        return self.chaos.take(self.step)
+        chaos = self.chaos
+        return chaos.thread.call(Fault(chaos.inner, self.step).now)
 
 
 class BlockingChaos(ChaosVerbs[BlockingFault]):
@@ -239,10 +236,6 @@ class BlockingChaos(ChaosVerbs[BlockingFault]):
 
     def _take(self, step: Step) -> BlockingFault:
         return BlockingFault(self, parse_step(str(step)))
-
-    def take(self, step: Step) -> list[str]:
-        """Take a step now; names of those it hit."""
-        return self.thread.call(Fault(self.inner, step).now)
 
     @contextmanager
     def during(self, *faults: BlockingFault | str) -> Iterator[list[str]]:

@@ -40,7 +40,7 @@ class TopicProducer:
         """The real one; what it sends itself is not in the history."""
         self.topic = topic
         self._stage = stage
-        self._process = stage.control.process()
+        self._process = next(stage.control.processes)
         self._sequence = 0
 
     async def send(
@@ -58,11 +58,11 @@ class TopicProducer:
         raises `NotSent` after `timeout_s`.
         """
         self._sequence += 1
-        whose = self._stage.control.operation(), self._process, self._sequence
+        whose = next(self._stage.control.operations), self._process, self._sequence
         outcome: Outcome | None = None
         with trio.move_on_after(timeout_s if retry else float("inf")):
             for attempt in range(1 << 30):
-                writer = Writer(self._stage.control.value(), *whose)
+                writer = Writer(next(self._stage.control.values), *whose)
                 message = Message(
                     self.topic, wrap(writer, value), tag=tag, keys=(f"v{writer.value}",)
                 )
@@ -123,7 +123,7 @@ class TopicProducer:
     ) -> tuple[Outcome, bool]:
         """How it ended, and whether it was acknowledged as safe as the cluster promises."""
         control, history = self._stage.control, self._stage.backend.history
-        row = begin_send(history, self.topic, writer, message.body, attempt)
+        row = begin_send(history, writer, message, attempt)
         outcome = await self.client.send(message, order_key=order_key)
         said = finish_sends(outcome, [row])
         control.counts[said.name.lower()] += 1
@@ -143,7 +143,7 @@ class TopicConsumer:
         """All that was read, in the order it came."""
         self._stage = stage
         self._group = group
-        self._process = stage.control.process()
+        self._process = next(stage.control.processes)
 
     @property
     def values(self) -> list[Value]:

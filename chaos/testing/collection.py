@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.testing.options import number_of, replay_of
+from rocketbed.chaos.testing.options import replay_of
 from rocketbed.chaos.testing.wishes import (
     Wishes,
     check_count,
@@ -91,7 +91,7 @@ def _pairs(item: pytest.Item, config: pytest.Config) -> list[tuple[str, int]]:
             raise ScenarioError("the mark rb_seeds takes one number: rb_seeds(20)")
         check_count(f"rb_seeds({mark.args[0]!r})", mark.args[0])
         counts = dict.fromkeys(backends, mark.args[0])
-    count, first = number_of(config, "rb_seeds"), number_of(config, "rb_seed")
+    count, first = config.getoption("rb_seeds"), config.getoption("rb_seed")
     if count is None and first is not None:
         count = 1
     if count is not None:

@@ -91,8 +91,7 @@ def load_test_replay(path: Path) -> tuple[Replay, TestPart]:
 def repeated(spec: RunSpec, replay: Replay, test: TestPart) -> RunSpec:
     """A run of the same test, made into the one of a file."""
     choice = Choice(left_out=frozenset(test.left_out), storms=dict(test.storms))
-    plan = replay.plan
-    return replace(spec, backend=replay.backend, seed=plan.seed, plan=plan, choice=choice)
+    return replace(spec, backend=replay.backend, plan=replay.plan, choice=choice)
 
 
 def compared(replay: Replay, result: RunResult) -> str:
@@ -114,7 +113,7 @@ def tell_story(spec: RunSpec, result: RunResult, notes: Sequence[str]) -> list[s
     """Lines for a reader, in the order they are wanted."""
     time = f"{result.simulated_s:.1f} s simulated in " if result.simulated_s else ""
     return [
-        f"seed {spec.seed} on {spec.backend}, {time}{result.wall_s:.2f} s",
+        f"seed {spec.plan.seed} on {spec.backend}, {time}{result.wall_s:.2f} s",
         f"cluster: {_cluster(spec.plan)}",
         f"steps:   {_shown(result.done)}",
         f"failed:  {_what(result)}",

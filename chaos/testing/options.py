@@ -11,7 +11,6 @@ from rocketbed.chaos.scenario.units import parse_duration
 from rocketbed.chaos.testing.failure import load_test_replay
 from rocketbed.chaos.testing.wishes import check_count, read_backends
 
-KEEPS: Final = ("failed", "all", "none")
 REPLAY: Final = pytest.StashKey[tuple[Replay, TestPart]]()
 
 
@@ -20,15 +19,12 @@ def check_options(config: pytest.Config) -> None:
     try:
         if (text := config.getoption("rb_backend")) is not None:
             read_backends(text)
-        for name in ("rb_seeds", "rb_seed"):
-            number_of(config, name)
+        if (count := config.getoption("rb_seeds")) is not None:
+            check_count(f"--rb-seeds {count}", count)
         budget_s(config)
         replay_of(config)
     except ScenarioError as error:
         raise pytest.UsageError(str(error)) from None
-    keep = config.getoption("rb_keep")
-    if keep not in KEEPS:
-        raise pytest.UsageError(f"--rb-keep {keep}: must be one of {', '.join(KEEPS)}")
 
 
 def budget_s(config: pytest.Config) -> float:
@@ -41,21 +37,6 @@ def budget_s(config: pytest.Config) -> float:
     if seconds <= 0:
         raise ScenarioError(f"--rb-budget {text}: must be positive")
     return seconds
-
-
-def number_of(config: pytest.Config, name: str) -> int | None:
-    """`rb_seeds` or `rb_seed`; None where it was not given. Raises `ScenarioError`."""
-    text = config.getoption(name)
-    if text is None:
-        return None
-    option = f"--{name.replace('_', '-')}"
-    try:
-        number = int(text)
-    except ValueError:
-        raise ScenarioError(f"{option} {text}: must be an integer") from None
-    if name == "rb_seeds":
-        check_count(f"{option} {text}", number)
-    return number
 
 
 def replay_of(config: pytest.Config) -> tuple[Replay, TestPart] | None:

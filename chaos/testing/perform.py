@@ -39,7 +39,6 @@ def perform(
         done=script.done,
         digest=digest,
         simulated_s=simulated_s,
-        body_s=script.body_s,
         directory=directory,
     )
     if script.skipped:

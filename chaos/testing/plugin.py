@@ -69,7 +69,6 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
     spec = RunSpec(
         test=item.nodeid.partition("[")[0],
         backend=backend,
-        seed=seed,
         wishes=wishes,
         plan=wishes.plan(item.originalname, seed, needs_of(item)),
         budget_s=budget_s(request.config),
@@ -115,9 +114,7 @@ def module_cluster(request: pytest.FixtureRequest) -> Iterator[BlockingCluster]:
     item: Any = request.node
     wishes = wishes_of(item)
     plan = wishes.plan(Path(item.name).stem, 1, needs_of(item))
-    spec = RunSpec(
-        test=item.nodeid, backend="process", seed=1, wishes=wishes, plan=plan, budget_s=0.0
-    )
+    spec = RunSpec(test=item.nodeid, backend="process", wishes=wishes, plan=plan, budget_s=0.0)
     with tempfile.TemporaryDirectory(prefix="rocketbed-") as place:
         thread = StageThread(spec, Path(place))
         cluster = BlockingCluster()

@@ -31,12 +31,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One run of one test: backend, seed, cluster."""
+    """One run of one test: backend, cluster; the seed is the plan's."""
 
     test: str
     """The test's node id without the part in brackets: `tests/test_orders.py::test_failover`."""
     backend: str
-    seed: int
     wishes: Wishes
     plan: Plan
     budget_s: float
@@ -67,7 +66,6 @@ class RunResult:
     digest: str = ""
     finding_ids: tuple[str, ...] = ()
     simulated_s: float = 0.0
-    body_s: float = 0.0
     wall_s: float = 0.0
     directory: Path | None = None
 
@@ -101,8 +99,6 @@ class Script:
     """Storms by number, as they were drawn or given."""
     done: list[str] = field(default_factory=list)
     """All steps that were taken, the operator's too, with times and names."""
-    body_s: float = 0.0
-    """The body's own time: simulated in simulation."""
 
     @property
     def wants_judgement(self) -> bool:
@@ -112,7 +108,6 @@ class Script:
     async def perform(self, stage: "Stage") -> None:
         """Run the body; what it raises becomes `failure`."""
         self.body_task = trio.lowlevel.current_task()
-        began = trio.current_time()
         try:
             await self.body(stage)
         except (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -121,7 +116,6 @@ class Script:
             self.failure = error
         finally:
             self.is_over = True
-            self.body_s = trio.current_time() - began
 
     def ask(self, ids: tuple[str, ...], where: str) -> None:
         """The body wants checks; asking twice adds up."""

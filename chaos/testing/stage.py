@@ -63,7 +63,7 @@ class Stage(Conductor):
         """Those with recorded sends: only there every body is known, and what is read judged."""
         self._made: set[str] = set()
         self.reading = self._reading = Reading(
-            self.control, backend.history, backend.nameservers(), self.topics
+            self.control, backend.history, backend.nameservers(), self.topics, self.members.at
         )
         self.body_schedule = self.schedule = self._schedule(plan)
         self.operator = Operator(self, script.failover_s)
@@ -97,7 +97,7 @@ class Stage(Conductor):
                 crash = self.record.crashes[0]
                 script.failure = ClusterFailed(f"{crash.node} ended by itself: {crash.reason}")
             nursery.cancel_scope.cancel()
-        script.done = [str(_shown(step)) for step in self.schedule.done]
+        script.done = [str(step.to_the_millisecond()) for step in self.schedule.done]
         if script.wants_judgement:
             await self._collect(directory)
         return self.record
@@ -172,8 +172,7 @@ class Stage(Conductor):
         with trio.CancelScope(shield=True):
             await self.mend()
         for step in storm.done:
-            assert isinstance(step.trigger, At)
-            moved = At(round(step.trigger.seconds + base_s, 6))
+            moved = At(round(step.at_s + base_s, 6))
             self.body_schedule.done.append(replace(step, trigger=moved))
         self.record.skipped += storm.skipped
 
@@ -235,7 +234,7 @@ class Stage(Conductor):
         if topic in self._made:
             return
         self._made.add(topic)
-        await self.insist(lambda: self._make_topics([topic], queues), f"making topic {topic}")
+        await self.insist(lambda: self._topics.make([topic], queues), f"making topic {topic}")
 
     async def insist(
         self, action: Callable[[], Awaitable[T]], what: str, timeout_s: float = SETTLE_S
@@ -274,10 +273,3 @@ async def _keep(client: AbstractAsyncContextManager[Any], task_status: Any) -> N
     async with client as entered:
         task_status.started(entered)
         await trio.sleep_forever()
-
-
-def _shown(step: Step) -> Step:
-    """For a reader: times in milliseconds."""
-    assert isinstance(step.trigger, At)
-    for_s = None if step.for_s is None else round(step.for_s, 3)
-    return replace(step, trigger=At(round(step.trigger.seconds, 3)), for_s=for_s)

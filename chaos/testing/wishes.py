@@ -7,12 +7,12 @@ that names the nearest known one.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args, get_origin
 
 from rocketbed.chaos.scenario.check import CAPABILITIES, check_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
-from rocketbed.chaos.scenario.plan import MIB, Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import unknown
 from rocketbed.chaos.scenario.swarm import swarm_weather
 from rocketbed.chaos.scenario.units import parse_duration, parse_size
@@ -23,28 +23,17 @@ LONGEST_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """Arguments of the mark `rocketbed`."""
+class Wishes(Shape):
+    """Arguments of the mark `rocketbed`: the cluster, as a plan has it, and what is beside it."""
 
-    brokers: int = 3
-    """Nodes of a group: a master and its slaves."""
-    groups: int = 1
     nameservers: int = 1
-    flush: Literal["sync", "async"] = "async"
-    repl: Literal["sync", "async"] = "sync"
-    min_isr: int = 2
-    """Nodes that hold a message before it is acknowledged, under `repl="sync"`."""
-    segment: int | str = MIB
-    """Bytes of a commit-log file; `"64KiB"` is fine too."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further lines of every node's `broker.conf`."""
     queues: int = 4
     """Queues of each topic that the test creates."""
     weather: Literal["plain", "swarm"] = "plain"
     """`swarm`: slow disks, slow links and the like, drawn from the seed."""
     failover: bool = True
     """Whether an operator promotes a slave when a master stays down."""
-    failover_after: float | str = 1.0
+    failover_after: float = 1.0
     """Seconds that a master is down before he does."""
     net: Literal["auto", "plain", "proxy", "switch"] = "auto"
     """What lies between real machines: a proxy between processes, the switch between containers
@@ -55,10 +44,7 @@ class Wishes:
     @property
     def failover_s(self) -> float | None:
         """How long a master is down before a slave is promoted; None: never."""
-        if not self.failover or self.brokers < 2:
-            return None
-        after = self.failover_after
-        return parse_duration(after) if isinstance(after, str) else float(after)
+        return self.failover_after if self.failover and self.brokers > 1 else None
 
     def net_of(self, backend: str, *, is_open: bool) -> Literal["auto", "plain", "proxy", "switch"]:
         """What lies between the machines of a backend; `is_open`: programs of others come too."""
@@ -79,14 +65,7 @@ class Wishes:
 
         Raises `ScenarioError`.
         """
-        own = {one.name: getattr(self, one.name) for one in fields(Shape)}
-        if isinstance(self.segment, str):
-            own["segment"] = parse_size(self.segment)
-        own["settings"] = {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in self.settings.items()
-        }
-        shape = Shape(**own)
+        shape = Shape(**{one.name: getattr(self, one.name) for one in fields(Shape)})
         swarm = self.weather == "swarm"
         plan = Plan(
             name=name,
@@ -117,9 +96,26 @@ def read_wishes(marks: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> W
             if name not in known:
                 raise ScenarioError(unknown("argument of the mark rocketbed", name, known))
         values |= named
-    wishes = Wishes(**values)
-    _check(wishes)
+    try:
+        wishes = Wishes(**{name: _plain(name, value) for name, value in values.items()})
+        _check(wishes)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ScenarioError(f"the mark rocketbed: {error}") from None
     return wishes
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value as a plan has it: sizes and times may be texts, settings be numbers and truths."""
+    if name == "segment" and isinstance(value, str):
+        return parse_size(value)
+    if name == "failover_after":
+        return parse_duration(value) if isinstance(value, str) else float(value)
+    if name == "settings":
+        return {
+            key: str(one).lower() if isinstance(one, bool) else str(one)
+            for key, one in value.items()
+        }
+    return value
 
 
 def read_needs(names: Iterable[Any]) -> tuple[str, ...]:
@@ -161,11 +157,7 @@ def _check(wishes: Wishes) -> None:
         if backend not in BACKENDS:
             raise ScenarioError(unknown("backend in seeds", str(backend), list(BACKENDS)))
         check_count(f"rocketbed(seeds={wishes.seeds!r})", count)
-    try:
-        _ = wishes.failover_s
-        wishes.plan("check", 1)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ScenarioError(f"the mark rocketbed: {error}") from None
+    wishes.plan("check", 1)
 
 
 def check_count(what: str, count: object) -> None:

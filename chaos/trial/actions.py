@@ -17,15 +17,21 @@ from rocketbed.chaos.damage import APPEND_CRC, KINDS, UNCOVERED, Damage
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.scenario.step import Step
 from rocketbed.chaos.scenario.targets import machine_names
-from rocketbed.chaos.trial.api import CrashPoint, DiskFault, LinkState, Program
+from rocketbed.chaos.trial.api import CrashPoint, DiskFault, Program
 from rocketbed.chaos.trial.effects import Effect, Effects, both_ways
 from rocketbed.chaos.trial.intruders import crowd, hostile
+from rocketbed.chaos.trial.leave import Leave
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.chaos.trial.targets import Resolver
 
 LOOK_S: Final = 0.02
+FOLLOWS_S: Final = 5.0
+"""What an operator waits for a slave to follow, before its disk is thought of."""
 OPERATOR: Final = ("promote", "repair", "restart")
 """Verbs that are carried out one after the other: nobody starts the old master as one while a new
 one is being chosen."""
+FATAL: Final = ("eio-fsync", "eio-write", "eio-read", "full", "read-only")
+"""Faults of a disk that end a node."""
 Undo = Callable[[], Awaitable[None]]
 
 
@@ -36,7 +42,7 @@ class Done:
     second: list[str] = field(default_factory=list)
     undo: Undo | None = None
     words: dict[str, Any] = field(default_factory=dict)
-    """Arguments with what was drawn for them."""
+    """Arguments with what was drawn for them; empty where nothing was."""
     wait: Callable[[], Awaitable[bool]] | None = None
     """When the fault strikes later than it was set up (`crash`): returns once it has struck, or
     once it never will; whether it did."""
@@ -48,21 +54,17 @@ class Actions:
         self._plan = resolver.plan
         self._members = resolver.members
         self._backend = resolver.members.backend
-        self.effects = Effects(self._backend)
-        self.excused: set[str] = set()
-        """Nodes that may end by themselves now: a fault makes them."""
+        self.leave = Leave(self._members, self._backend.now_ns)
+        self.effects = Effects(self._backend, self.leave)
         self.damaged: set[str] = set()
         """Nodes that may refuse to start: what they had stored was damaged, as they have to say."""
         self._random = random
         self._programs = programs
         self._operator = trio.Lock()
-        self._armed: dict[str, None] = {}
-        self._slow: dict[str, None] = {}
-        self._drifting: dict[str, None] = {}
         self.nursery: trio.Nursery | None = None
         """The run's, for what goes on beside the conductor."""
         self._lasting: list[Undo] = []
-        """Ends of what `mend` would not end otherwise: a second master, a clock set for a while."""
+        """Ends of what `mend` would not end otherwise: a second master, a crash point, a clock."""
 
     async def do(self, step: Step) -> Done:
         """Carry a step out now; an operator's work waits for the operator's work before it."""
@@ -83,12 +85,6 @@ class Actions:
         await self.effects.end_all()
         for undo in list(self._lasting):
             await undo()
-        for name in self._armed:
-            await self._backend.crash(name, CrashPoint())
-        for name in list(self._slow):
-            await self._backend.set_cpu(name, 1.0)
-        for name in list(self._drifting):
-            await self._backend.set_clock(name)
         for node in machine_names(self._plan):
             await self._resume(node)
             if node in self._members.members and self._members.members[node].own:
@@ -96,6 +92,15 @@ class Actions:
                 await self._members.stop(node)
             await self._start(node)
         await self._replace(list(self.damaged))
+
+    async def leave_broken(self, target: str) -> None:
+        """Cut the power of some machines, and let it be until the next `mend`."""
+        names = await self._resolver.names(target)
+        for name in names:
+            self._unwanted(name)
+            await self._backend.power_cut(name, self._plan.weather.cut_mode)
+        fields = {"step": f"powercut {target} while all else is healed", "targets": names}
+        self._backend.history.event(Function.NEMESIS, "", "powercut", fields)
 
     # --- processes
 
@@ -123,7 +128,7 @@ class Actions:
                 key, _, value = step.words["set"].partition("=")
                 self._members.members[name].set(key, value)
             await self._start(name, stale="stale-table" in step.words)
-        return Done(names=names, words=dict(step.words))
+        return Done(names=names)
 
     async def _pause(self, step: Step, names: list[str]) -> Done:
         running = [name for name in names if self._state(name) == "running"]
@@ -140,7 +145,7 @@ class Actions:
         for name in names:
             self._unwanted(name)
             await self._backend.power_cut(name, mode)
-        return Done(names=names, undo=_each(names, self._start), words=dict(step.words))
+        return Done(names=names, undo=_each(names, self._start))
 
     async def _crash(self, step: Step, names: list[str]) -> Done:
         words = dict(step.words)
@@ -151,9 +156,15 @@ class Actions:
             words["store-event"] = str(event)
         point = CrashPoint(event=event, mark=words.get("mark"), power="powercut" in words)
         before = {name: self._backend.ends(name) for name in names}
+        permit = self.leave.begin(names)
+        withdraw = _each(names, partial(self._backend.crash, point=CrashPoint()))
+
+        async def end() -> None:
+            await withdraw()
+            self.leave.over(permit)
+
+        disarm = self._undone_in_the_end(end)
         for name in names:
-            self.excused.add(name)
-            self._armed[name] = None
             await self._backend.crash(name, point)
 
         async def wait() -> bool:
@@ -164,9 +175,10 @@ class Actions:
                         await trio.sleep(LOOK_S)
                     self._unwanted(name)
                     struck = True
+                await withdraw()  # it may have ended in another way
+                self.leave.withdraw(permit)
                 return True
-            for name in names:
-                await self._backend.crash(name, CrashPoint())
+            await disarm()
             return struck
 
         return Done(names=names, undo=_each(names, self._start), words=words, wait=wait)
@@ -191,16 +203,20 @@ class Actions:
         name = names[0]
         member = self._members.members[name]
 
-        async def again(doubled: bool) -> None:
-            member.doubled = doubled
-            await self._members.stop(name)
-            if not doubled:
-                member.cut = self._members.count_promotion(member.group)
-            await self._members.start(name)
+        async def undo() -> None:
+            member.doubled = False
+            number = self._members.count_promotion(member.group)
+            # Others may have followed the second master.
+            for follower in self._members.followers(member.group):
+                self._members.members[follower].cut = number
+                if follower == name or self._state(follower) == "running":
+                    await self._members.stop(follower)
+                    await self._members.start(follower)
 
-        undo = self._undone_in_the_end(lambda: again(False))
-        await again(True)
-        return Done(names=[name], undo=undo)
+        member.doubled = True
+        await self._members.stop(name)
+        await self._members.start(name)
+        return Done(names=[name], undo=self._undone_in_the_end(undo))
 
     async def _twin(self, step: Step, names: list[str]) -> Done:
         return Done(names=[name for name in names if await self._backend.twin(name)])
@@ -248,7 +264,7 @@ class Actions:
         for name in self._random.sample(names, len(names)):
             await self.effects.end(effects[name])
             await trio.sleep(pause)
-        return Done(names=order, words=dict(step.words))
+        return Done(names=order)
 
     # --- machines
 
@@ -260,15 +276,17 @@ class Actions:
             kind=cast(Any, kind), seconds=seconds, once="once" in words, after=words.get("after", 0)
         )
         effect = Effect(disks=dict.fromkeys(names, fault))
-        if kind in ("eio-fsync", "eio-write", "eio-read", "full", "read-only"):
-            self.excused.update(names)
+        if kind in FATAL:
+            effect.permit = self.leave.begin(names)
+        elif kind == "no-descriptors":  # who runs has to do without; who starts cannot
+            effect.permit = self.leave.begin(names, only="ConfigFileError")
         if kind == "lost-fsync":
             self.damaged.update(names)
         await self.effects.begin(effect)
         if kind == "hang" and step.for_s is None:
             await trio.sleep(seconds)
             await self.effects.end(effect)
-        return Done(names=names, undo=partial(self.effects.end, effect), words=dict(words))
+        return Done(names=names, undo=partial(self.effects.end, effect))
 
     async def _damage(self, step: Step, names: list[str]) -> Done:
         words = step.words
@@ -292,7 +310,7 @@ class Actions:
             fields = {"hit": hit, "kind": kind, "untold": untold}
             self._backend.history.event(Function.NODE, name, "damaged", fields)
             self.damaged.add(name)
-        return Done(names=names, undo=_each(names, self._start), words=dict(words))
+        return Done(names=names, undo=_each(names, self._start))
 
     async def _repair(self, step: Step, names: list[str]) -> Done:
         return Done(names=await self._replace(names))
@@ -303,7 +321,7 @@ class Actions:
         The only copy is kept: its node is started again, which is enough for what can be built
         from the log.
         """
-        sick = [name for name in names if self._backend.reported(name)]
+        sick = [name for name in names if await self._is_sick(name)]
         for name in sick:
             group = self._members.members[name].group
             if self._members.is_leader(name):
@@ -318,17 +336,31 @@ class Actions:
             await self._start(name)
         return sick
 
+    async def _is_sick(self, name: str) -> bool:
+        """Whether a node reports damage, or is a damaged slave that follows nobody: a log that
+        differs from its master's is refused, and nothing else is said of it."""
+        if self._backend.reported(name) or name not in self.damaged:
+            return bool(self._backend.reported(name))
+        if self._members.is_leader(name) or name not in self._members.members:
+            return False
+        with trio.move_on_after(FOLLOWS_S):
+            while True:
+                sample = await self._backend.observe(name)
+                if sample is not None and sample.is_following:
+                    return False
+                await trio.sleep(LOOK_S)
+        said = {"event": "replication.refused", "text": "it was damaged, and follows nobody"}
+        self._backend.history.event(Function.NODE, name, "reported", said)
+        return True
+
     # --- peers
 
     async def _crowd(self, step: Step, names: list[str]) -> Done:
         count = step.words["count"]
         addresses = [self._backend.address(name) for name in names]
         addresses += [(host, port + 1) for host, port in addresses]  # replication
-        return Done(
-            names=names,
-            undo=self._beside(partial(crowd, self._backend.world, addresses, count)),
-            words=dict(step.words),
-        )
+        task = partial(crowd, self._backend.world, addresses, count)
+        return Done(names=names, undo=self._beside(task))
 
     async def _hostile(self, step: Step, names: list[str]) -> Done:
         host, port = self._backend.address(names[0])
@@ -353,18 +385,19 @@ class Actions:
     async def _clock(self, step: Step, names: list[str]) -> Done:
         jump, drift = step.words.get("jump", 0.0), step.words.get("drift", 0.0)
         for name in names:
-            self._drifting[name] = None
             await self._backend.set_clock(name, jump_s=jump, drift=drift)
         undo = _each(names, partial(self._backend.set_clock, jump_s=-jump))
-        back = undo if step.for_s is None else self._undone_in_the_end(undo)
-        return Done(names=names, undo=back, words=dict(step.words))
+        if step.for_s is not None:
+            return Done(names=names, undo=self._undone_in_the_end(undo))
+        self._undone_in_the_end(_each(names, self._backend.set_clock))  # a jump is there to stay
+        return Done(names=names, undo=undo)
 
     async def _cpu(self, step: Step, names: list[str]) -> Done:
         for name in names:
-            self._slow[name] = None
             await self._backend.set_cpu(name, step.words.get("slow", 10.0))
         undo = _each(names, partial(self._backend.set_cpu, slowness=1.0))
-        return Done(names=names, undo=undo, words=dict(step.words))
+        self._undone_in_the_end(undo)  # in any case: it does not reach a process that is down
+        return Done(names=names, undo=undo)
 
     async def _heal(self, step: Step, names: list[str]) -> Done:
         await self.effects.end_all()
@@ -383,7 +416,7 @@ class Actions:
         effect = Effect(dict.fromkeys(pairs, state))
         await self.effects.begin(effect)
         undo = partial(self.effects.end, effect)
-        return Done(names=names, second=second, undo=undo, words=dict(step.words))
+        return Done(names=names, second=second, undo=undo)
 
     def _undone_in_the_end(self, undo: Undo) -> Undo:
         """The same, to be called by `mend` if nobody did so before."""

@@ -13,7 +13,9 @@ from typing import Any, Literal, Protocol
 from rocketbed.chaos.damage import Damage
 from rocketbed.chaos.history import HistoryWriter
 from rocketbed.chaos.record import Image
+from rocketbed.chaos.scenario.verbs import DiskKind
 from rocketbed.chaos.trace import Trace
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import Address, World
 
 Program = Callable[[World], Awaitable[None]]
@@ -40,15 +42,19 @@ class Sample:
     is_master: bool
     is_following: bool
     """A slave that is connected and has the same log."""
+    disk_used: float | None = None
+    """Share of its disk; None where it does not say. For the live page: in no history."""
 
     def as_row(self) -> dict[str, Any]:
         """Fields as the history has them; `of_row` is the way back."""
         row = asdict(self)
+        del row["disk_used"]
         return {key.removeprefix("is_"): value for key, value in row.items()}
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> "Sample":
-        return cls(**{one.name: row[one.name.removeprefix("is_")] for one in fields(cls)})
+        known = {one.name: one.name.removeprefix("is_") for one in fields(cls)}
+        return cls(**{name: row[key] for name, key in known.items() if key in row})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,33 +69,10 @@ class Elected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkState:
-    """One direction between two machines."""
-
-    cut: bool = False
-    delay_s: float = 0.0
-    """On top of the weather's."""
-    jitter_s: float = 0.0
-    loss: float = 0.0
-    rate: int | None = None
-    """Bytes a second."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DiskFault:
     """What a node's disk does wrong, until it is mended."""
 
-    kind: Literal[
-        "slow-fsync",
-        "eio-fsync",
-        "eio-write",
-        "eio-read",
-        "lost-fsync",
-        "hang",
-        "full",
-        "read-only",
-        "no-descriptors",
-    ]
+    kind: DiskKind
     seconds: float = 0.0
     """Delay of each sync for `slow-fsync`; how long all syncs are held for `hang`."""
     once: bool = False
@@ -118,6 +101,8 @@ class Collected:
     """Node -> store directory, relative to the run's directory."""
     images: list[Image]
     trace: Trace
+    acks: Trace | None = None
+    """What slaves reported, as `written`; None where it was not tapped."""
     digest: str = ""
     marks: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)

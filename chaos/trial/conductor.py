@@ -5,8 +5,9 @@ Phases: set up; storm (the steps); calm (nothing is broken any more and the load
 happen in its time is written down as a stall, and the run goes on as far as it can.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -15,17 +16,32 @@ import trio
 
 from rocketbed.chaos.damage import REFUSALS
 from rocketbed.chaos.history import Function
-from rocketbed.chaos.record import TRACE_FILE, Crash, Expectation, Promise, RunRecord, Stall
+from rocketbed.chaos.record import ACKS_FILE, TRACE_FILE, Crash, Promise, RunRecord, Stall
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import consumer_names, producer_names
 from rocketbed.chaos.trial.actions import Actions
 from rocketbed.chaos.trial.api import Backend, Program
-from rocketbed.chaos.trial.load import ClientFailure, LoadControl, ProducerProgram, topic_names
+from rocketbed.chaos.trial.due import checks_due
+from rocketbed.chaos.trial.group import Member, groups_of
+from rocketbed.chaos.trial.load import (
+    ClientFailure,
+    LoadControl,
+    ProducerProgram,
+    come_and_go,
+    topic_names,
+)
 from rocketbed.chaos.trial.members import Members
-from rocketbed.chaos.trial.reading import FinalReader, GroupMember, QueueFollower, Reading
+from rocketbed.chaos.trial.reading import (
+    Reading,
+    backlog,
+    follow_queues,
+    group_name,
+    read_everything,
+)
 from rocketbed.chaos.trial.schedule import Schedule
 from rocketbed.chaos.trial.targets import Resolver
-from rocketbed.client.admin import Admin
+from rocketbed.chaos.trial.topics import RunTopics
+from rocketbed.client.consumer import Consumer
 
 SAMPLE_S: Final = 0.5
 LOOK_S: Final = 0.1
@@ -33,6 +49,10 @@ SET_UP_S: Final = 60.0
 DRAIN_S: Final = 60.0
 """Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
 READ_S: Final = 60.0
+READ_EACH_S: Final = 0.005
+"""More for each message that was sent."""
+BY_DISK: Final = ("StoreFailed", "OSError", "ConfigFileError", "BadStoreDirectory")
+"""How a node ends whose disk fails it, is full, or gives it no descriptor."""
 OCCASIONS: Final = ("before the faults", "after the faults")
 """Of visits."""
 
@@ -65,8 +85,10 @@ class Conductor:
     def __init__(self, plan: Plan, backend: Backend, company: Company) -> None:
         self.plan = plan
         self.backend = backend
-        self.control = LoadControl()
-        self.members = Members(plan.shape, backend)
+        names = topic_names(plan)
+        self.control = LoadControl(topics=names[: len(names) - plan.producers.late])
+        self._topics = RunTopics(plan, backend, self.control)
+        self.members = Members(plan.shape, backend, look=self._note_ends)
         self.record = RunRecord(
             scenario=plan.name,
             backend=backend.name,
@@ -74,23 +96,34 @@ class Conductor:
             promise=Promise(
                 flush=plan.shape.flush, replication=plan.shape.repl, copies=plan.shape.copies
             ),
-            expect=Expectation(**asdict(plan.expect)),
+            expect=plan.expect,
             groups=plan.shape.group_nodes(),
-            ordered_topics=topic_names(plan) if plan.producers.ordered else [],
+            ordered_topics=names if plan.producers.ordered else [],
         )
-        reading = Reading(self.control, backend.history, backend.nameservers(), topic_names(plan))
+        reading = Reading(
+            self.control,
+            backend.history,
+            backend.nameservers(),
+            self.control.topics,
+            self.members.at,
+        )
         self._reading = reading
         self.programs: dict[str, Program] = {}
         for name in producer_names(plan):
             self.programs[name] = ProducerProgram(
                 plan, self.control, backend.history, backend.nameservers(), name
             )
-        for number, name in enumerate(consumer_names(plan)):
-            mode = plan.consumers.mode
-            in_group = mode == "group" or (mode == "mixed" and number % 2 == 0)
-            self.programs[name] = (
-                GroupMember(reading, number + 1) if in_group else QueueFollower(reading, name)
-            )
+        self._groups = groups_of(plan)
+        readers: dict[str, Program] = {
+            name: Member(reading, group, name, plan, backend.client_state)
+            for group in self._groups
+            for name in group.members
+        }
+        for name in consumer_names(plan):
+            reader = readers.get(name) or partial(follow_queues, reading, name)
+            if plan.producers.late or plan.producers.stay_s:
+                reader = partial(come_and_go, reader, plan, self.control, name)
+            self.programs[name] = reader
         self.resolver = self._make_resolver(Random(f"{plan.seed}/targets"))
         random = Random(f"{plan.seed}/actions")
         self.actions = Actions(self.resolver, random, self.programs)
@@ -126,6 +159,8 @@ class Conductor:
                 nursery.start_soon(self._sample)
                 if self.backend.elects:
                     nursery.start_soon(self.members.follow_elections)
+                if self.plan.producers.late:
+                    nursery.start_soon(self._topics.make_late)
                 await self._storm()
                 await self._calm()
                 await self._drain()
@@ -165,7 +200,7 @@ class Conductor:
                     return False
             while True:
                 try:
-                    await self._make_topics(self._reading.topics)
+                    await self._topics.make(self._reading.topics)
                     break
                 except ClientFailure:
                     await trio.sleep(LOOK_S)
@@ -182,14 +217,6 @@ class Conductor:
         self._stall("set-up", "cluster", f"it was not ready within {SET_UP_S:g} s")
         return False
 
-    async def _make_topics(self, topics: Iterable[str], queues: int | None = None) -> None:
-        """Make topics at every master. Raises `ClientFailure`."""
-        count = self.plan.producers.queues if queues is None else queues
-        brokers = list(self.plan.shape.group_nodes())
-        async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
-            for topic in topics:
-                await admin.create_topic(topic, queues=count, brokers=brokers)
-
     async def _is_in_sync(self, group: str) -> bool:
         sample = await self.backend.observe(self.members.leader(group))
         return sample is not None and sample.in_sync >= self.plan.shape.brokers
@@ -205,6 +232,9 @@ class Conductor:
         # The schedule first: a step that is still under way would break what was just healed.
         await self.schedule.close()
         await self._mend()
+        if self.plan.broken:
+            await self.actions.leave_broken(self.plan.broken)
+        self.control.leaving = False
         self.record.calm_ns = self.backend.now_ns()
 
     async def _mend(self) -> None:
@@ -215,6 +245,7 @@ class Conductor:
         self._enter("calm")
         began_s = self.now_s()
         await self._wait_masters()
+        await self._topics.make_rest()
         patient = self.backend.name != "sim"
         if patient:
             await self._wait_acknowledged(self.record.calm_ns)
@@ -250,8 +281,14 @@ class Conductor:
                 self._stall("leader", group, f"no master serves {SET_UP_S:g} s after the faults")
 
     async def _drain(self) -> None:
-        """Wait until producers have ended and every slave has all of its master's log."""
+        """Wait until producers have ended and every slave has all of its master's log.
+
+        Nodes that were left without power have to come back now; a nameserver stays away, since one
+        that begins with an empty table knows no topic until the nodes have told it.
+        """
         self._enter("drain")
+        if self.plan.broken and not self.plan.broken.startswith("ns:"):
+            await self.actions.mend()
         # Producers first: replicas of a log that still grows are never equal.
         with trio.move_on_after(DRAIN_S) as scope:
             for name in producer_names(self.plan):
@@ -265,7 +302,25 @@ class Conductor:
                     await trio.sleep(LOOK_S)
             if scope.cancelled_caught:
                 self._stall("replicas-equal", group, f"after {DRAIN_S:g} s: {reason}")
+        await self._wait_read()
         self.control.consuming = False
+
+    async def _wait_read(self) -> None:
+        """Wait until every group and every follower has come to the end of every queue."""
+        reading, reason = self._reading, "nothing could be asked"
+        numbers = [group.number for group in self._groups]
+        world, nameservers = self.backend.world, self.backend.nameservers()
+        with trio.move_on_after(DRAIN_S) as scope:
+            async with Consumer(world, nameservers=nameservers, group="onlooker") as consumer:
+                while reason:
+                    try:
+                        reason = await backlog(reading, numbers, consumer)
+                    except ClientFailure as error:
+                        reason = f"{error}"
+                    if reason:
+                        await trio.sleep(LOOK_S)
+        if scope.cancelled_caught:
+            self._stall("backlog", "consumers", f"after {DRAIN_S:g} s: {reason}")
 
     async def _disorder(self, group: str) -> str | None:
         leader = self.members.leader(group)
@@ -287,10 +342,11 @@ class Conductor:
 
     async def _read(self) -> None:
         self._enter("reading")
-        reason = f"not everything was read within {READ_S:g} s"
-        with trio.move_on_after(READ_S) as scope:
+        limit_s = READ_S + READ_EACH_S * sum(self.control.counts.values())
+        reason = f"not everything was read within {limit_s:.0f} s"
+        with trio.move_on_after(limit_s) as scope:
             try:
-                await FinalReader(self._reading, self.backend.world).run()
+                await read_everything(self._reading, self.backend.world)
             except ClientFailure as error:
                 reason = f"the final read failed: {error}"
                 scope.cancel()
@@ -323,22 +379,39 @@ class Conductor:
     async def _collect(self, directory: Path) -> None:
         collected = await self.backend.collect(directory)
         collected.trace.save(directory / TRACE_FILE)
+        if collected.acks is not None:
+            collected.acks.save(directory / ACKS_FILE)
         record = self.record
         record.stores = collected.stores
         record.images = collected.images
         record.digest = collected.digest
         record.marks = collected.marks
         record.leaders = self.members.leaders()
+        names = {group.number: group_name(group.number) for group in self._groups}
+        record.consumer_groups = {name: number for number, name in names.items()}
+        record.filters = {names[one.number]: list(one.tags) for one in self._groups if one.tags}
+        record.followers = dict(self._reading.followers)
         record.ids = {name: member.broker_id for name, member in self.members.members.items()}
         record.end_ns = self.backend.now_ns()
         record.steps = [str(step) for step in self.schedule.done]
         record.skipped = self.schedule.skipped
+        if "target" in collected.facts:  # theirs says less of itself, so only what is asked for
+            due: tuple[str, ...] = ()
+        else:
+            due = checks_due(self.plan, self.backend.name)
+        # What a scenario shows by its steps it can't show without them.
+        shown = () if record.skipped else self.plan.expect.checks
+        record.expect = replace(self.plan.expect, checks=(*due, *shown))
         record.facts |= {
             **collected.facts,
             "missed": self.schedule.missed,
             "counts": dict(self.control.counts),
             "outages": [list(outage) for outage in self.control.outages],
         }
+        reserved = self.plan.shape.settings.get("fileReservedTime")
+        if reserved is not None and self.backend.name == "sim":
+            seconds = int(reserved) * 3600 / self.plan.weather.wall_rate
+            record.facts["retention_ns"] = round(seconds * 1e9)
         record.save(directory)
 
     # --- inside
@@ -363,8 +436,8 @@ class Conductor:
                 member.wanted = False
                 reason = self.backend.end_reason(node)
                 # The way it should when its disk failed it, or a fault killed it.
-                expected = not reason or reason.startswith(("StoreFailed", "OSError"))
-                if node in self.actions.excused and expected:
+                expected = not reason or reason.startswith(BY_DISK)
+                if expected and self.actions.leave.has(node, reason):
                     continue
                 if node in self.actions.damaged and reason.startswith(REFUSALS):
                     continue

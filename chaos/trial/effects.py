@@ -7,7 +7,9 @@ part here, and a link or disk gets the sum of the parts.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rocketbed.chaos.trial.api import Backend, DiskFault, LinkState
+from rocketbed.chaos.trial.api import Backend, DiskFault
+from rocketbed.chaos.trial.leave import Leave, Permit
+from rocketbed.chaos.trial.links import LinkState
 
 Pair = tuple[str, str]
 """One direction: from, to."""
@@ -17,11 +19,14 @@ Pair = tuple[str, str]
 class Effect:
     links: dict[Pair, LinkState] = field(default_factory=dict)
     disks: dict[str, DiskFault] = field(default_factory=dict)
+    permit: Permit | None = None
+    """The leave that it gives nodes to end."""
 
 
 class Effects:
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, leave: Leave) -> None:
         self._backend = backend
+        self._leave = leave
         self._parts: list[Effect] = []
 
     async def begin(self, effect: Effect) -> None:
@@ -32,11 +37,11 @@ class Effects:
         """Withdraw the effect; idempotent."""
         if effect in self._parts:
             self._parts.remove(effect)
-            await self._apply([effect])
+            await self._take_off([effect])
 
     async def end_all(self) -> None:
         parts, self._parts = self._parts, []
-        await self._apply(parts)
+        await self._take_off(parts)
 
     @property
     def in_force(self) -> bool:
@@ -49,6 +54,12 @@ class Effects:
 
     def _link(self, pair: Pair) -> LinkState:
         return _together([effect.links[pair] for effect in self._parts if pair in effect.links])
+
+    async def _take_off(self, parts: list[Effect]) -> None:
+        await self._apply(parts)
+        for part in parts:
+            if part.permit is not None:
+                self._leave.over(part.permit)
 
     async def _apply(self, changed: list[Effect]) -> None:
         for pair in dict.fromkeys(pair for effect in changed for pair in effect.links):

@@ -2,12 +2,17 @@
 
 A send is one attempt of the client, never retried inside it: each attempt has a body of its own, so
 that a second copy is seen as what it is. What was refused or is unknown is attempted again with a
-new value. What a client is to send follows from the seed and its number alone, so that leaving out
-a fault changes nothing else.
+new value; what asked for no answer is not, and its row says unknown. What a client is to send
+follows from the seed and its number alone, so that leaving out a fault changes nothing else.
 """
 
-from collections import Counter
+import math
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from random import Random
 from typing import Final, NamedTuple
 
@@ -16,8 +21,8 @@ import trio
 from rocketbed.chaos.history import Attempt, Function, HistoryWriter
 from rocketbed.chaos.history import Outcome as Said
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.trial.latency import Latencies
-from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, encode_body
+from rocketbed.chaos.trial.api import Program
+from rocketbed.chaos.workload import BODY_SIZE_MIN, Writer, body_crc, encode_body, label_crc
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent
@@ -30,6 +35,7 @@ from rocketbed.world.api import World
 BATCH_MAX: Final = 8
 SEQUENCES: Final = 64
 """Room for the messages of one batch in a sequence number."""
+LOOK_S: Final = 0.5
 PAUSE_S: Final = 0.1
 """Before an operation is attempted again."""
 ATTEMPTS_MAX: Final = 40
@@ -37,9 +43,18 @@ PACE_S: Final = 0.003
 """Operations that are due within such a time begin together, from 667 a second on: timers of an
 operating system end a millisecond or two late, and a producer loses that at each of its sleeps.
 Below that rate it still does: of 300 a second that were asked for about 190 began."""
-TAGS: Final = ("red", "green", "blue")
+TAGS: Final = ("red", "green", "violet")
+"""The hash of the last one is negative."""
 KEYS_KEPT: Final = 60
 """Acknowledged values whose keys are asked for at the end."""
+BURST_EVERY_S: Final = 4.0
+"""Between two bursts of a producer, on the average."""
+LARGE_SHARE: Final = 0.02
+"""Of single sends, where there are large ones."""
+LATENCIES_MAX: Final = 10_000
+"""What half a second brings at the most: a node acknowledges some thousand sends a second."""
+ClientFailure = (ClientError, RemotingError, ProtocolError)
+"""What a client of ours may raise without being broken; the last for damage that it was served."""
 
 
 @dataclass(slots=True)
@@ -48,38 +63,59 @@ class LoadControl:
 
     producing: bool = True
     consuming: bool = True
+    leaving: bool = True
+    """Whether clients come and go: while there are faults."""
+    topics: list[str] = field(default_factory=list)
+    """Those that may be sent to and read by now; late ones are added."""
     counts: "Counter[str]" = field(default_factory=Counter)
     """Messages by outcome: ok, weak, fail, info."""
-    latencies: Latencies = field(default_factory=Latencies)
-    """Latencies of acknowledged sends."""
+    latencies_ns: "deque[int]" = field(default_factory=lambda: deque(maxlen=LATENCIES_MAX))
+    """Latencies of the last acknowledged sends; whoever draws them takes them out."""
+    behind: dict[object, int] = field(default_factory=dict)
+    """Queue -> messages after those that its last pull was told of."""
     acknowledged_ns: dict[str, int] = field(default_factory=dict)
     """Producer -> its last acknowledgement."""
     outages: list[tuple[str, int, int]] = field(default_factory=list)
     """Producer, its first failure and its next acknowledgement after that."""
     keys: list[tuple[str, str, int]] = field(default_factory=list)
     """Topic, key and value of some acknowledged messages."""
-    next_value: int = 0
-    next_operation: int = 0
-    next_process: int = 0
-
-    def value(self) -> int:
-        """A number that no other attempt has."""
-        self.next_value += 1
-        return self.next_value
-
-    def operation(self) -> int:
-        """A number for a send with all its attempts."""
-        self.next_operation += 1
-        return self.next_operation
-
-    def process(self) -> int:
-        """A number for an incarnation of a client."""
-        self.next_process += 1
-        return self.next_process
+    values: Iterator[int] = field(default_factory=partial(count, 1))
+    """Numbers for attempts."""
+    operations: Iterator[int] = field(default_factory=partial(count, 1))
+    """Numbers for sends with all their attempts."""
+    processes: Iterator[int] = field(default_factory=partial(count, 1))
+    """Numbers for incarnations of clients."""
 
 
 def topic_names(plan: Plan) -> list[str]:
     return [f"{plan.producers.prefix}-{number + 1}" for number in range(plan.producers.topics)]
+
+
+def stay_s(plan: Plan, random: Random) -> float:
+    """How long a client stays this time, seconds."""
+    load = plan.producers
+    return random.expovariate(1 / load.stay_s) if load.stay_s else math.inf
+
+
+async def come_and_go(
+    reader: Program, plan: Plan, control: LoadControl, name: str, world: World
+) -> None:
+    """A reader that closes and begins again: when its stay is over, or there is another topic.
+
+    When the faults are over it stays, or it would be late with what it reads again.
+    """
+    random = Random(f"{plan.seed}/{name}/stay")
+    while control.consuming:
+        leaves = trio.current_time() + stay_s(plan, random)
+        known = len(control.topics)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader, world)
+            while control.consuming:
+                await trio.sleep(LOOK_S)
+                is_over = control.leaving and trio.current_time() >= leaves
+                if is_over or len(control.topics) != known:
+                    nursery.cancel_scope.cancel()
+                    break
 
 
 class _Item(NamedTuple):
@@ -88,6 +124,15 @@ class _Item(NamedTuple):
     size: int
     tag: str
     key: str
+
+
+class _Operation(NamedTuple):
+    """What is sent together, with all its attempts."""
+
+    topic: str
+    items: list[_Item]
+    sequence: int
+    oneway: bool = False
 
 
 class ProducerProgram:
@@ -106,10 +151,16 @@ class ProducerProgram:
 
     async def __call__(self, world: World) -> None:
         """Send at the rate until the tap is closed; then finish what is under way."""
-        self._process = self._control.process()
+        while self._control.producing:
+            await self._stay(world)
+
+    async def _stay(self, world: World) -> None:
+        """One incarnation of the client, with all that it sends."""
+        self._process = next(self._control.processes)
         self._incarnation += 1
         random = Random(f"{self._plan.seed}/{self._name}/{self._incarnation}")
         limit = trio.CapacityLimiter(self._load.in_flight)
+        leaves = trio.current_time() + stay_s(self._plan, random)
         async with (
             Producer(
                 world,
@@ -121,65 +172,80 @@ class ProducerProgram:
             trio.open_nursery() as nursery,
         ):
             together = max(1, int(self._load.rate * PACE_S))
-            while self._control.producing:
+            burst_at = self._burst_at(random)
+            control = self._control
+            while control.producing and not (control.leaving and trio.current_time() >= leaves):
                 pauses = [random.expovariate(self._load.rate) for _ in range(together)]
                 await trio.sleep(min(sum(pauses), 2.0))
                 for _ in range(together):
                     if limit.available_tokens >= 1:
                         await self._begin(nursery, limit, producer, random)
+                if trio.current_time() >= burst_at:
+                    burst_at = self._burst_at(random)
+                    at_once = trio.CapacityLimiter(self._load.burst)
+                    for _ in range(self._load.burst):
+                        await self._begin(nursery, at_once, producer, random)
+
+    def _burst_at(self, random: Random) -> float:
+        if not self._load.burst:
+            return math.inf
+        return trio.current_time() + random.expovariate(1 / BURST_EVERY_S)
 
     async def _begin(
         self, nursery: trio.Nursery, limit: trio.CapacityLimiter, producer: Producer, random: Random
     ) -> None:
         load = self._load
-        topic = random.choice(topic_names(self._plan))
-        count = random.randint(2, BATCH_MAX) if random.random() < load.batch else 1
+        topic = random.choice(self._control.topics)
+        size = random.randint(2, BATCH_MAX) if random.random() < load.batch else 1
         key = f"k{random.randrange(load.keys)}"
-        items = [
-            _Item(max(BODY_SIZE_MIN, random.randint(*load.body)), random.choice(TAGS), key)
-            for _ in range(count)
-        ]
+        items = [_Item(self._size(random, size), random.choice(TAGS), key) for _ in range(size)]
         self._sequence += 1
+        oneway = bool(load.oneway) and size == 1 and random.random() < load.oneway
+        operation = _Operation(topic, items, self._sequence, oneway)
         if load.ordered:
-            await self._deliver(limit, producer, topic, items, self._sequence)
+            await self._deliver(limit, producer, operation)
         else:
-            nursery.start_soon(self._deliver, limit, producer, topic, items, self._sequence)
+            nursery.start_soon(self._deliver, limit, producer, operation)
+
+    def _size(self, random: Random, count: int) -> int:
+        """Of a body of so many that are sent together."""
+        load = self._load
+        if load.large and count == 1 and random.random() < LARGE_SHARE:
+            return int(load.body[1] * (load.large / load.body[1]) ** random.random())
+        return max(BODY_SIZE_MIN, random.randint(*load.body))
 
     async def _deliver(
-        self,
-        limit: trio.CapacityLimiter,
-        producer: Producer,
-        topic: str,
-        items: list[_Item],
-        sequence: int,
+        self, limit: trio.CapacityLimiter, producer: Producer, operation: _Operation
     ) -> None:
-        operation = self._control.operation()
+        number = next(self._control.operations)
         async with limit:
             for attempt in range(ATTEMPTS_MAX):
-                sent = await self._attempt(producer, topic, items, sequence, operation, attempt)
+                sent = await self._attempt(producer, operation, number, attempt)
                 if sent or not self._control.producing:
                     return
                 await trio.sleep(PAUSE_S * (1 + min(attempt, 9)))
 
     async def _attempt(
-        self,
-        producer: Producer,
-        topic: str,
-        items: list[_Item],
-        sequence: int,
-        operation: int,
-        attempt: int,
+        self, producer: Producer, operation: _Operation, number: int, attempt: int
     ) -> bool:
-        """One attempt; whether it was acknowledged."""
+        """One attempt; whether there is to be no other."""
+        topic, items, sequence, oneway = operation
         messages: list[Message] = []
         rows: list[Attempt] = []
         for place, item in enumerate(items):
-            value = self._control.value()
-            writer = Writer(value, operation, self._process, sequence * SEQUENCES + place)
+            value = next(self._control.values)
+            writer = Writer(value, number, self._process, sequence * SEQUENCES + place)
             body = encode_body(writer, item.size)
             keys = (item.key, f"v{value}")
-            messages.append(Message(topic, body, tag=item.tag, keys=keys))
-            rows.append(begin_send(self._history, topic, writer, body, attempt))
+            message = Message(topic, body, tag=item.tag, keys=keys)
+            messages.append(message)
+            rows.append(begin_send(self._history, writer, message, attempt, oneway=oneway))
+        if oneway:
+            with suppress(*ClientFailure):
+                await producer.send_oneway(messages[0])
+            rows[0].finish(Said.INFO)
+            self._control.counts["oneway"] += 1
+            return True
         order_key = items[0].key if self._load.ordered else None
         if len(messages) > 1:
             outcome = await producer.send_batch(messages, order_key=order_key)
@@ -197,7 +263,7 @@ class ProducerProgram:
             if self._failed_ns is None:
                 self._failed_ns = now_ns
             return
-        control.latencies.note(now_ns - rows[0].row.invoked_ns)
+        control.latencies_ns.append(now_ns - rows[0].row.invoked_ns)
         control.acknowledged_ns[self._name] = now_ns
         if self._failed_ns is not None:
             control.outages.append((self._name, self._failed_ns, now_ns))
@@ -208,17 +274,18 @@ class ProducerProgram:
 
 
 def begin_send(
-    history: HistoryWriter, topic: str, writer: Writer, body: bytes, attempt: int
+    history: HistoryWriter, writer: Writer, message: Message, attempt: int, *, oneway: bool = False
 ) -> Attempt:
     return history.begin(
-        Function.SEND,
+        Function.SEND_ONEWAY if oneway else Function.SEND,
         process=writer.producer,
-        topic=topic,
+        topic=message.topic,
         value=writer.value,
         operation=writer.operation,
         attempt=min(attempt, 255),
-        length=len(body),
-        body_crc=body_crc(body),
+        length=len(message.body),
+        body_crc=body_crc(message.body),
+        label_crc=label_crc(message.tag, message.keys),
     )
 
 
@@ -243,7 +310,3 @@ def finish_sends(outcome: Outcome, rows: list[Attempt]) -> Said:
     for row in rows:
         row.finish(said, status=-1 if outcome.code is None else outcome.code)
     return said
-
-
-ClientFailure = (ClientError, RemotingError, ProtocolError)
-"""What a client of ours may raise without being broken; the last for damage that it was served."""

@@ -5,6 +5,7 @@ master is its slave from its next start on, cut to what both have (`rbDiverged=c
 The conductor is that operator. Where a controller elects, ids here follow what it says.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,7 @@ import trio
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.scenario.plan import Shape
 from rocketbed.chaos.trial.api import Backend, Sample
+from rocketbed.world.api import Address
 
 SERVING_S: Final = 30.0
 LOOK_S: Final = 0.05
@@ -61,6 +63,8 @@ class Members:
     """Group -> the last election that was seen."""
     promotions: dict[str, int] = field(default_factory=dict)
     """Group -> times that slaves were given another master."""
+    look: Callable[[], None] = lambda: None
+    """Notes nodes that ended by themselves; after a start nothing shows it."""
 
     def __post_init__(self) -> None:
         for group, nodes in self.shape.group_nodes().items():
@@ -71,6 +75,10 @@ class Members:
         """The number of a new promotion."""
         number = self.promotions[group] = self.promotions.get(group, 0) + 1
         return number
+
+    def at(self, address: Address) -> str | None:
+        """The node that clients find at an address."""
+        return next((node for node in self.members if self.backend.address(node) == address), None)
 
     @property
     def nodes(self) -> list[str]:
@@ -147,6 +155,8 @@ class Members:
         member = self.members[node]
         if self.backend.state(node) != "down" or member.busy:
             return
+        if member.wanted:  # it ended by itself, which nobody may have seen yet
+            self.look()
         member.busy = member.wanted = True  # from here on: a fault that comes now may not be undone
         try:
             member.incarnation += 1

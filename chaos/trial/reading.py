@@ -1,27 +1,35 @@
 """Clients that read: members of groups, followers of queues, and the reader at the end."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import trio
 
-from rocketbed.chaos.history import UNKNOWN, Function, HistoryWriter, Outcome
+from rocketbed.chaos.history import (
+    FINAL_READER,
+    UNKNOWN,
+    Attempt,
+    Function,
+    HistoryWriter,
+    Outcome,
+)
 from rocketbed.chaos.trial.load import ClientFailure, LoadControl
-from rocketbed.chaos.workload import body_crc, decode_body
+from rocketbed.chaos.workload import body_crc, decode_body, label_crc
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Received
 from rocketbed.client.pulls import Pulled, PullStatus
 from rocketbed.wire.bodies import MessageQueue
-from rocketbed.world.api import World
+from rocketbed.world.api import Address, World
 
-FINAL_READER: Final = 1_000_000
-"""Number of the reader that reads everything at the end."""
 HOLD_S: Final = 5.0
+LOOK_S: Final = 10.0
+"""Pause between looks for queues of brokers that came back, or of topics made since."""
 RETRY_S: Final = 0.3
-COMMIT_EVERY: Final = 8
-"""Polls between two commits of a group's member."""
+SEARCHES: Final = 8
+"""Searches by time of each queue, about, at the end."""
 
 
 @dataclass(slots=True)
@@ -32,8 +40,18 @@ class Reading:
     history: HistoryWriter
     nameservers: str
     topics: Sequence[str]
+    place: Callable[[Address], str | None]
+    """The node at an address."""
+    followers: dict[str, int] = field(default_factory=dict)
+    """Followers of queues -> the last process of each."""
+    followed: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
+    """Follower and queue -> the offset that it asks for next."""
+    rounds: int = 0
+    """How often a member has committed."""
 
     def note_pull(self, process: int, queue: MessageQueue, asked: int, pulled: Pulled) -> None:
+        """The rows of a pull and of its messages; they name the node that answered."""
+        node = self.place(pulled.address) or queue.broker_name
         pull = self.history.begin(
             Function.PULL,
             process=process,
@@ -41,7 +59,7 @@ class Reading:
             queue=queue.queue_id,
             value=pulled.max_offset,
             operation=pulled.min_offset,
-            node=queue.broker_name,
+            node=node,
         )
         pull.finish(
             Outcome.OK,
@@ -49,12 +67,20 @@ class Reading:
             queue_offset=asked,
             physical_offset=pulled.next_offset,
         )
+        self.control.behind[queue] = max(0, pulled.max_offset - pulled.next_offset)
         for message in pulled.messages:
-            self.note(Function.GOT, process, message, pull.row.number, asked)
+            self.note(Function.GOT, process, message, pull.row.number, asked, node)
 
     def note(
-        self, function: Function, process: int, message: Received, operation: int, asked: int
+        self,
+        function: Function,
+        process: int,
+        message: Received,
+        operation: int,
+        asked: int,
+        node: str | None = None,
     ) -> None:
+        """A row of a message; without a node it names the group of brokers."""
         writer = decode_body(message.body)
         self.history.note(
             function,
@@ -66,145 +92,179 @@ class Reading:
             queue_offset=message.queue_offset,
             physical_offset=asked,
             length=len(message.body),
-            node=message.queue.broker_name,
+            node=node or message.queue.broker_name,
             body_crc=body_crc(message.body),
+            label_crc=label_crc(message.tag, message.keys),
         )
 
     async def commit(self, consumer: Consumer, process: int, group: int) -> None:
-        """Store where a member of a group stands, with a row for each queue."""
-        for queue, position in consumer.positions().items():
-            row = self.history.begin(
-                Function.COMMIT_OFFSET,
-                process=process,
-                topic=queue.topic,
-                queue=queue.queue_id,
-                operation=group,
-                node=queue.broker_name,
-            )
-            try:
-                await consumer.commit({queue: position})
-            except ClientFailure:
-                row.finish(Outcome.INFO, queue_offset=position)
-                raise
-            row.finish(Outcome.OK, queue_offset=position)
+        """Store where a member of a group stands, with a row for each queue; before that, what its
+        broker says of it is noted too, and of one queue in turn where that ends."""
+        self.rounds += 1
+        positions = consumer.positions()
+        async with trio.open_nursery() as nursery:
+            for number, (queue, position) in enumerate(positions.items()):
+                is_asked = number == self.rounds % len(positions)
+                own = partial(self._commit, consumer, process, group, queue, position)
+                nursery.start_soon(partial(own, ask_end=is_asked))
+
+    async def _commit(
+        self,
+        consumer: Consumer,
+        process: int,
+        group: int,
+        queue: MessageQueue,
+        position: int,
+        *,
+        ask_end: bool,
+    ) -> None:
+        begin = partial(
+            self.history.begin,
+            process=process,
+            topic=queue.topic,
+            queue=queue.queue_id,
+            operation=group,
+            node=queue.broker_name,
+        )
+        row = begin(Function.READ_OFFSET)
+        stands = await consumer.offsets.committed(group_name(group), queue)
+        node = self.place(consumer.offsets.answered[queue])
+        row.finish(Outcome.OK, queue_offset=stands or 0, node=node)
+        if ask_end:
+            end = await consumer.offsets.max_offset(queue)
+            node = self.place(consumer.offsets.answered[queue])
+            begin(Function.BOUNDS, value=end, operation=UNKNOWN).finish(Outcome.OK, node=node)
+        row = begin(Function.COMMIT_OFFSET)
+        try:
+            await consumer.commit({queue: position})
+        except ClientFailure:
+            row.finish(Outcome.INFO, queue_offset=position)
+            raise
+        node = self.place(consumer.offsets.answered[queue])
+        row.finish(Outcome.OK, queue_offset=position, node=node)
 
 
-class GroupMember:
-    """Polls all topics for its group and commits where it stands."""
-
-    def __init__(self, reading: Reading, group: int) -> None:
-        self._reading = reading
-        self._group = group
-
-    async def __call__(self, world: World) -> None:
-        """Until told to stop; begins again when the client gives up."""
-        control = self._reading.control
-        while control.consuming:
-            try:
-                await self._consume(world, control.process())
-            except* ClientFailure:
-                await trio.sleep(RETRY_S)
-
-    async def _consume(self, world: World, process: int) -> None:
-        reading = self._reading
-        async with Consumer(
-            world, nameservers=reading.nameservers, group=f"group-{self._group}", hold_s=HOLD_S
-        ) as consumer:
+async def follow_queues(reading: Reading, name: str, world: World) -> None:
+    """Follow every queue from its first message by offsets of one's own, until told to stop."""
+    reading.followers[name] = next(reading.control.processes)
+    async with (
+        Consumer(world, nameservers=reading.nameservers, group=name, hold_s=HOLD_S) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        known: set[MessageQueue] = set()
+        while reading.control.consuming:
+            pause = LOOK_S
             for topic in reading.topics:
-                await consumer.subscribe(topic, start="first")
-            polls = 0
-            while reading.control.consuming:
-                for message in await consumer.poll(timeout_s=1.0):
-                    reading.note(Function.DELIVER, process, message, self._group, UNKNOWN)
-                polls += 1
-                if polls % COMMIT_EVERY == 0:
-                    await reading.commit(consumer, process, self._group)
-            await reading.commit(consumer, process, self._group)
-
-
-class QueueFollower:
-    """Follows every queue from its first message by offsets of its own."""
-
-    def __init__(self, reading: Reading, name: str) -> None:
-        self._reading = reading
-        self._name = name
-
-    async def __call__(self, world: World) -> None:
-        reading = self._reading
-        process = reading.control.process()
-        async with (
-            Consumer(
-                world, nameservers=reading.nameservers, group=self._name, hold_s=HOLD_S
-            ) as consumer,
-            trio.open_nursery() as nursery,
-        ):
-            for topic in reading.topics:
-                for queue in await self._queues(consumer, topic):
-                    nursery.start_soon(self._follow, consumer, process, queue)
-
-    async def _queues(self, consumer: Consumer, topic: str) -> tuple[MessageQueue, ...]:
-        while self._reading.control.consuming:
-            try:
-                return await consumer.queues(topic)
-            except ClientFailure:
-                await trio.sleep(RETRY_S)
-        return ()
-
-    async def _follow(self, consumer: Consumer, process: int, queue: MessageQueue) -> None:
-        offset = 0
-        while self._reading.control.consuming:
-            try:
-                pulled = await consumer.pull(queue, offset, hold_s=HOLD_S)
-            except ClientFailure:
-                await trio.sleep(RETRY_S)
-                continue
-            self._reading.note_pull(process, queue, offset, pulled)
-            if not pulled.messages and pulled.next_offset == offset:
-                await trio.sleep(RETRY_S)  # a slave answers at once, whatever the hold
-            offset = pulled.next_offset
-
-
-class FinalReader:
-    """Reads every queue to its end and asks for some keys, when all has come to rest."""
-
-    def __init__(self, reading: Reading, world: World) -> None:
-        self._reading = reading
-        self._world = world
-
-    async def run(self) -> None:
-        async with Consumer(
-            self._world, nameservers=self._reading.nameservers, group="final-reader"
-        ) as consumer:
-            for topic in self._reading.topics:
-                for queue in await consumer.queues(topic):
-                    await self._read(consumer, queue)
-        await self._ask_keys()
-
-    async def _read(self, consumer: Consumer, queue: MessageQueue) -> None:
-        offset = await consumer.offsets.min_offset(queue)
-        while True:
-            pulled = await consumer.pull(queue, offset)
-            self._reading.note_pull(FINAL_READER, queue, offset, pulled)
-            if pulled.status is PullStatus.NO_NEW or pulled.next_offset <= offset:
-                return
-            offset = pulled.next_offset
-
-    async def _ask_keys(self) -> None:
-        reading = self._reading
-        async with Admin(self._world, nameservers=reading.nameservers) as admin:
-            for topic, key, value in reading.control.keys:
-                row = reading.history.begin(
-                    Function.QUERY_KEY, process=FINAL_READER, topic=topic, value=value
-                )
                 try:
-                    found = await admin.messages_by_key(topic, key)
+                    queues = await consumer.queues(topic, fresh=True)
                 except ClientFailure:
-                    row.finish(Outcome.INFO)
+                    pause = RETRY_S  # it may be about to be made
                     continue
-                match = [message for message in found if key in message.keys]
-                row.finish(
-                    Outcome.OK,
-                    status=len(found),
-                    queue=match[0].queue.queue_id if match else None,
-                    queue_offset=match[0].queue_offset if match else UNKNOWN,
-                )
+                for queue in queues:
+                    if queue not in known:
+                        known.add(queue)
+                        nursery.start_soon(_follow, reading, consumer, name, queue)
+            await trio.sleep(pause)
+
+
+async def _follow(reading: Reading, consumer: Consumer, name: str, queue: MessageQueue) -> None:
+    offset, process = 0, reading.followers[name]
+    while reading.control.consuming:
+        reading.followed[name, queue] = offset
+        try:
+            pulled = await consumer.pull(queue, offset, hold_s=HOLD_S)
+        except ClientFailure:
+            await trio.sleep(RETRY_S)
+            continue
+        reading.note_pull(process, queue, offset, pulled)
+        if not pulled.messages and pulled.next_offset == offset:
+            await trio.sleep(RETRY_S)  # a slave answers at once, whatever the hold
+        offset = pulled.next_offset
+
+
+def group_name(number: int) -> str:
+    return f"group-{number}"
+
+
+async def backlog(reading: Reading, groups: Iterable[int], consumer: Consumer) -> str:
+    """Which group, as its brokers keep it, or which follower has not come to the end of a queue;
+    empty if all have. Raises `ClientFailure`."""
+    for topic in reading.topics:
+        for queue in await consumer.queues(topic):
+            end = await consumer.offsets.max_offset(queue)
+            stands: dict[str, int | None] = {
+                group_name(number): await consumer.offsets.committed(group_name(number), queue)
+                for number in groups
+            }
+            stands |= {name: reading.followed.get((name, queue), 0) for name in reading.followers}
+            for name, at in stands.items():
+                if (at or 0) != end:
+                    return f"{name} stands at {at} of {end} in {topic}/{queue.queue_id}"
+    return ""
+
+
+async def read_everything(reading: Reading, world: World) -> None:
+    """Read every queue to its end and ask for some keys, when all has come to rest."""
+    async with Consumer(world, nameservers=reading.nameservers, group="final-reader") as consumer:
+        for topic in reading.topics:
+            for queue in await consumer.queues(topic):
+                await _read_to_end(reading, consumer, queue)
+    async with Admin(world, nameservers=reading.nameservers) as admin:
+        for topic, key, value in reading.control.keys:
+            await _ask_key(reading, admin, topic, key, value)
+
+
+async def _read_to_end(reading: Reading, consumer: Consumer, queue: MessageQueue) -> None:
+    offset = await _ask_bounds(reading, consumer, queue)
+    times: list[int] = []
+    while True:
+        pulled = await consumer.pull(queue, offset)
+        reading.note_pull(FINAL_READER, queue, offset, pulled)
+        times += [message.stored_ms for message in pulled.messages]
+        if pulled.status is PullStatus.NO_NEW or pulled.next_offset <= offset:
+            break
+        offset = pulled.next_offset
+    for number in range(0, len(times), max(len(times) // SEARCHES, 1)):
+        await _search_time(reading, consumer, queue, times[number] + number % 2)
+
+
+async def _ask_bounds(reading: Reading, consumer: Consumer, queue: MessageQueue) -> int:
+    """The first offset of a queue; asked for with the last one, and noted."""
+    low = await consumer.offsets.min_offset(queue)
+    high = await consumer.offsets.max_offset(queue)
+    _asks(reading, Function.BOUNDS, queue, value=high, operation=low).finish(Outcome.OK)
+    return low
+
+
+async def _search_time(
+    reading: Reading, consumer: Consumer, queue: MessageQueue, time_ms: int
+) -> None:
+    row = _asks(reading, Function.SEARCH_TIME, queue, value=time_ms)
+    row.finish(Outcome.OK, queue_offset=await consumer.offsets.offset_at(queue, time_ms))
+
+
+def _asks(reading: Reading, function: Function, queue: MessageQueue, **fields: int) -> Attempt:
+    return reading.history.begin(
+        function,
+        process=FINAL_READER,
+        topic=queue.topic,
+        queue=queue.queue_id,
+        node=queue.broker_name,
+        **fields,
+    )
+
+
+async def _ask_key(reading: Reading, admin: Admin, topic: str, key: str, value: int) -> None:
+    row = reading.history.begin(Function.QUERY_KEY, process=FINAL_READER, topic=topic, value=value)
+    try:
+        found = await admin.messages_by_key(topic, key)
+    except ClientFailure:
+        row.finish(Outcome.INFO)
+        return
+    match = [message for message in found if key in message.keys]
+    row.finish(
+        Outcome.OK,
+        status=len(found),
+        queue=match[0].queue.queue_id if match else None,
+        queue_offset=match[0].queue_offset if match else UNKNOWN,
+    )

@@ -154,6 +154,7 @@ class Admin:
         """21: all topics, or a page of them. Raises `HeaderError`."""
         header = AllTopicConfigRequest.decode(command.fields)
         table = self._topics.body()
+        table.rb_deleted = self._store.removal.deletions() or None
         fields: dict[str, str] | None = None
         if header.topicSeq is not None:
             names = list(table.topic_config_table)

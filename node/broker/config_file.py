@@ -26,6 +26,10 @@ RETRY_S = 1.0
 """Pause after a failed save (a full disk), before the next try."""
 
 
+MARKED = {"topics.json": "topics", "consumerOffset.json": "offsets"}
+"""Tables whose saves have points of their own; those of the others are called `config`."""
+
+
 class ConfigFileError(RocketbedError):
     """A table that can be neither read nor written; the message says what to do."""
 
@@ -44,6 +48,7 @@ class ConfigFile:
         self._world = world
         self._directory = directory
         self.path = f"{directory}/{name}"
+        self._mark = MARKED.get(name, "config")
         self.is_clean = False
         """Whether the last `load` got the file itself, not its backup or nothing."""
         self._is_damaged = False
@@ -53,8 +58,10 @@ class ConfigFile:
         """The table, from the file or else from its backup; None when there is neither.
 
         `parse` may raise `BodyError`: such a file counts as unreadable. Raises `ConfigFileError`
-        when the backup is needed and cannot be read.
+        when the backup is needed and cannot be read, or when a folder stands where `write` needs a
+        file.
         """
+        self._refuse_what_is_in_the_way()
         found = self._read(self.path, parse)
         self.is_clean = not isinstance(found, _Unreadable)
         self._is_damaged = isinstance(found, _Unreadable) and found.why != ABSENT
@@ -73,6 +80,17 @@ class ConfigFile:
             f"{backup_path} cannot be read ({backup.why}) and {self.path} is {found.why}:"
             " restore either of them, or remove both to start with defaults"
         )
+
+    def _refuse_what_is_in_the_way(self) -> None:
+        disk, directory = self._world.disk, self._directory
+        if disk.exists(directory) and not disk.is_dir(directory):
+            raise ConfigFileError(f"{directory} is no directory: move it away, then start again")
+        for path in (self.path, f"{self.path}.bak", f"{self.path}.tmp"):
+            if disk.exists(path) and not disk.is_file(path):
+                raise ConfigFileError(
+                    f"{path} is no file, and the node keeps a table there: move it away, then"
+                    " start again"
+                )
 
     def _read(self, path: str, parse: Callable[[dict[str, Any]], T]) -> T | _Unreadable:
         try:
@@ -114,14 +132,14 @@ class ConfigFile:
         try:
             file.truncate(0)
             file.write_at(0, data)
-            self._world.mark("config.written")
+            self._world.mark(f"{self._mark}.written")
             await file.sync()
         finally:
             file.close()
         if disk.exists(self.path) and not self._is_damaged:
             disk.rename(self.path, f"{self.path}.bak")
         disk.rename(temporary, self.path)
-        self._world.mark("config.renamed")
+        self._world.mark(f"{self._mark}.renamed")
         self._is_damaged = False
         await disk.sync_dir(self._directory)
 

@@ -13,7 +13,8 @@ from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.subscriptions import BadExpression, is_tag_type, parse_tags
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
-from rocketbed.node.store.reader import GetResult
+from rocketbed.node.store.errors import CorruptRecord
+from rocketbed.node.store.picker import GetResult
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
@@ -30,6 +31,8 @@ CLASS_FILTER: Final = 0x8
 HOLD_MAX_MS: Final = 120_000
 """Longest hold a client may ask for; idle connections are closed after that."""
 MASTER_ID: Final = 0
+ALL: Final = 1 << 31
+"""More messages than any client asks for."""
 
 PULL_CODES: Final[dict[GetStatus, ResponseCode]] = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -102,7 +105,12 @@ class Puller:
         connection.reply(command, response)
 
     def _execute(
-        self, command: Command, connection: Connection, *, may_hold: bool
+        self,
+        command: Command,
+        connection: Connection,
+        *,
+        may_hold: bool,
+        most: int = ALL,
     ) -> Command | None:
         header = PullMessageRequest.decode(command.raw_fields)
         try:
@@ -113,7 +121,7 @@ class Puller:
             header.topic,
             header.queueId,
             header.queueOffset,
-            max(header.maxMsgNums, 1),
+            min(max(header.maxMsgNums, 1), most),
             max_bytes=header.maxMsgBytes if (header.maxMsgBytes or 0) > 0 else None,
             tag_codes=allowed.tag_codes,
         )
@@ -276,13 +284,23 @@ class Puller:
     ) -> Command | None:
         """Send what the page cache holds; what it does not hold is read in a separate task."""
         # A read from the device would block the loop, and with it every connection.
-        records = self._store.read_cached(result.ranges)
+        try:
+            records = self._store.read_cached(result.ranges)
+        except CorruptRecord:  # alone, each message that stands before the damaged one is served
+            if len(result.ranges) == 1:
+                raise
+            return self._execute(command, connection, may_hold=False, most=1)
         if records is not None:
             self._send(response, connection, records, result)
             return None
 
         async def read_cold(_command: Command, _connection: Connection) -> Command | None:
-            found = await self._store.read(result.ranges)
+            try:
+                found = await self._store.read(result.ranges)
+            except CorruptRecord:
+                if len(result.ranges) == 1:
+                    raise
+                return self._execute(command, connection, may_hold=False, most=1)
             if not found:
                 response.code = ResponseCode.PULL_RETRY_IMMEDIATELY
                 response.remark = GetStatus.MESSAGE_WAS_REMOVING.name

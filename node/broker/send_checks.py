@@ -16,6 +16,7 @@ from rocketbed.node.broker.topics import (
     topic_name_problem,
 )
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.store.batch_queue import MESSAGES_MAX
 from rocketbed.wire.bodies import PERM_WRITE, TopicConfig
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.errors import RemoteProtocolError, RocketbedError
@@ -118,8 +119,19 @@ class SendChecks:
             tag=properties.get(TAGS),
             waits=properties.get(WAIT, "true").lower() == "true",
             items=items,
-            inner_batch=len(items) if items is not None and is_batch_queue else 0,
+            inner_batch=self._inner_batch(items) if is_batch_queue else 0,
         )
+
+    @staticmethod
+    def _inner_batch(items: list[BatchItem] | None) -> int:
+        """How many messages become one record; 0 for a single one."""
+        if items is not None and len(items) > MESSAGES_MAX:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch of {len(items)} messages for a topic with batch queues, which take"
+                f" {MESSAGES_MAX} at once",
+            )
+        return len(items or ())
 
     def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
         config, topic = self._config, header.topic

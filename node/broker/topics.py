@@ -1,8 +1,8 @@
 """The topics of a broker: `topics.json`, the built-in ones, creation on first use (wire.md 4.7).
 
-A topic takes sends only once it stands in the file: recovery leaves out records of topics that
-are not in a cleanly loaded table (trap T14), so a message acknowledged before its topic was
-durable could be lost to its readers.
+A topic takes sends only once it stands in the file: of a directory that is taken over, recovery
+leaves out records of topics that neither a cleanly loaded table nor a queue has (trap T14), so a
+message acknowledged before its topic was durable could be lost to its readers.
 """
 
 import re
@@ -25,6 +25,8 @@ from rocketbed.world.api import World
 DEFAULT_TOPIC = "TBW102"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+LMQ_PREFIX = "%LMQ%"
+"""Queues of RocketMQ's that have no topic of their own in any table (store.md 3.6)."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -43,6 +45,8 @@ NOT_SENDABLE = frozenset(
 )
 """Topics that clients may not send to: RocketMQ's list and the timer's own topic."""
 
+QUEUES_USUAL_MAX = 65_536
+"""Queues of a topic above which a number is taken for a wrong one."""
 TOPIC_LENGTH_MAX = 127
 RETRY_TOPIC_LENGTH_MAX = 255
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -114,19 +118,23 @@ class Topics:
         for name in self._table:
             self._refresh(name)
 
-    def adopt(self, queues: Iterable[tuple[str, int, bool]]) -> None:
-        """Make topics of a lost table again from the queues that the store has.
-
-        `queues`: topic, queue id, whether it is a batch queue. A table that was read whole, and has
-        topics, is believed: what it lacks was deleted.
+    def missing(self, queues: Iterable[tuple[str, int, bool]]) -> dict[str, tuple[int, bool]]:
+        """Topics that the table lacks though the store has queues of theirs, with the number of
+        these and whether they are batch queues. A deletion takes the queues away, so these topics
+        were lost, in a table that is damaged or gone. A slave's table only lags behind.
         """
-        if self._config.is_slave or self._is_complete:
-            return
         counts: dict[str, tuple[int, bool]] = {}
-        for topic, queue_id, is_batch in queues:
-            if topic not in self._table:
+        for topic, queue_id, is_batch in () if self._config.is_slave else queues:
+            if topic not in self._table and not topic.startswith(LMQ_PREFIX):
                 counts[topic] = max(counts.get(topic, (0, False))[0], queue_id + 1), is_batch
-        for topic, (count, is_batch) in counts.items():
+        return counts
+
+    def adopt(self, queues: Iterable[tuple[str, int, bool]]) -> None:
+        """Make topics that the table has lost again from the queues that the store has.
+
+        `queues`: topic, queue id, whether it is a batch queue.
+        """
+        for topic, (count, is_batch) in self.missing(queues).items():
             self._world.log.warning("topics.made_again", topic=topic, queues=count)
             attributes = {QUEUE_TYPE: BATCH_QUEUE} if is_batch else {}
             self.put(
@@ -137,6 +145,39 @@ class Topics:
                     attributes=attributes,
                 )
             )
+
+    def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
+        """What hides messages of these queues (topic, queue id, whether it is a batch queue), or
+        will be made again, as sentences: one wrong bit of the table is enough."""
+        if self._config.is_slave:
+            return []
+        keys = list(queues)
+        found = [
+            f"{topic} has messages and is not in topics.json, though nobody deleted it here: it is"
+            f" made again, with {count} queues and default settings"
+            for topic, (count, _) in self.missing(keys).items()
+        ]
+        counts: dict[str, int] = {}
+        for topic, queue_id, _ in keys:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, row in self._table.items():
+            read, number = row.read_queue_nums, counts.get(topic, 0)
+            if number > read:
+                found.append(
+                    f"{topic} has messages in queue {number - 1}, and readQueueNums={read} hides"
+                    " queues from there on from consumers: raise it, unless that is wanted"
+                )
+            if number and not row.perm & PERM_READ and topic not in self.system_topics:
+                found.append(
+                    f"{topic} has messages, and perm={row.perm} lets nobody read them: give it read"
+                    " permission, unless that is wanted"
+                )
+            if max(read, row.write_queue_nums) > QUEUES_USUAL_MAX:
+                found.append(
+                    f"{topic} has readQueueNums={read} and writeQueueNums={row.write_queue_nums}:"
+                    " clients go through all of them; set what it was, if that is a wrong number"
+                )
+        return found
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""

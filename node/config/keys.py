@@ -60,6 +60,16 @@ def _diverged(text: str) -> str:
     return _one_of(text, allowed=("refuse", "cut"))
 
 
+def _topics_at(text: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for part in filter(str.strip, text.split(";")):
+        topic, _, offset = part.strip().rpartition(":")
+        if not topic:
+            raise ValueError(f"{part.strip()!r} is not TOPIC:OFFSET")
+        found.append((topic, _integer(offset)))
+    return tuple(found)
+
+
 def _one_directory(text: str) -> str:
     if "," in text:
         raise ValueError("one directory only: a log that is spread over several is not read here")
@@ -195,6 +205,7 @@ _STORE: Final[dict[str, tuple[str, Parse]]] = {
     "rbAcceptCut": ("accept_cut_at", partial(_integer, low=-1)),
     "rbAcceptStart": ("accept_start_at", partial(_integer, low=-1)),
     "rbFillHole": ("fill_hole_at", partial(_integer, low=-1)),
+    "rbTopicDeleted": ("topics_deleted", _topics_at),
 }
 
 KEYS: Final[dict[str, Key]] = {

@@ -1,12 +1,30 @@
 """Batch consume queues: a unit for each inner batch, of BatchCQ topics (store.md 3.5)."""
 
 import struct
+from collections.abc import Callable
 
+from rocketbed.node.store.entry import Entry
 from rocketbed.node.store.segments import SegmentRow
 from rocketbed.node.store.unit_queue import UnitQueue
 
 BATCH_UNIT = struct.Struct(">qiqqqhii")
 """Physical offset, size, tag code, store time, first queue offset, count, -1, 0: 46 bytes."""
+MESSAGES_MAX = (1 << 15) - 1
+"""Of one unit: its count is a 16-bit number."""
+PROBES = 8
+"""Rotten units beside each other that a search passes over."""
+
+
+def batch_unit(entry: Entry) -> tuple[int, ...]:
+    """The unit of a record; a single message is a batch of one, as RocketMQ's dispatch has it."""
+    count = abs(entry.units)
+    place = entry.physical_offset, entry.size, entry.tag_code, entry.store_ms
+    return *place, entry.queue_offset, count, -1, 0
+
+
+def is_unit_of(unit: tuple[int, ...] | None, entry: Entry) -> bool:
+    """Whether a unit is a record's; what RocketMQ keeps in its last fields does not matter."""
+    return unit is not None and unit[:6] == batch_unit(entry)[:6]
 
 
 class BatchConsumeQueue(UnitQueue):
@@ -28,8 +46,8 @@ class BatchConsumeQueue(UnitQueue):
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return False
 
-    def _valid(self, unit: tuple[int, ...], offset: int) -> bool:
-        return super()._valid(unit, offset) and unit[4] >= 0 and unit[5] > 0
+    def _is_whole(self, unit: tuple[int, ...]) -> bool:
+        return super()._is_whole(unit) and unit[4] >= 0 and unit[5] > 0
 
     def offset_after(self, end_unit: int) -> int:
         """The queue offset behind the last message of unit `end_unit - 1`."""
@@ -47,47 +65,85 @@ class BatchConsumeQueue(UnitQueue):
         super().cut_units(end_unit)
         self.max_offset = maximum
 
-    def put_batch(
-        self, base: int, count: int, physical_offset: int, size: int, tag_code: int, store_ms: int
-    ) -> str:
-        """Append the unit of one record with `count` messages from queue offset `base`."""
+    def put_batch(self, entry: Entry) -> str:
+        """Append the unit of one record; what is odd about it, empty if nothing."""
+        unit = batch_unit(entry)
+        base, count = unit[4:6]
+        if count > MESSAGES_MAX:
+            self.keep_outside(base, entry.physical_offset)
+            return f"it says it holds {count} messages, a batch queue's unit takes {MESSAGES_MAX}"
         if base < self.max_offset:
+            self.keep_outside(base, entry.physical_offset)
             return f"queue offset {base} is taken, the next is {self.max_offset}"
         if not self.end_unit and not self.row.starts:
             self.min_offset = base
-        self._pending += BATCH_UNIT.pack(
-            physical_offset, size, tag_code, store_ms, base, count, -1, 0
-        )
+        self._pending += BATCH_UNIT.pack(*unit)
         self.end_unit += 1
         self.max_offset = base + count
         return ""
 
     def find(self, queue_offset: int) -> int:
         """Number of the unit that covers `queue_offset`, or of the first one behind it."""
-        low, high = self.first_unit, self.stored_units
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit_at(middle)
-            if unit is None or unit[4] + unit[5] <= queue_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return self._first_where(lambda unit: unit[4] + unit[5] > queue_offset)
+
+    def trusted_unit(self, number: int, *, ignore_next: bool = False) -> tuple[int, ...] | None:
+        """A unit, unless it can name no record or its neighbours contradict it.
+
+        Units have no checksum; what they cover neither overlaps nor goes back. `ignore_next` asks
+        the one before only.
+        """
+        unit = self.unit_at(number)
+        if unit is None or not self._is_whole(unit):
+            return None
+        before = self.unit_at(number - 1) if number > self.first_unit else None
+        last = ignore_next or number + 1 >= self.stored_units
+        after = None if last else self.unit_at(number + 1)
+        if before is not None and self._is_whole(before) and not _follows(before, unit):
+            return None
+        if after is not None and self._is_whole(after) and not _follows(unit, after):
+            return None
+        return unit if unit[4] + unit[5] <= self.max_offset else None
 
     def correct_min(self, log_min: int) -> None:
         """Set `min_offset` to the first queue offset of a record at or above `log_min`."""
+        number = self._first_where(lambda unit: unit[0] >= log_min)
+        # A rotten unit sends it too far; then the one before that is above the beginning too.
+        while (found := self.unit_at(number - 2) if number - 2 >= self.first_unit else None) and (
+            self._is_whole(found) and found[0] >= log_min
+        ):
+            number -= 1
+        if number == self.stored_units:
+            self.min_offset = self.max_offset
+        elif (unit := self.trusted_unit(number)) is not None:
+            self.min_offset = unit[4]
+        else:  # as low as it may be: whoever asks is told of the unit
+            before = self.trusted_unit(number - 1) if number > self.first_unit else None
+            self.min_offset = 0 if before is None else before[4] + before[5]
+
+    find_min_again = correct_min
+
+    def _first_where(self, holds: Callable[[tuple[int, ...]], bool]) -> int:
+        """Number of the first unit for which something holds that holds for all later ones; rotten
+        ones are passed over."""
         low, high = self.first_unit, self.stored_units
         while low < high:
-            middle = (low + high) // 2
-            unit = self.unit_at(middle)
-            if unit is None or unit[0] < log_min:
-                low = middle + 1
-            else:
+            middle = probe = (low + high) // 2
+            unit = self.unit_at(probe)
+            while unit is not None and not self._is_whole(unit) and probe - middle < PROBES:
+                probe += 1
+                unit = self.unit_at(probe) if probe < high else None
+            if unit is None or not self._is_whole(unit) or holds(unit):
                 high = middle
-        unit = self.unit_at(low) if low < self.stored_units else None
-        self.min_offset = unit[4] if unit is not None else self.max_offset
+            else:
+                low = probe + 1
+        return low
 
     def destroy(self) -> None:
         """Unlink everything; the queue begins anew."""
         super().destroy()
         self.max_offset = self.min_offset = 0
+
+
+def _follows(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether a unit lies behind another one, in the log and in the queue."""
+    return one[0] + one[1] <= other[0] and one[4] + one[5] <= other[4]

@@ -31,6 +31,8 @@ class RecoveryReport:
     """Records with an earlier store time than the one before."""
     dropped_records: int = 0
     """Records of deleted topics that were not dispatched again (T14)."""
+    unknown_topics: dict[str, None] = field(default_factory=dict)
+    """Those among them that were deleted before this node had the directory."""
     seconds: float = 0.0
     findings: list[str] = field(default_factory=list)
     """Sentences for the operator."""

@@ -53,13 +53,19 @@ class AbortFile:
     store_id: str
     boot_id: str
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing."""
+        return not (self.pid or self.store_id)
+
 
 class Witnesses:
     """Reads and writes `checkpoint` and `abort` of one root."""
 
-    def __init__(self, world: World, root: str) -> None:
+    def __init__(self, world: World, root: str, staging: str) -> None:
         self._world = world
         self._root = root
+        self._staging = staging
         self._checkpoint = f"{root}/checkpoint"
         self._abort = f"{root}/abort"
 
@@ -109,17 +115,24 @@ class Witnesses:
         )
 
     async def store_abort(self, store_id: str) -> None:
-        """Write the abort file, durably, before anything else changes."""
-        process = self._world.process
+        """Write the abort file, durably, before anything else changes. Raises `OSError`.
+
+        It gets its name when it is whole: an empty one would be another broker's.
+        """
+        process, disk = self._world.process, self._world.disk
         text = f"{process.pid}\nuuid={store_id}\nboot_id={process.boot_id}\n".encode()
-        file = self._world.disk.open(self._abort, create=True)
+        disk.makedirs(self._staging)
+        temporary = f"{self._staging}/abort.new"
+        if disk.exists(temporary):
+            disk.unlink(temporary)
+        file = disk.open(temporary, create=True)
         try:
             file.write_at(0, text)
-            file.truncate(len(text))
             await file.sync()
         finally:
             file.close()
-        await self._world.disk.sync_dir(self._root)
+        disk.rename(temporary, self._abort)
+        await disk.sync_dir(self._root)
         self._world.mark("store.abort_created")
 
     async def remove_abort(self) -> None:

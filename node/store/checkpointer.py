@@ -118,6 +118,7 @@ class Checkpointer:
         return replace(
             old,
             offset=end,
+            owed=old.owed if old.owed > end else -1,
             record_start=start,
             queue_count=sum(1 for value in nexts if value),
             queue_total=sum(nexts),
@@ -127,6 +128,7 @@ class Checkpointer:
             clean=None,
             index_damage=old.index_damage or ("" if parts.config.index_enabled else INDEX_OFF),
             deleted=deleted,
+            remaking=tuple(sorted(parts.queues.remaking)),
             # Retention puts a higher one on record before it deletes anything.
             first=max(old.first, parts.log.min_offset),
         )

@@ -51,6 +51,8 @@ class CommitLog:
         """Store time of the last record; store times never fall (T17)."""
         self.on_appended: Callable[[list[Entry]], None] | None = None
         """Called after each commit with its entries, before `written` rises."""
+        self.on_begun: Callable[[int], None] | None = None
+        """Called when an empty log begins at an offset other than where it stood."""
         self.last_write_s = 0.0
         """Seconds the last write took, for the page-cache-busy test."""
 
@@ -130,6 +132,8 @@ class CommitLog:
             # An empty log begins where the master begins to send, not at 0.
             self.written.reset(offset)
             self.flushed.reset(offset)
+            if self.on_begun is not None:
+                self.on_begun(offset)
         if offset != self.written.value:
             raise CorruptRecord(
                 f"the master sent offset {offset}, this log ends at {self.written.value}",

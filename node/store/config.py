@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from rocketbed.node.store.errors import BadStoreDirectory
 
 MIB = 1 << 20
+SEGMENT_SIZE = 1 << 30
+"""RocketMQ's `mappedFileSizeCommitLog` where nobody sets it."""
 SIZE_KEYS = (
     "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue",
@@ -24,7 +26,7 @@ class StoreConfig:
     """Directory of the store (`storePathRootDir`)."""
     commitlog_dir: str = ""
     """Directory of the log's segments (`storePathCommitLog`); empty: `commitlog` under root."""
-    segment_size: int = 1 << 30
+    segment_size: int = SEGMENT_SIZE
     """Length of a commit log segment (`mappedFileSizeCommitLog`); must equal the slaves'."""
     queue_segment_size: int = 6_000_000
     """Length of a consume queue segment (`mappedFileSizeConsumeQueue`); rounded up to 20."""
@@ -113,6 +115,9 @@ class StoreConfig:
     """Operator's order: go on with a log that lost its beginning up to here (`rbAcceptStart`)."""
     fill_hole_at: int = -1
     """Operator's order: close the damage at this offset with a filler record (`rbFillHole`)."""
+    topics_deleted: tuple[tuple[str, int], ...] = ()
+    """Operator's word: topics that were deleted when the log ended at these offsets, and made
+    again, which nothing in the directory says (`rbTopicDeleted`)."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that no record or unit fits into."""
@@ -134,6 +139,16 @@ class StoreConfig:
     def log_dir(self) -> str:
         """Directory of the commit log's segments."""
         return self.commitlog_dir or f"{self.root}/commitlog"
+
+    @property
+    def heal_command(self) -> str:
+        """What an operator types, with no other file at hand, to have this log healed."""
+        command = f"rocketbed store heal {self.root} --from HOST:PORT"
+        if self.log_dir != f"{self.root}/commitlog":
+            command += f" --set storePathCommitLog={self.log_dir}"
+        if self.segment_size != SEGMENT_SIZE:
+            command += f" --set mappedFileSizeCommitLog={self.segment_size}"
+        return command
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ class ConsumeQueue(UnitQueue):
         if unit is None or self._refused > 1:
             return ""
         number = self.end_unit
-        self._place(number, unit)
+        self._place_refused(number, unit)
         return _misplaced(unit, said, number)
 
     @property
@@ -93,7 +93,7 @@ class ConsumeQueue(UnitQueue):
             return f"queue offset {number} is impossible"
         if homeless is not None and number:
             self._start_at(number - 1)
-            self._place(number - 1, homeless)
+            self._place_refused(number - 1, homeless)
             self._place(number, unit)
             return _misplaced(homeless, said, number - 1)
         self._start_at(number)
@@ -120,7 +120,7 @@ class ConsumeQueue(UnitQueue):
             self._refuse(number, unit)
             return f"queue offset {number} is impossible, the next is {end}"
         if homeless is not None and number == end + 1:
-            self._place(end, homeless)
+            self._place_refused(end, homeless)
             self._place(number, unit)
             return _misplaced(homeless, said, end)
         self._place(number, unit)
@@ -152,10 +152,13 @@ class ConsumeQueue(UnitQueue):
         said, homeless = self._take_homeless()
         if is_first and homeless is not None and said == min(number - 1, last):
             units.insert(1, homeless)
+            self.outside -= 1
         elif number < floor or number > last or (is_first and number != 1):
             return ""
         self._forget_from(floor)
         place = number - len(units) + 1
+        for lost in units[: max(floor - place, 0)]:
+            self.keep_outside(-1, lost[0])
         del units[: max(floor - place, 0)]
         place = max(place, floor)
         if is_first:
@@ -209,6 +212,7 @@ class ConsumeQueue(UnitQueue):
     def _refuse(self, number: int, unit: Unit) -> None:
         self._homeless = (number, unit)
         self._refused += 1
+        self.keep_outside(number, unit[0])
 
     def _take_homeless(self) -> tuple[int, Unit | None]:
         """The record before, if it was refused: what it said, and its unit."""
@@ -225,7 +229,7 @@ class ConsumeQueue(UnitQueue):
 
     def _place(self, number: int, unit: Unit) -> None:
         """Put a unit at or behind the end."""
-        self._refused = 0
+        self._refused, self._zero_at = 0, -1
         with suppress(OSError):  # what could not be written is pending, and said when that is
             while number - self.end_unit > BLOCK:  # a thousand such queues are 6 GB in memory
                 self._pending += BLANKS
@@ -235,6 +239,11 @@ class ConsumeQueue(UnitQueue):
         self._pending += UNIT.pack(*unit)
         self.end_unit = number + 1
 
+    def _place_refused(self, number: int, unit: Unit) -> None:
+        """Put the unit of the record that was refused, and is not any more."""
+        self._place(number, unit)
+        self.outside -= 1
+
     def correct_min(self, log_min: int) -> None:
         """Set `min_offset` to the first unit of a record at or above `log_min` (T6, T15).
 
@@ -242,6 +251,10 @@ class ConsumeQueue(UnitQueue):
         nothing at a start.
         """
         self._log_min = log_min
+
+    def find_min_again(self, log_min: int) -> None:
+        """Look for the minimum anew: beside a rotten unit it may have been found too high."""
+        self._least, self._log_min = self.first_unit, log_min
 
     def _find_min(self, log_min: int) -> int:
         return min(self._first_at(log_min), self.end_unit)
@@ -254,13 +267,24 @@ class ConsumeQueue(UnitQueue):
 
     def _first_at(self, physical_offset: int) -> int:
         """Number of the first stored unit of a record at or above an offset of the log."""
-        high = self.stored_units
-        low = self._behind_blanks(max(self._least, self.first_unit), high)
+        base, high = max(self._least, self.first_unit), self.stored_units
+        while True:
+            number = self._halve_at(physical_offset, base, high)
+            # A rotten unit sends it too far; then the one before that is above the offset too.
+            before = self.unit_at(number - 2) if number - 2 >= base else None
+            if before is None or self._is_blank(before) or before[0] < physical_offset:
+                return number
+            if (high := min(high, number) - 1) <= base:
+                return number
+
+    def _halve_at(self, physical_offset: int, low: int, high: int) -> int:
+        low = self._behind_blanks(low, high)
         while low < high:
             middle = (low + high) // 2
             probe = self._behind_blanks(middle, high)
             unit = self.unit_at(probe) if probe < high else None
-            if probe == high or (unit is not None and unit[0] >= physical_offset):
+            # One that names nothing counts as kept: whoever reads it is told, nothing is hidden.
+            if probe == high or (unit and (unit[0] >= physical_offset or not self._is_whole(unit))):
                 high = middle
             else:
                 low = probe + 1

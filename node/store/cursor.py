@@ -54,34 +54,39 @@ class LogCursor:
     def __init__(
         self, segments: SegmentRow, scanner: RecordScanner, *, read_size: int = READ_SIZE
     ) -> None:
-        self._segments = segments
+        self.segments = segments
         self._scanner = scanner
-        self._read_size = read_size
+        self.read_size = read_size
+        """Bytes that a step reads at least."""
+        self.bytes_read = 0
+        """What was read so far, wherever that was."""
 
     def step(self, position: int, limit: int, *, zero_rule_from: int | None = None) -> Step:
         """What stands at `position`, a record's start, below `limit`. Raises `OSError`.
 
         `zero_rule_from`: see `RecordScanner.scan`.
         """
-        reads = self._reads(position, limit, zero_rule_from, self._read_size)
+        reads = self._reads(position, limit, zero_rule_from, self.read_size)
         return self._drive(reads)
 
     def one(self, position: int) -> Step:
         """The record at `position` alone, with as few bytes as it takes. Raises `OSError`."""
-        return self._drive(self._reads(position, self._segments.end, None, HEAD.size))
+        return self._drive(self._reads(position, self.segments.end, None, HEAD.size))
 
     def _drive(self, reads: _Reads) -> Step:
         try:
             wanted = next(reads)
             while True:
-                wanted = reads.send(self._segments.read(*wanted))
+                data = self.segments.read(*wanted)
+                self.bytes_read += len(data)
+                wanted = reads.send(data)
         except StopIteration as stop:
             step: Step = stop.value
             return step
 
     async def step_beside(self, world: World, position: int, limit: int) -> Step:
         """As `step`, with each read beside the loop. Raises `OSError`."""
-        reads = self._reads(position, limit, None, self._read_size)
+        reads = self._reads(position, limit, None, self.read_size)
         try:
             wanted = next(reads)
             while True:
@@ -92,18 +97,20 @@ class LogCursor:
 
     async def read_beside(self, world: World, offset: int, size: int) -> bytes:
         """Bytes within one segment, read beside the loop; the file stays open meanwhile."""
-        segments = self._segments
+        segments = self.segments
         start = segments.start_of(offset)
         file = segments.pin(start)
         try:
-            return await world.offload(file.read_at, offset - start, size)
+            data = await world.offload(file.read_at, offset - start, size)
+            self.bytes_read += len(data)
+            return data
         finally:
             segments.unpin(start)
 
     def _reads(
         self, position: int, limit: int, zero_rule_from: int | None, read_size: int
     ) -> _Reads:
-        segments = self._segments
+        segments = self.segments
         if position >= limit or not segments.has(position):
             return Step(Verdict.END, position)
         segment_end = segments.start_of(position) + segments.size
@@ -145,7 +152,10 @@ class LogCursor:
 
     def _verdict(self, scanned: Scanned, segment_end: int, limit: int) -> Step:
         if scanned.entries:
-            return Step(Verdict.GOOD, scanned.end, scanned.entries)
+            entries, end = scanned.entries, scanned.end
+            while end > limit:  # by the little that was read of what follows
+                end = entries.pop().physical_offset
+            return Step(Verdict.GOOD if entries else Verdict.PARTIAL, end, entries)
         if scanned.stop is Stop.BLANK:
             if segment_end > limit:
                 return Step(Verdict.PARTIAL, scanned.end)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from rocketbed.node.store.aside import CUT_DIR
 from rocketbed.node.store.checkpoint import Checkpoint
 from rocketbed.node.store.checkpointer import store_ms_at
 from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.entry import Entry
-from rocketbed.node.store.parts import CUT_DIR, StoreParts
+from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scan import RecordScanner
 
 _CHUNK = 4 << 20
@@ -36,6 +37,7 @@ async def cut_log(parts: StoreParts, offset: int, *, record_start: int) -> None:
     if marks.mark.offset > offset:
         await _lower_mark(parts, offset, record_start)
         mark = replace(marks.mark, cut_to=offset)
+    mark = replace(mark, deleted=mark.deleted_below(offset))
     flushed = marks.load_flushed()
     if flushed is not None and flushed > offset:
         await marks.store_flushed(offset, durable=True)

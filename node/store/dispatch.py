@@ -51,6 +51,7 @@ class Dispatcher:
         """Why dispatch cannot go on, empty if it can."""
         self._wake = trio.Event()
         parts.log.on_appended = self.push
+        parts.log.on_begun = lambda offset: self.rewind(offset, None)
         limit = parts.log.flushed if parts.config.sync_flush else parts.log.written
         limit.subscribe(lambda _: self._wake.set())
         self._limit = limit
@@ -92,6 +93,7 @@ class Dispatcher:
             if len(ring) > self._parts.config.dispatch_ring:
                 ring.clear()
                 self._lost = True
+                self._parts.world.mark("store.ring_lost")
 
     async def run(self) -> None:
         last_round = -1.0
@@ -140,7 +142,8 @@ class Dispatcher:
             self._parts.queues.write_pending()
             self._parts.index.drain()
         except OSError as exc:
-            return self._stop(f"consume queues or index cannot be written: {exc.strerror}")
+            where = f"{exc.filename}: " if exc.filename else ""
+            return self._stop(f"consume queues or index cannot be written: {where}{exc.strerror}")
         # `dispatched` rises only once queues and index are written: W is taken from it.
         self._unfinished = []
         self.stuck = ""

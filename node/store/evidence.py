@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rocketbed.node.store.checkpoint import AbortFile, Checkpoint
 from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.entry import Entry
-from rocketbed.node.store.indexfile import Header
+from rocketbed.node.store.indexfile import Header, IndexFile
 from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.queues import AnyQueue
@@ -19,6 +19,9 @@ from rocketbed.wire.javahash import index_hash, key_state
 from rocketbed.wire.properties import tag_key
 
 UNKNOWN = -1
+TAGS_NEWEST = 2048
+TAGS_EACH = 128
+"""Index entries that are looked at for a tag: the newest, and of each file; 50 us each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,13 @@ class Evidence:
     """Our abort file from this boot of the kernel: the page cache is still what it was."""
     flushed: int
     """F: this node knew the log to be on disk up to here; `UNKNOWN` if nothing is known."""
+    flushed_lost: bool
+    """The file that says F is gone or damaged, though there is a mark: F may have been higher."""
     ends: dict[AnyQueue, int]
     """Units to keep of each queue, when they can be believed."""
     deleted: dict[str, int]
-    """The mark's deleted topics, where the log below it is the one it was written for."""
+    """The mark's deleted topics, where the log below it is the one it was written for, and those
+    that the operator names."""
 
     @property
     def trusted(self) -> bool:
@@ -74,6 +80,11 @@ def gather(parts: StoreParts) -> Evidence:
     mark = parts.marks.load()
     abort = parts.witnesses.load_abort()
     flushed = parts.marks.load_flushed()
+    ordered = {
+        topic: at
+        for topic, at in parts.config.topics_deleted
+        if at > max(parts.log.min_offset, mark.deleted.get(topic, -1) if mark else -1)
+    }
     if mark is None:
         hand, derived, bad_end = "there is no durable mark of rocketbed here", "", None
         ends: dict[AnyQueue, int] = {}
@@ -81,8 +92,11 @@ def gather(parts: StoreParts) -> Evidence:
         hand = _doubt_hand(parts, mark, abort)
         bad_end = _doubt_end(parts, mark)
         derived, ends = _doubt_derived(parts, mark)
+        if ordered:
+            named = ";".join(f"{topic}:{at}" for topic, at in ordered.items())
+            derived = derived or f"rbTopicDeleted={named} is not what they were built by"
         # F is overwritten without fsync, so an old value may be found; W is a lower bound too.
-        flushed = max(UNKNOWN if flushed is None else flushed, mark.offset)
+        flushed = max(UNKNOWN if flushed is None else flushed, mark.offset, mark.owed)
     same_boot = (
         not hand
         and abort is not None
@@ -97,16 +111,20 @@ def gather(parts: StoreParts) -> Evidence:
         was_clean=abort is None,
         same_boot=same_boot,
         flushed=UNKNOWN if flushed is None else flushed,
+        flushed_lost=mark is not None and parts.marks.has_lost_flushed,
         ends=ends,
-        deleted=mark.deleted if mark is not None and bad_end is None else {},
+        deleted=(mark.deleted if mark is not None and bad_end is None else {}) | ordered,
     )
 
 
 def _doubt_hand(parts: StoreParts, mark: Mark, abort: AbortFile | None) -> str:
     """Why somebody else may have been here since the mark was written; empty if nobody was."""
+    untouched = mark.clean is not None and mark.clean == (parts.witnesses.checkpoint_bytes().hex())
+    if abort is not None and abort.is_empty and untouched:
+        return ""  # a start behind a clean stop got no further than the name, on a full disk
     if abort is not None:
         return "" if abort.store_id == mark.store_id else "the abort file is another broker's"
-    if mark.clean is None or mark.clean != parts.witnesses.checkpoint_bytes().hex():
+    if not untouched:
         return "there is no abort file, and no clean stop of rocketbed either"
     return ""
 
@@ -140,6 +158,8 @@ def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:
 def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, int]]:
     """Number of queues and sum of their offsets at W must be what the mark says, and the index
     file that it names must be there."""
+    if mark.remaking:
+        return f"queues of {', '.join(mark.remaking)} were being made again", {}
     if parts.config.index_enabled:
         if not parts.index.has_marked(mark.index):
             return "an index file was removed", {}
@@ -160,25 +180,41 @@ def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, i
 def indexes_tags(parts: StoreParts, mark: Mark | None, hand: str) -> bool:
     """Whether tags are indexed too: as our mark says, else as RocketMQ 5.5.0 does and 5.3 does not.
 
-    The newest tagged record in the index tells.
+    The newest tagged record in the index tells, of those that are looked at: the newest entries of
+    all, and some of each file. An index without any may have millions.
     """
     if mark is not None and not hand:
         return mark.index_tags
     scanner = crc_scanner(parts.config)
     scanner.index_tags = True
     cursor = LogCursor(parts.log.segments, scanner)
+    looked_at = TAGS_NEWEST
     for file in reversed(parts.index.files):
-        found: list[int] = []
-        for number in range(file.next_entry - 1, 0, -1):
-            key_hash, offset = file.entry(number)[:2]
-            found.append(key_hash)
-            if number > 1 and file.entry(number - 1)[1] == offset:
+        last, looked_at = file.next_entry - 1, max(looked_at, TAGS_EACH)
+        newest = range(last, max(last - looked_at, 0), -1)
+        older = range(last - looked_at, 0, -max(last // TAGS_EACH, 1))
+        looked_at, before = 0, -1
+        for number in (*newest, *older):
+            if (offset := file.entry(number)[1]) == before:
                 continue
+            before = offset
             record = next(iter(cursor.one(offset).entries), None)
             if record is not None and record.keys and record.keys[-1].startswith(tag_key("")):
-                return index_hash(key_state(record.topic, record.keys[-1])) in found
-            found = []
+                wanted = index_hash(key_state(record.topic, record.keys[-1]))
+                return wanted in _hashes(file, number)
     return False
+
+
+def _hashes(file: IndexFile, number: int) -> list[int]:
+    """Key hashes of all entries of the record that an entry belongs to."""
+    offset, first = file.entry(number)[1], number
+    while first > 1 and file.entry(first - 1)[1] == offset:
+        first -= 1
+    found = []
+    while first < file.next_entry and file.entry(first)[1] == offset:
+        found.append(file.entry(first)[0])
+        first += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +230,13 @@ class ClosedByRocketMQ:
 def closed_by_rocketmq(parts: StoreParts, checkpoint: Checkpoint) -> ClosedByRocketMQ | None:
     """Whether the directory may be taken as it is, without a rebuild (store.md 8.6).
 
-    Physic and logics time must be the last record's, the largest queue end the log's end, and
-    each queue's last unit a record of that queue with that queue offset.
+    Physic and logics time must be the last record's, the largest queue end the log's end, each
+    queue's last unit a record of that queue with that queue offset, and index files as long as our
+    maxHashSlotNum and maxIndexNum have them.
     """
     if checkpoint.physic_ms == 0 or checkpoint.physic_ms != checkpoint.logics_ms:
+        return None
+    if not parts.index.fits():
         return None
     largest: tuple[int, int] | None = None
     for queue in parts.queues.all():

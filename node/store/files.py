@@ -35,6 +35,15 @@ def read_whole(world: World, path: str) -> bytes | None:
         file.close()
 
 
+def file_size(world: World, path: str) -> int:
+    """Length of a file. Raises `OSError`."""
+    file = world.disk.open(path, writable=False)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
 class FilePool:
     """Opens files on demand; the least recently used unpinned one is closed first."""
 

@@ -71,7 +71,7 @@ class Flusher:
             end = log.written.value
             if end <= log.flushed.value and not log.segments.dirty:
                 return end
-            self._check_names()
+            self._check_files()
             try:
                 for start in sorted(log.segments.dirty):
                     await log.segments.sync(start)
@@ -89,14 +89,25 @@ class Flusher:
             await self._publish(end)
             return end
 
-    def _check_names(self) -> None:
-        """A broker that lost the race for the lock may have deleted our files (store.md 1.4)."""
+    def _check_files(self) -> None:
+        """Somebody may have deleted or cut what this node has open: an operator, or a broker that
+        lost the race for the lock (store.md 1.4). Raises `StoreFailed`."""
         path = self._parts.pool.lost_name()
         if path is not None:
             raise StoreFailed(
-                f"{path} was deleted while this node has it open: another broker was started on"
-                " this directory; stop it, then start this node again"
+                f"{path} was deleted while this node has it open, by hand or by another broker on"
+                " this directory: see to that, then start this node again; it says what is missing"
             )
+        segments = self._parts.log.segments
+        for start in segments.dirty:
+            size = segments.file(start).size()
+            if size < segments.size:
+                raise StoreFailed(
+                    f"{segments.path(start)} was cut while this node writes to it: it has {size} of"
+                    f" {segments.size} bytes, and acknowledged messages in it may be gone. The node"
+                    " stops and leaves its abort file; see to what cut it, then start again: the"
+                    " start says what is missing and how to heal it"
+                )
 
     def known(self, end: int) -> int:
         """F for a log that was flushed up to `end`.

@@ -37,7 +37,7 @@ class Index:
         """Open the index files that are there; other names are reported and left alone."""
         for name in self._world.disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
-            is_file = self._world.disk.exists(path) and not self._world.disk.is_dir(path)
+            is_file = self._world.disk.is_file(path)
             if not (is_file and len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()):
                 self._world.log.warning("store.stray", path=path)
                 continue
@@ -128,6 +128,8 @@ class Index:
         while self.files and self.files[-1].path.rpartition("/")[2] > keep:
             self._pool.remove(self.files.pop().path)
         if mark and self.files and self.files[-1].path.rpartition("/")[2] == keep:
+            # Opened again: who has gone through entries of the old one sees that it is no more.
+            self.files[-1] = self._file(keep)
             self.files[-1].restore(mark[1])
 
     def mark_all_dirty(self) -> None:
@@ -138,6 +140,10 @@ class Index:
     def has_marked(self, mark: tuple[str, Header] | None) -> bool:
         """Whether the file that a mark names is there."""
         return mark is None or any(file.path.endswith("/" + mark[0]) for file in self.files)
+
+    def fits(self) -> bool:
+        """Whether every file is as long as the configured slots and entries are."""
+        return all(file.file.size() == file.size for file in self.files)
 
     def extend(self) -> None:
         """Give files that a crash left short, and empty, their length. Raises `OSError`."""

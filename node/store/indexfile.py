@@ -270,14 +270,12 @@ class IndexFile:
         return self.begin_ms <= end_ms and begin_ms <= self.end_ms
 
     def restore(self, header: Header) -> None:
-        """Bring the file back to the state that `header` describes (store.md 8.6, Index).
+        """Bring a newly opened file to the state that `header` describes (store.md 8.6, Index).
 
         Entries up to it are durable and never change; slots are rebuilt from them, what is
         behind becomes zero.
         """
-        self._buffer.clear()
-        self._pages.clear()
-        self._dirty_pages.clear()
+        self.load()
         self.header = header
         self.extend()
         slots = array("i", bytes(4 * self.slots))

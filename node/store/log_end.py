@@ -17,11 +17,13 @@ from rocketbed.node.store.cut import (
 from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.errors import BadStoreDirectory, DamagedLog
 from rocketbed.node.store.evidence import UNKNOWN, BadEnd, Evidence
+from rocketbed.node.store.files import file_size
 from rocketbed.node.store.filler import fill_hole
 from rocketbed.node.store.marks import AcceptedCut
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.tail import look_behind
+from rocketbed.node.store.view import holds_record
 from rocketbed.wire.message import RECORD_MIN
 
 
@@ -39,6 +41,10 @@ class LogEnd:
         """F, or what an operator, or a slave's part, brought it down to."""
         self.accepted = evidence.mark.accepted if evidence.mark is not None else ()
         """Cuts below F that operators ordered, for ever."""
+        self.owed = evidence.mark.owed if evidence.mark is not None else UNKNOWN
+        """What a master has to send this slave again (`Mark.owed`)."""
+        self._ordered = UNKNOWN
+        """Where this start was told to end the log, once it has come to that."""
 
     async def judge_below(self, bad_end: BadEnd) -> None:
         """The log ends below the durable mark: returns if it may. Raises `DamagedLog`."""
@@ -54,25 +60,35 @@ class LogEnd:
         if not self._may_end_at(end, good, total):
             raise self._damage(end, bad_end.reason, good, total)
 
-    async def filled(self, step: Step) -> bool:
-        """Close the hole at the end of a scan on the operator's order; whether that was done."""
+    async def behind_hole(self, step: Step) -> int:
+        """Where the log goes on behind the hole at the end of a scan, if the operator ordered to
+        close that; else -1."""
         parts = self._parts
         if parts.config.fill_hole_at != step.end or not self._is_damage(step.end, 1):
-            return False
+            return -1
         behind = await look_behind(parts, step.end)
-        if not behind.good_records:
+        return behind.first_good if behind.good_records else -1
+
+    async def filled(self, step: Step) -> bool:
+        """Close the hole at the end of a scan on the operator's order; whether that was done."""
+        good = await self.behind_hole(step)
+        if good < 0:
             return False
-        await fill_hole(parts, step.end, behind.first_good)
-        self._find(f"the hole from {step.end} to {behind.first_good} was closed with a filler")
+        await fill_hole(self._parts, step.end, good)
+        self._find(f"the hole from {step.end} to {good} was closed with a filler")
         return True
+
+    async def remember(self) -> None:
+        """Put the cuts that were ordered on record, for ever, and what is owed."""
+        mark = self._parts.marks.mark
+        if (self.accepted, self.owed) != (mark.accepted, mark.owed):
+            await self._parts.marks.update(accepted=self.accepted, owed=self.owed)
 
     async def settle(self, step: Step) -> None:
         """Decide what stands at the end of the scan, and make it the end. Raises `DamagedLog`."""
         parts, end = self._parts, step.end
-        before = self.accepted
         behind = await self.judge(step, parts.queues.total)
-        if self.accepted != before:
-            await parts.marks.update(accepted=self.accepted)
+        await self.remember()
         size = parts.log.segment_size
         if behind > end or parts.log.segments.end > -(-end // size) * size:
             await self._cut(end, behind)
@@ -106,10 +122,15 @@ class LogEnd:
         if parts.config.accept_cut_at == end:
             messages = self._missing(end, total)
             order = AcceptedCut(end, self.known, messages, parts.world.clock.wall_ms())
-            # A start that is killed on the way accepts the same cut again.
-            self.accepted = (*(cut for cut in self.accepted if cut.offset != end), order)
-            self._find(f"by rbAcceptCut={end} {self._loss(end, messages)}")
+            if self._ordered != end:  # what was judged below the mark is judged by the scan too
+                self._ordered = end
+                self._find(f"by rbAcceptCut={end} {self._loss(end, messages)}")
+                # A start that was killed on the way is repeated, and cuts the same again.
+                if (end, self.known) not in [(cut.offset, cut.known) for cut in self.accepted]:
+                    self.accepted = (*self.accepted, order)
+                self.owed = UNKNOWN
         elif parts.config.is_slave and not good:
+            self.owed = max(self.owed, self.known)
             self._find(
                 f"this slave's log was on disk up to offset {self.known}, but is good up to {end}"
                 " only; the master sends the rest again"
@@ -148,9 +169,10 @@ class LogEnd:
         else:
             known = f"it is above the last offset known to be on disk, {self.known}"
         ways = [
-            f"`rocketbed store heal {parts.config.root} --from HOST:PORT` copies what is missing"
-            " from a replica's log",
-            "brokerRole=SLAVE has a master send it again" if not good else "",
+            f"`{parts.config.heal_command}` copies what is missing from a replica's log",
+            "brokerRole=SLAVE with a brokerId above 0 has a master send it again"
+            if not good
+            else "",
             f"--set rbFillHole={end} closes the hole with a filler" if good else "",
             f"--set rbAcceptCut={end} ends the log there, and keeps what is cut",
         ]
@@ -170,6 +192,20 @@ class LogEnd:
     def _scanned(self) -> bool:
         """Whether queues and index were emptied, and built again up to where the scan ended."""
         return self._report.took_over
+
+    def remind_of_orders(self) -> None:
+        """An order is for one start: what is damaged later should be asked about again."""
+        config = self._parts.config
+        for key, offset in (
+            ("rbAcceptCut", config.accept_cut_at),
+            ("rbAcceptStart", config.accept_start_at),
+            ("rbFillHole", config.fill_hole_at),
+        ):
+            if offset >= 0:
+                self._find(
+                    f"{key}={offset} is set: take it out of the configuration now, or damage that"
+                    " comes to that offset later is dealt with so without a question"
+                )
 
     def _find(self, sentence: str) -> None:
         self._report.findings.append(sentence)
@@ -195,7 +231,7 @@ class LogEnd:
         await cut_log(parts, end, record_start=start)
 
 
-def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
+async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
     """Log segments that are short or behind a hole are fine only where nothing was durable."""
     segments = parts.log.segments
     if not segments.suspects:
@@ -204,15 +240,22 @@ def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
     whole = segments.end if segments.starts else first
     if evidence.may_be_torn and whole >= evidence.flushed:
         return
-    if first == segments.suspects[-1] and not parts.world.disk.open(segments.path(first)).size():
+    length = file_size(parts.world, segments.path(first))
+    if first == segments.suspects[-1] and not length:
         return
     if parts.config.accept_cut_at == whole:
         return
+    if first > whole >= evidence.flushed and not await holds_record(parts, first, length):
+        raise BadStoreDirectory(
+            f"{segments.path(first)} is no part of the log: its segments end at {whole}, where all"
+            " is that this node knew to be on disk, and no record stands in the file. Nothing was"
+            " changed. Way out: move the file away"
+        )
     raise BadStoreDirectory(
-        f"{segments.path(first)} is short, or a file before it is missing, and nothing shows that"
-        f" a power loss did it. Nothing was changed. Ways out: `rocketbed store heal"
-        f" {parts.config.root} --from HOST:PORT` copies it from a replica's log; a copy of the"
-        f" file; --set rbAcceptCut={whole} ends the log before it, and keeps what is cut"
+        f"{segments.path(first)} has not the length of a segment, or a file before it is missing,"
+        " and nothing shows that a power loss did it. Nothing was changed. Ways out:"
+        f" `{parts.config.heal_command}` copies it from a replica's log; a copy of the file;"
+        f" --set rbAcceptCut={whole} ends the log before it, and keeps what is cut"
     )
 
 
@@ -241,7 +284,6 @@ def judge_beginning(parts: StoreParts, evidence: Evidence) -> None:
     raise BadStoreDirectory(
         f"{parts.log.segments.directory} begins at offset {first}, but retention had kept"
         f" everything from {mark.first}: {first - mark.first} bytes are missing. Nothing was"
-        f" changed. Ways out: `rocketbed store heal {parts.config.root} --from HOST:PORT` copies"
-        f" them from a replica's log; a copy of the files; --set rbAcceptStart={first} goes on"
-        " without them"
+        f" changed. Ways out: `{parts.config.heal_command}` copies them from a"
+        f" replica's log; a copy of the files; --set rbAcceptStart={first} goes on without them"
     )

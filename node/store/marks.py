@@ -73,9 +73,16 @@ class Mark:
     clean: str | None = None
     """Hex of the checkpoint's first 40 bytes, after a clean stop."""
     deleted: dict[str, int] = field(default_factory=dict)
-    """Deleted topics, each with the end of the log at that moment (T14)."""
+    """Deleted topics, each with the end of the log at that moment (T14); none is above the log's
+    end, so that a later record of a topic made anew is never taken for one of the deleted."""
+    remaking: tuple[str, ...] = ()
+    """Topics whose queues are being made again from the log: a start that finds any builds all
+    queues again."""
     first: int = -1
     """Beginning of the log, as retention left it or is about to; -1 in marks that do not say."""
+    claimed: dict[str, int] = field(default_factory=dict)
+    """Next offsets by `topic/queue`, as the queues of a foreign directory had them. Kept until a
+    start has compared them with the log, since the queues are built again meanwhile."""
     accepted: tuple[AcceptedCut, ...] = ()
     scrubbed: int = 0
     """How far the scrub has come; 0 once it was round."""
@@ -85,8 +92,19 @@ class Mark:
     """What the scrub found wrong in the index: it is built again at the next start."""
     index_tags: bool = False
     """The index holds tags too, as the one of a RocketMQ 5.5.0 that had the directory before."""
-    followed: str = ""
-    """Address of the master that this log followed last, on a slave."""
+    followed: str | None = ""
+    """Address of the master that this log followed last, on a slave; None where the mark that said
+    so was lost."""
+    inherited: int = -1
+    """End of the log when somebody else's directory was taken over; -1 if it never was. A topic of
+    records below it that neither the table nor a queue knows was deleted before (T14)."""
+    owed: int = -1
+    """Up to where the log of this slave was on disk before a start cut it to what was good: until
+    a master has sent that again, the node is no master itself. -1 when nothing is missing."""
+
+    def deleted_below(self, end: int) -> dict[str, int]:
+        """`deleted` for a log that ends at `end`."""
+        return {topic: min(at, end) for topic, at in self.deleted.items()}
 
 
 def encode_mark(mark: Mark) -> bytes:
@@ -102,13 +120,17 @@ def encode_mark(mark: Mark) -> bytes:
         "cut": mark.cut_to,
         "clean": mark.clean,
         "deleted": mark.deleted,
+        "remaking": mark.remaking,
         "first": mark.first,
         "queue_first": mark.queue_first,
         "followed": mark.followed,
+        "owed": mark.owed,
+        "inherited": mark.inherited,
         "index_damage": mark.index_damage,
         "index_tags": mark.index_tags,
         "scrubbed": mark.scrubbed,
         "damage": mark.damage,
+        "claimed": mark.claimed,
         "accepted": [astuple(cut) for cut in mark.accepted],
     }
     text = orjson.dumps(document)
@@ -134,6 +156,7 @@ def decode_mark(data: bytes) -> Mark | None:
         cut_to=document["cut"],
         clean=document["clean"],
         deleted=document["deleted"],
+        remaking=tuple(document.get("remaking", ())),
         queue_first=document.get("queue_first", -1),
         first=document.get("first", -1),
         scrubbed=document.get("scrubbed", 0),
@@ -141,6 +164,9 @@ def decode_mark(data: bytes) -> Mark | None:
         index_damage=document.get("index_damage", ""),
         index_tags=document.get("index_tags", False),
         followed=document.get("followed", ""),
+        owed=document.get("owed", -1),
+        inherited=document.get("inherited", -1),
+        claimed=document.get("claimed", {}),
         accepted=tuple(AcceptedCut(*cut) for cut in document.get("accepted", ())),
     )
 
@@ -188,11 +214,21 @@ class Marks:
 
     def load_flushed(self) -> int | None:
         """F, or None when it is not known."""
+        value = self._stored_flushed()
+        return None if value is None or value < 0 else value
+
+    @property
+    def has_lost_flushed(self) -> bool:
+        """Whether the file of F, which every start writes, is gone or damaged."""
+        return self._stored_flushed() is None
+
+    def _stored_flushed(self) -> int | None:
+        """What the file says, -1 for not known; None without a whole one."""
         data = read_whole(self._world, self._flushed_path) or b""
         if len(data) != _FLUSHED.size:
             return None
         value, check = _FLUSHED.unpack(data)
-        return value if check == _crc32c(data[:8]) and value >= 0 else None
+        return int(value) if check == _crc32c(data[:8]) else None
 
     async def store_flushed(self, value: int | None, *, durable: bool = False) -> None:
         """Write F after an fsync of the log has shown it; None makes it unknown."""

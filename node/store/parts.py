@@ -1,5 +1,6 @@
 """The parts of one store, and what all of them need: made once, handed to each activity."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,8 +18,6 @@ from rocketbed.world.api import World
 
 STAGING_DIR = "rocketbed.tmp"
 """Where files are built before they get their name; RocketMQ ignores it."""
-CUT_DIR = "rocketbed.cut"
-"""Where bytes that recovery cuts off are kept."""
 
 
 class TopicSource(Protocol):
@@ -32,6 +31,11 @@ class TopicSource(Protocol):
         """Whether its attribute `queue.type` is BatchCQ."""
         ...
 
+    def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
+        """What is odd about the table beside these queues (topic, id, whether a batch queue) that
+        have messages, as sentences."""
+        ...
+
 
 class AllTopics:
     """A topic source for a store without a broker: every topic exists."""
@@ -42,6 +46,10 @@ class AllTopics:
 
     def is_batch_queue(self, topic: str) -> bool:
         return False
+
+    def remarks(self, queues: Iterable[tuple[str, int, bool]]) -> list[str]:
+        """Nothing."""
+        return []
 
 
 @dataclass(slots=True)
@@ -84,7 +92,7 @@ def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) ->
         queues=Queues(world, pool, config, staging, is_batch=topics.is_batch_queue),
         index=Index(world, pool, config, staging),
         marks=Marks(world, config.root, staging),
-        witnesses=Witnesses(world, config.root),
+        witnesses=Witnesses(world, config.root, staging),
         scanner=RecordScanner(check_crc=False, delays_ms=delays_ms),
         dispatched=Watermark(),
         damaged=DamagedRanges(),

@@ -1,14 +1,15 @@
 """All consume queues of a store, by topic and queue id."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from rocketbed.node.store.aside import clear_the_way
 from rocketbed.node.store.batch_queue import BatchConsumeQueue
 from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.entry import ONE_UNIT, Entry
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.segments import SegmentRow
-from rocketbed.node.store.unit_queue import UNIT
 from rocketbed.world.api import World
 
 QUEUE_DIR = "consumequeue"
@@ -47,6 +48,8 @@ class Queues:
         """Records so far whose queue offset was not the next one of their queue."""
         self.first_odd = ""
         """What was odd about the first of them."""
+        self.remaking: set[str] = set()
+        """Topics whose queues are being made again: `put_again` puts their units, nobody else."""
 
     def load(self, *, tolerant: bool) -> None:
         """Find the queues that are on disk. Raises `BadStoreDirectory`, `tolerant` or not."""
@@ -62,9 +65,15 @@ class Queues:
                         self._stray(f"{directory}/{topic}/{name}/{stray}")
 
     def _directories(self, path: str) -> list[str]:
-        """Names of the directories in a directory; anything else is reported and left alone."""
+        """Names of the directories in a directory; anything else is reported and left alone, until
+        a queue needs its place (aside.py)."""
         names = []
-        for name in self._world.disk.listdir(path):
+        try:
+            found = self._world.disk.listdir(path)
+        except NotADirectoryError:
+            self._stray(path)
+            return []
+        for name in found:
             if self._world.disk.is_dir(f"{path}/{name}"):
                 names.append(name)
             else:
@@ -80,7 +89,14 @@ class Queues:
         size = config.queue_segment_size
         if kind == BATCH_DIR:
             size = config.batch_queue_segment_size
-        row = SegmentRow(self._world, self._pool, directory, size, staging=self._staging)
+        row = SegmentRow(
+            self._world,
+            self._pool,
+            directory,
+            size,
+            staging=self._staging,
+            clear_the_way=partial(clear_the_way, self._world, self._pool, config.root),
+        )
         if kind == BATCH_DIR:
             made = self.batch[topic, queue_id] = BatchConsumeQueue(topic, queue_id, row)
             return made
@@ -120,6 +136,12 @@ class Queues:
 
         Units are pending until `write_pending`. Odd ones are reported, never dropped silently.
         """
+        if self.remaking:
+            entries = [entry for entry in entries if entry.topic not in self.remaking]
+        self.put_again(entries)
+
+    def put_again(self, entries: list[Entry]) -> None:
+        """The same for records of topics that are `remaking`."""
         ordinary, touched = self.ordinary, self._touched
         for entry in entries:
             topic, queue_id, queue_offset, physical, size, tag_code, _, _, units = entry
@@ -151,20 +173,12 @@ class Queues:
         self.write_pending()
 
     def _put_batch(self, entry: Entry) -> str:
-        """A single message counts as a batch of one, as RocketMQ's dispatch has it."""
         queue = self.batch.get((entry.topic, entry.queue_id))
         if queue is None:
             self._make(BATCH_DIR, entry.topic, entry.queue_id)
             queue = self.batch[entry.topic, entry.queue_id]
         self._touched[queue] = None
-        return queue.put_batch(
-            entry.queue_offset,
-            abs(entry.units),
-            entry.physical_offset,
-            entry.size,
-            entry.tag_code,
-            entry.store_ms,
-        )
+        return queue.put_batch(entry)
 
     def _report(self, topic: str, queue_id: int, offset: int, problem: str) -> None:
         self.odd += 1
@@ -184,9 +198,10 @@ class Queues:
             queue.write_pending()
             del self._touched[queue]
 
-    def mend(self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int]) -> None:
+    def mend(self, queue: AnyQueue, number: int, unit: tuple[int, ...], log_min: int) -> None:
         """Write a stored unit again. Raises `OSError`."""
-        queue.row.write(number * UNIT.size, UNIT.pack(*unit))
+        queue.row.write(number * queue.unit.size, queue.unit.pack(*unit))
+        queue.find_min_again(log_min)
         self._dirty[queue] = None
 
     async def sync(self) -> None:
@@ -218,6 +233,19 @@ class Queues:
         """`count` and `total` as they would be with these ends."""
         nexts = [queue.offset_after(end) for queue, end in ends.items()]
         return sum(1 for value in nexts if value), sum(nexts)
+
+    def claims(self, ends: dict[AnyQueue, int]) -> dict[str, int]:
+        """Next offsets by `topic/queue`, as they would be with these ends, for `Mark.claimed`."""
+        return {f"{q.topic}/{q.queue_id}": q.offset_after(end) for q, end in ends.items()}
+
+    def keys(self, ends: dict[AnyQueue, int]) -> list[tuple[str, int, bool]]:
+        """Topic and id of each queue that has or had a message, with these ends; whether it is a
+        batch queue."""
+        return [
+            (queue.topic, queue.queue_id, isinstance(queue, BatchConsumeQueue))
+            for queue, end in ends.items()
+            if queue.offset_after(end)
+        ]
 
     def set_ends(self, ends: dict[AnyQueue, int]) -> None:
         """Take these ends for what the files hold, without touching them."""

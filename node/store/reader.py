@@ -4,37 +4,23 @@ What the page cache holds is read in the loop; what it does not hold goes throug
 `World.offload`, with the segments pinned meanwhile (design.md 8).
 """
 
-from collections.abc import Set
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 
 from rocketbed.node.store.batch_queue import BatchConsumeQueue
 from rocketbed.node.store.consumequeue import ConsumeQueue
+from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.picker import GetResult, Picker, Range, pick_batches
 from rocketbed.node.store.status import GetStatus
-from rocketbed.node.store.unit_queue import BLANK_UNIT_SIZE
 from rocketbed.wire.message import HEAD, MAGIC_V1, MAGIC_V2, RECORD_MIN
 from rocketbed.world.api import File
 
-Range = tuple[int, int]
-"""Physical offset and size of a record, bytes."""
-
-
+_PLACE = struct.Struct(">ii20xq")
+"""Size, magic and physical offset of a record."""
 UNITS_STEP = 64
 """Queue units read at a time: two pulls' worth; 800 at once cost a sixth of a pull."""
-
-
-@dataclass(slots=True, kw_only=True)
-class GetResult:
-    """Outcome of `get_messages`. Offsets are queue offsets."""
-
-    status: GetStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    ranges: list[Range] = field(default_factory=list)
-    """The records, in queue order; read them with `read_cached` or `read`."""
-    suggest_slave: bool = False
-    """The reader is so far behind that a slave should serve it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,72 +28,6 @@ class QueryResult:
     records: list[bytes]
     last_update_ms: int
     last_update_offset: int
-
-
-class _Picker:
-    """Chooses the records of one pull from units, within its limits (store.md 10.1)."""
-
-    def __init__(
-        self,
-        parts: StoreParts,
-        result: GetResult,
-        max_messages: int,
-        max_bytes: int | None,
-        tag_codes: Set[int] | None,
-    ) -> None:
-        config = parts.config
-        self._result = result
-        self._tag_codes = tag_codes
-        self._log_min = parts.log.min_offset
-        self._damaged = parts.damaged
-        self._memory_from = 0
-        if config.memory_bytes:
-            self._memory_from = parts.log.written.value - config.memory_bytes
-        limit = max_bytes or config.transfer_bytes_memory
-        self._in_memory = (
-            min(max_messages, config.transfer_count_memory),
-            min(limit, config.transfer_bytes_memory),
-        )
-        self._on_disk = (
-            min(max_messages, config.transfer_count_disk),
-            min(limit, config.transfer_bytes_disk),
-        )
-        self._total = 0
-        self.full = False
-        """Whether a record was left for the next pull."""
-        self.last_physical = -1
-        """Physical offset of the last unit looked at, -1 without any."""
-
-    def pick(self, units: list[tuple[int, ...]]) -> None:
-        """Take what fits, moving the result's next offset behind what was looked at.
-
-        What comes before a damaged record is a pull of its own. Raises `CorruptRecord` at it.
-        """
-        result, ranges = self._result, self._result.ranges
-        for physical, size, code in units:
-            if size == BLANK_UNIT_SIZE and physical == 0:
-                result.next_offset += 1
-                continue
-            count_max, bytes_max = (
-                self._in_memory if physical >= self._memory_from else self._on_disk
-            )
-            if ranges and (len(ranges) >= count_max or self._total + size > bytes_max):
-                self.full = True
-                return
-            is_wanted = self._tag_codes is None or code in self._tag_codes
-            if is_wanted and self._damaged.found and self._damaged.hit(physical, size):
-                if not ranges:
-                    self._damaged.refuse(physical, size)
-                self.full = True
-                return
-            result.next_offset += 1
-            if physical < self._log_min:
-                result.status = GetStatus.MESSAGE_WAS_REMOVING
-                continue
-            self.last_physical = physical
-            if is_wanted:
-                ranges.append((physical, size))
-                self._total += size
 
 
 class Reader:
@@ -144,7 +64,7 @@ class Reader:
             status=GetStatus.NO_MATCHED_MESSAGE, next_offset=offset, min_offset=low, max_offset=high
         )
         if isinstance(queue, BatchConsumeQueue):
-            self._collect_batches(queue, result, max_messages)
+            pick_batches(self._parts, queue, result, max_messages)
         else:
             self._collect(queue, result, max_messages, max_bytes, tag_codes)
         return result
@@ -173,7 +93,7 @@ class Reader:
     ) -> None:
         looked_max = max(self._parts.config.max_filter_bytes // 20, max_messages)
         first = result.next_offset
-        picker = _Picker(self._parts, result, max_messages, max_bytes, tag_codes)
+        picker = Picker(self._parts, result, max_messages, max_bytes, tag_codes)
         while not picker.full and result.next_offset - first < looked_max:
             step = min(max(UNITS_STEP, max_messages), looked_max - (result.next_offset - first))
             units = queue.units(result.next_offset, step)
@@ -190,61 +110,50 @@ class Reader:
         behind = self._parts.log.written.value - picker.last_physical
         result.suggest_slave = bool(memory) and picker.last_physical >= 0 and behind > memory
 
-    def _collect_batches(
-        self, queue: BatchConsumeQueue, result: GetResult, max_messages: int
-    ) -> None:
-        """Whole records that together hold at least one and about `max_messages` messages."""
-        number, count, total = queue.find(result.next_offset), 0, 0
-        config, log_min = self._parts.config, self._parts.log.min_offset
-        while number < queue.stored_units and count < max_messages:
-            unit = queue.unit_at(number)
-            if unit is None or (total and total + unit[1] > config.transfer_bytes_memory):
-                break
-            if self._parts.damaged.hit(unit[0], unit[1]):
-                if not result.ranges:
-                    self._parts.damaged.refuse(unit[0], unit[1])
-                break
-            number += 1
-            result.next_offset = unit[4] + unit[5]
-            if unit[0] < log_min:
-                result.status = GetStatus.MESSAGE_WAS_REMOVING
-                continue
-            result.ranges.append((unit[0], unit[1]))
-            count += unit[5]
-            total += unit[1]
-        if result.ranges:
-            result.status = GetStatus.FOUND
-
     def read_cached(self, ranges: list[Range]) -> list[bytes] | None:
-        """The records if the page cache holds them all; neighbours are read in one go."""
-        found: list[bytes] = []
+        """The records if the page cache holds them all; neighbours are read in one go.
+
+        Raises `CorruptRecord`.
+        """
+        found: dict[int, bytes] = {}
         for offset, size in merge_ranges(ranges):
             data = self._parts.log.read_cached(offset, size)
             if data is None or len(data) < size:
                 return None
-            found.append(data)
-        return found
+            found[offset] = data
+        _check_places(ranges, found, self._parts.log.min_offset)
+        return [*found.values()]
 
     async def read(self, ranges: list[Range]) -> list[bytes]:
         """The records, from the disk if need be, with one hop to a thread.
 
-        Those that were deleted meanwhile are left out; none, if the log was cut meanwhile.
+        Those that were deleted meanwhile are left out; none, if the log was cut meanwhile. Raises
+        `CorruptRecord`.
         """
+        found = await self._read_pieces(merge_ranges(ranges))
+        if found is None:
+            return []
+        _check_places(ranges, found, self._parts.log.min_offset)
+        return [*found.values()]
+
+    async def _read_pieces(self, pieces: list[Range]) -> dict[int, bytes] | None:
+        """What is there of some pieces of the log, by physical offset; None if it was cut
+        meanwhile."""
         log = self._parts.log
         segments, cuts = log.segments, log.cuts
-        wanted: list[tuple[File, int, int]] = []
+        wanted: list[tuple[int, File, int, int]] = []
         pinned: list[int] = []
         try:
-            for offset, size in merge_ranges(ranges):
+            for offset, size in pieces:
                 if segments.has(offset):
                     start = segments.start_of(offset)
-                    wanted.append((segments.pin(start), offset - start, size))
+                    wanted.append((offset, segments.pin(start), offset - start, size))
                     pinned.append(start)
-            found = await self._parts.world.offload(_read_all, wanted) if wanted else []
-            return found if log.cuts == cuts else []
+            found = await self._parts.world.offload(_read_all, wanted) if wanted else {}
         finally:
             for start in pinned:
                 segments.unpin(start)
+        return found if log.cuts == cuts else None
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         """The record that begins there, or None. Any client can ask, so sizes are bounded."""
@@ -264,10 +173,11 @@ class Reader:
         return record if len(record) == size else None
 
     async def _small(self, offset: int, size: int) -> bytes:
+        """Bytes of the log that need not be a record, empty if they are gone."""
         cached = self._parts.log.read_cached(offset, size)
         if cached is not None:
             return cached
-        return b"".join(await self.read([(offset, size)]))
+        return (await self._read_pieces([(offset, size)]) or {}).get(offset, b"")
 
     async def store_ms(self, physical_offset: int) -> int:
         """Store time of the record at an offset; 0 when it cannot be read."""
@@ -314,7 +224,7 @@ class Reader:
         """Records with a key, oldest first, at most `count` or the configured maximum.
 
         Hash collisions are among them, as upstream; clients compare the key. Raises
-        `CorruptRecord` if one of them is known to be damaged.
+        `CorruptRecord` if one of them is damaged.
         """
         index = self._parts.index
         count = min(count, self._parts.config.max_query_messages)
@@ -326,6 +236,12 @@ class Reader:
                 record = await self.record_at(offset)
                 if record is not None:
                     records.append(record)
+                elif self._parts.log.min_offset <= offset < self._parts.log.written.value:
+                    raise CorruptRecord(
+                        f"the index names a record at offset {offset}, and the log has none there:"
+                        " either is damaged, the scrub will tell which; read it from a replica",
+                        offset=offset,
+                    )
             if records or not offsets:
                 break
             end_ms = await self.store_ms(offsets[0])
@@ -337,10 +253,35 @@ class Reader:
         )
 
 
-def _read_all(wanted: list[tuple[File, int, int]]) -> list[bytes]:
-    """Blocking reads of (file, offset, size); short ones are left out."""
-    found = [(file.read_at(offset, size), size) for file, offset, size in wanted]
-    return [data for data, size in found if len(data) == size]
+def _read_all(wanted: list[tuple[int, File, int, int]]) -> dict[int, bytes]:
+    """Blocking reads of (physical offset, file, offset there, size); short ones are left out."""
+    found = [(at, file.read_at(offset, size), size) for at, file, offset, size in wanted]
+    return {at: data for at, data, size in found if len(data) == size}
+
+
+def _check_places(ranges: Iterable[Range], pieces: dict[int, bytes], log_min: int) -> None:
+    """Raises `CorruptRecord` where a queue names a record, and the log has another or none.
+
+    A client compares the body with its checksum; that the message is another one, from a segment
+    that came to the wrong place, it could not see.
+    """
+    begin, end, data, place = 0, 0, b"", _PLACE.unpack_from
+    for offset, size in ranges:
+        if not begin <= offset < end:
+            if (found := pieces.get(offset, b"")) or offset >= log_min:
+                begin, end, data = offset, offset + len(found), found
+            else:
+                continue  # retention deleted it meanwhile
+        if not RECORD_MIN <= size <= end - offset or place(data, offset - begin) not in (
+            (size, MAGIC_V2, offset),
+            (size, MAGIC_V1, offset),
+        ):
+            raise CorruptRecord(
+                f"the log has no record of {size} bytes at offset {offset}, where its queue says"
+                " there is one: either is damaged, the scrub will tell which; until then, read"
+                " the message from a replica",
+                offset=offset,
+            )
 
 
 def _unit_of(queue: ConsumeQueue | BatchConsumeQueue, queue_offset: int) -> tuple[int, ...] | None:

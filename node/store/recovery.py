@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import trio
 
+from rocketbed.node.store.aside import CUT_DIR
 from rocketbed.node.store.boot_report import RecoveryReport
 from rocketbed.node.store.checkpoint import Checkpoint
 from rocketbed.node.store.checkpointer import Checkpointer
@@ -21,6 +22,7 @@ from rocketbed.node.store.entry import NO_UNIT, Entry
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.evidence import (
     UNKNOWN,
+    ClosedByRocketMQ,
     Evidence,
     closed_by_rocketmq,
     gather,
@@ -28,9 +30,10 @@ from rocketbed.node.store.evidence import (
 )
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.log_end import LogEnd, judge_beginning, judge_suspects, keep_suspects
-from rocketbed.node.store.marks import Mark
+from rocketbed.node.store.marks import FLUSHED_NAME, Mark
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scan import crc_scanner
+from rocketbed.node.store.segments import segment_name
 
 READ_SIZE = 4 << 20
 MARK_EVERY = 256 << 20
@@ -54,6 +57,8 @@ class Recovery:
         self._dispatcher = dispatcher
         self._checkpointer = checkpointer
         self._scanner = crc_scanner(parts.config)
+        self._with_queues: set[str] = set()
+        """Topics that had a queue when the boot began."""
         self._written_again = 0
         """Below it, what was not known to be on disk was written once more."""
         self.report = RecoveryReport()
@@ -65,14 +70,21 @@ class Recovery:
         self._load()
         parts.world.mark("store.recovery_begun")
         evidence = gather(parts)
+        self._with_queues = {queue.topic for queue in parts.queues.all() if queue.row.starts}
+        claimed = parts.marks.mark.claimed
+        self._with_queues.update(queue.rpartition("/")[0] for queue in claimed)
         self.report.was_clean = evidence.was_clean and evidence.trusted
         self.report.reason = evidence.reason
         self.report.last_durable = evidence.flushed
+        self._tell_of_lost_flushed(evidence)
         ending = LogEnd(parts, evidence, self._dispatcher, self.report)
-        judge_suspects(parts, evidence)
+        await judge_suspects(parts, evidence)
         judge_beginning(parts, evidence)
         if evidence.bad_end is not None:
             await ending.judge_below(evidence.bad_end)
+            # Before F is lowered: a start that is killed in between would tell of a smaller loss.
+            await ending.remember()
+        ending.remind_of_orders()
         with_tags = indexes_tags(parts, evidence.mark, evidence.hand)
         parts.log.tail.index_tags = with_tags
         parts.scanner.index_tags = self._scanner.index_tags = with_tags
@@ -104,28 +116,46 @@ class Recovery:
         parts = self._parts
         self._load()
         evidence = gather(parts)
+        self._tell_of_lost_flushed(evidence)
         ending = LogEnd(parts, evidence, self._dispatcher, self.report)
-        judge_suspects(parts, evidence)
+        await judge_suspects(parts, evidence)
         judge_beginning(parts, evidence)
         if evidence.bad_end is not None:
             await ending.judge_below(evidence.bad_end)
+        ending.remind_of_orders()
         mark = evidence.mark
         start = parts.log.min_offset
         if evidence.trusted and mark is not None:
             start = max(mark.offset, start)
         lines = [f"the log was known to be on disk up to offset {evidence.flushed}"]
-        if not evidence.trusted and parts.log.segments.starts:
+        closed = self._closed(evidence, ending)
+        if closed is not None:
+            start = closed.end
+            lines.append("RocketMQ closed it: queues and index would be taken as they are")
+        elif not evidence.trusted and parts.log.segments.starts:
             lines.append(f"queues and index would be built again: {evidence.reason}")
         cursor = LogCursor(parts.log.segments, self._scanner, read_size=READ_SIZE)
         zero_rule_from = None if evidence.same_boot else max(ending.known, 0)
         step = cursor.step(start, parts.log.segments.end, zero_rule_from=zero_rule_from)
         records = 0
-        while step.verdict in (Verdict.GOOD, Verdict.BLANK):
+        while True:
             records += len(step.entries)
             await trio.lowlevel.checkpoint()
-            step = cursor.step(step.end, parts.log.segments.end, zero_rule_from=zero_rule_from)
+            position = step.end
+            if step.verdict not in (Verdict.GOOD, Verdict.BLANK):
+                position = await ending.behind_hole(step)
+                if position < 0:
+                    break
+                lines.append(f"the hole from {step.end} to {position} would be closed")
+            step = cursor.step(position, parts.log.segments.end, zero_rule_from=zero_rule_from)
         lines.append(f"{records} records would be dispatched again, from offset {start}")
+        claimed = {}
+        if (evidence.hand and closed is None) or evidence.flushed_lost:
+            claimed = self._claims(evidence.deleted)
         ends = parts.queues.find_ends(step.end, thorough=False, deleted={})
+        self._compare_claims(claimed, parts.queues.claims(ends), step.end)
+        kept = parts.queues.find_ends(step.end, thorough=False, deleted=evidence.deleted)
+        lines += parts.topics.remarks(parts.queues.keys(kept))
         behind = await ending.judge(step, parts.queues.totals(ends)[1])
         if behind > step.end:
             lines.append(
@@ -136,16 +166,31 @@ class Recovery:
 
     def _load(self) -> None:
         parts = self._parts
+        for directory in (parts.staging, f"{parts.config.root}/{CUT_DIR}"):
+            if parts.world.disk.exists(directory) and not parts.world.disk.is_dir(directory):
+                raise BadStoreDirectory(
+                    f"{directory} is no directory, and the store keeps one there: move it away"
+                )
         mark = parts.marks.load()
         tolerant = mark is not None and self._same_sizes(mark)
         for stray in parts.log.segments.load(key="mappedFileSizeCommitLog", tolerant=tolerant):
-            self._find(
-                f"{parts.log.segments.directory}/{stray} is no segment: ignored here, but RocketMQ"
-                " refuses to start while it is there; move it away"
-            )
+            self._judge_stray(stray)
         parts.queues.load(tolerant=tolerant)
         if parts.config.index_enabled:
             parts.index.load()
+
+    def _judge_stray(self, name: str) -> None:
+        """A name in the log's directory that is no segment. Raises `BadStoreDirectory`."""
+        segments = self._parts.log.segments
+        path = f"{segments.directory}/{name}"
+        if name == segment_name(segments.end) and self._parts.world.disk.exists(path):
+            raise BadStoreDirectory(
+                f"{path} is no file, and stands where a segment of the log belongs: move it away"
+            )
+        self._find(
+            f"{path} is no segment: ignored here, but RocketMQ refuses to start while it is there;"
+            " move it away"
+        )
 
     def _doubt_names(self) -> None:
         """A process that was killed may have made files whose directories it had not synced yet.
@@ -169,6 +214,14 @@ class Recovery:
                 )
         return True
 
+    def _tell_of_lost_flushed(self, evidence: Evidence) -> None:
+        if evidence.flushed_lost and not evidence.was_clean:
+            self._find(
+                f"{FLUSHED_NAME} is gone or damaged: the log is known to have been on disk up to"
+                f" {evidence.flushed}, and may have been further; acknowledged messages behind that"
+                " which the disk lost are seen only where a queue names them"
+            )
+
     def _find(self, sentence: str) -> None:
         self.report.findings.append(sentence)
         self._parts.world.log.warning("store.recovery_finding", finding=sentence)
@@ -180,7 +233,9 @@ class Recovery:
         # `abort` before `clean` goes: a crash in between must not leave a directory without
         # either, which would look like another broker's clean stop.
         await parts.witnesses.store_abort(mark.store_id)
-        await parts.marks.update(clean=None)
+        # The units above W may be the only ones that know of an end that F would have known.
+        claimed = self._claims(evidence.deleted) if evidence.flushed_lost else mark.claimed
+        await parts.marks.update(clean=None, claimed=claimed)
         parts.log.segments.remove_suspects()
         if evidence.was_clean:
             # All files are as the mark says: a clean stop wrote them, and nothing after it.
@@ -209,12 +264,14 @@ class Recovery:
                 f"a cut at offset {evidence.mark.cut_to} was pending, but the directory was"
                 " changed since; it was not done"
             )
-        checkpoint = parts.witnesses.load_checkpoint()
-        closed = None
-        if evidence.was_clean and evidence.hand and evidence.bad_end is None:
-            closed = closed_by_rocketmq(parts, checkpoint)
-        if closed is not None and closed.end < ending.known:
-            closed = None
+        closed = self._closed(evidence, ending)
+        # The queues may be the only ones that know of an end of the log that is gone.
+        claimed = evidence.mark.claimed if evidence.mark else {}
+        if (evidence.hand and closed is None) or evidence.flushed_lost:
+            claimed = self._claims(evidence.deleted) | claimed
+        inherited = evidence.mark.inherited if evidence.mark else UNKNOWN
+        if evidence.hand and not fresh:
+            inherited = parts.log.segments.end
         identity = f"{parts.world.random.getrandbits(128):032x}"
         mark = Mark(
             store_id=identity,
@@ -223,17 +280,22 @@ class Recovery:
             first=parts.log.min_offset,
             accepted=ending.accepted,
             index_tags=self._scanner.index_tags,
-            followed=evidence.mark.followed if evidence.mark else "",
+            followed=evidence.mark.followed if evidence.mark else "" if fresh else None,
+            owed=ending.owed,
+            claimed=claimed,
+            inherited=inherited,
         )
         if closed is not None:
             mark = replace(
                 mark,
                 offset=closed.end,
+                inherited=closed.end,
                 record_start=closed.record_start,
                 index=closed.index,
                 index_filled_ms=closed.filled_ms,
             )
-            ending.known = closed.end
+            mark = replace(mark, owed=UNKNOWN)
+            ending.known, ending.owed = closed.end, UNKNOWN
         else:
             mark = replace(mark, deleted=evidence.deleted)
         ends = parts.queues.find_ends(mark.offset, thorough=True, deleted={})
@@ -251,6 +313,31 @@ class Recovery:
         parts.index.restore(mark.index)
         parts.index.extend()
         parts.index.filled_ms = mark.index_filled_ms
+
+    def _closed(self, evidence: Evidence, ending: LogEnd) -> ClosedByRocketMQ | None:
+        """What RocketMQ closed and can be taken as it is, if that is what this is."""
+        if not (evidence.was_clean and evidence.hand) or evidence.bad_end is not None:
+            return None
+        closed = closed_by_rocketmq(self._parts, self._parts.witnesses.load_checkpoint())
+        return closed if closed is not None and closed.end >= ending.known else None
+
+    def _claims(self, deleted: dict[str, int]) -> dict[str, int]:
+        queues = self._parts.queues
+        return queues.claims(queues.find_ends(1 << 62, thorough=True, deleted=deleted))
+
+    def _compare_claims(self, claimed: dict[str, int], now: dict[str, int], end: int) -> None:
+        """Say what queues named and the log, which ends at `end`, does not have."""
+        lost = {
+            queue: offset - now.get(queue, 0)
+            for queue, offset in claimed.items()
+            if offset > now.get(queue, 0)
+        }
+        if lost:
+            queue, count = next(iter(lost.items()))
+            self._find(
+                f"{sum(lost.values())} messages that the queues named are not in the log, which"
+                f" ends at {end} ({count} of {queue}): its end was lost, unless a replica has it"
+            )
 
     def _position(self, mark: Mark, evidence: Evidence, known: int) -> int:
         """Start the in-memory state at W. What nobody has proved durable is dirty from here on."""
@@ -302,9 +389,9 @@ class Recovery:
 
     def _dispatch(self, entries: list[Entry]) -> None:
         parts, report = self._parts, self.report
-        deleted = parts.marks.mark.deleted
-        if deleted or report.took_over:
-            entries = [self._keep_out(entry, deleted) for entry in entries]
+        mark = parts.marks.mark
+        if mark.deleted or entries[0].physical_offset < mark.inherited:
+            entries = [self._keep_out(entry, mark) for entry in entries]
         last_ms = parts.log.last_store_ms
         for entry in entries:
             if entry.store_ms < last_ms:
@@ -314,13 +401,23 @@ class Recovery:
         report.records += len(entries)
         self._dispatcher.put(entries)
 
-    def _keep_out(self, entry: Entry, deleted: dict[str, int]) -> Entry:
-        """Without queue unit and keys if its topic was deleted (T14)."""
-        gone = entry.physical_offset < deleted.get(entry.topic, -1)
-        if self.report.took_over and not self._parts.config.is_slave:
-            gone = gone or self._parts.topics.exists(entry.topic) is False
-        if not gone or entry.units == NO_UNIT:
+    def _keep_out(self, entry: Entry, mark: Mark) -> Entry:
+        """Without queue unit and keys if its topic was deleted (T14).
+
+        The mark says so. What somebody else deleted, in a directory that was taken over, has left
+        neither a queue nor a row of the table; a row alone may be lost by damage.
+        """
+        if entry.units == NO_UNIT:
             return entry
+        if entry.physical_offset >= mark.deleted.get(entry.topic, -1):
+            if not (
+                entry.physical_offset < mark.inherited
+                and entry.topic not in self._with_queues
+                and not self._parts.config.is_slave
+                and self._parts.topics.exists(entry.topic) is False
+            ):
+                return entry
+            self.report.unknown_topics[entry.topic] = None
         self.report.dropped_records += 1
         return entry._replace(units=NO_UNIT, keys=())
 
@@ -353,14 +450,37 @@ class Recovery:
                 " clock was set back, or an old tail came back; search by time may miss some"
             )
         if report.dropped_records:
-            self._find(f"{report.dropped_records} records of deleted topics stay out of queues")
+            unknown = ", ".join(sorted(report.unknown_topics))
+            why = f"; neither topics.json nor a queue knows {unknown}" if unknown else ""
+            self._find(
+                f"{report.dropped_records} records of deleted topics stay out of queues{why}"
+            )
+        mark, end = parts.marks.mark, parts.log.written.value
+        if mark.inherited > end:
+            await parts.marks.update(inherited=end)
+        if (deleted := mark.deleted_below(end)) != mark.deleted:
+            await parts.marks.update(deleted=deleted)
         if not parts.config.is_slave:
             parts.queues.adopt()
+        if claimed := parts.marks.mark.claimed:
+            nexts = parts.queues.next_offsets()
+            now = {f"{topic}/{queue_id}": offset for (topic, queue_id), offset in nexts.items()}
+            self._compare_claims(claimed, now, parts.log.written.value)
+            await parts.marks.update(claimed={})
         if parts.queues.odd:
             self._find(
                 f"queue offsets of {parts.queues.odd} records are not what comes next in their"
                 f" queue, as after damage to that field, or lost messages: {parts.queues.first_odd}"
             )
+        for queue in parts.queues.all():
+            if queue.anew_at >= 0:
+                name, at = f"{queue.topic}/{queue.queue_id}", queue.anew_at
+                self._find(
+                    f"the queue offsets of {name} begin at 0 again at {at}, and {queue.outside} of"
+                    f" its messages stand in no queue: if {queue.topic} was deleted and made again"
+                    f" there, start the node with --set rbTopicDeleted={queue.topic}:{at}, which"
+                    " builds its queues without what is below"
+                )
         parts.log.tail.next_queue_offsets = parts.queues.next_offsets()
         parts.queues.correct_min(parts.log.min_offset)
         report.end = parts.log.written.value

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import trio
 
 from rocketbed.node.store.checkpointer import Checkpointer
+from rocketbed.node.store.cursor import LogCursor, Verdict
 from rocketbed.node.store.cut import Boundary, boundary_below, cut_log, keep_cut_bytes
 from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.errors import StoreError, StoreFailed
@@ -40,6 +41,8 @@ class Removal:
         self._checkpointer = checkpointer
         self._scrubber = scrubber
         self._fail = fail
+        self._learned: dict[str, int] = {}
+        """Deletions of the master that were dealt with since the start, or the last cut."""
 
     async def boundary_below(self, offset: int) -> Boundary | None:
         """The last end of a whole record at or below `offset` (see `node.store.cut`)."""
@@ -84,6 +87,12 @@ class Removal:
             else:
                 self._dispatcher.restart()
             parts.log.tail.next_queue_offsets = parts.queues.next_offsets()
+            self._learned.clear()
+            for queue in parts.queues.all():
+                if queue.first_outside >= offset:
+                    queue.outside = 0
+            if parts.marks.mark.owed > offset:
+                await parts.marks.update(owed=-1)  # a new master ends the log here
 
     def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
         return self._fail(
@@ -115,4 +124,81 @@ class Removal:
             self._checkpointer.leaving.discard(topic)
         for key in [key for key in offsets if key[0] == topic]:
             del offsets[key]
+        return count
+
+    def deletions(self) -> dict[str, int]:
+        """Topics whose deletion is done, each with the end of the log at that moment.
+
+        All records of the topic below it were deleted, none at or above it.
+        """
+        parts, leaving = self._parts, self._checkpointer.leaving
+        deleted = parts.marks.mark.deleted
+        held = {queue.topic for queue in parts.queues.all() if queue.begins_before(deleted)}
+        return {
+            topic: at for topic, at in deleted.items() if topic not in leaving and topic not in held
+        }
+
+    async def learn_deletions(self, deletions: dict[str, int]) -> None:
+        """Go by a master's `deletions`, as far as this log reaches; ask again for the rest.
+
+        Queues that hold what is deleted are made again from the log behind that. Raises
+        `StoreError` or `OSError`, and a cancellation may come: such a topic's queues are made at
+        the next call, or the next start builds all queues again.
+        """
+        parts = self._parts
+        for topic, deleted_at in deletions.items():
+            # Never above the end: what comes there may be another master's.
+            at = min(deleted_at, parts.dispatched.value)
+            if at <= self._learned.get(topic, -1) and topic not in parts.queues.remaking:
+                continue
+            async with self._checkpointer.lock:
+                await self._learn(topic, at)
+            self._learned[topic] = at
+            if topic in parts.marks.mark.remaking:
+                await self._checkpointer.raise_mark()
+
+    async def _learn(self, topic: str, at: int) -> None:
+        parts = self._parts
+        mark, remaking = parts.marks.mark, parts.queues.remaking
+        deleted = mark.deleted | {topic: max(at, mark.deleted.get(topic, -1))}
+        if topic not in remaking and not any(
+            queue.begins_before({topic: at}) for queue in parts.queues.all()
+        ):
+            if at > parts.log.min_offset and deleted != mark.deleted:
+                await parts.marks.update(deleted=deleted)
+            return
+        names = tuple(sorted({*mark.remaking, topic}))
+        await parts.marks.update(deleted=deleted, remaking=names)
+        if not self._dispatcher.settled:
+            raise StoreError(f"queues of {topic} are not made again: {self._dispatcher.stuck}")
+        parts.world.mark("store.queues_remade")
+        remaking.add(topic)
+        parts.queues.delete_topic(topic)
+        self._scrubber.unqueued.pop(topic, None)
+        count = await self._make_again(topic, at)
+        remaking.discard(topic)
+        parts.world.log.info("store.topic_deletion_learned", topic=topic, offset=at, messages=count)
+
+    async def _make_again(self, topic: str, start: int) -> int:
+        """Put the units of a topic's records from `start` to what is dispatched; how many records.
+
+        Returns without an await after the last look, so that dispatch goes on right there.
+        """
+        parts, count = self._parts, 0
+        cursor = LogCursor(parts.log.segments, parts.scanner)
+        position = max(start, parts.log.min_offset)
+        while position < parts.dispatched.value:
+            step = cursor.step(position, parts.dispatched.value)
+            if step.verdict not in (Verdict.GOOD, Verdict.BLANK):
+                reason = step.reason or "the log ends there"
+                raise StoreError(
+                    f"queues of {topic} lack its messages from {step.end} on, {reason}: stop the"
+                    " node and run `rocketbed store fsck`"
+                )
+            entries = [entry for entry in step.entries if entry.topic == topic]
+            parts.queues.put_again(entries)
+            parts.queues.write_pending()
+            count += len(entries)
+            position = max(step.end, parts.log.min_offset)
+            await trio.lowlevel.checkpoint()
         return count

@@ -218,10 +218,9 @@ class RecordScanner:
         elif transaction == TRANSACTION_PREPARED:
             units = NO_UNIT
         elif sys_flag & INNER_BATCH:
-            count = find_property(properties, b"INNER_NUM\x01") or b""
-            if not count.isdigit() or not int(count):
+            units = -_small(find_property(properties, b"INNER_NUM\x01"))
+            if not units:
                 return "an inner batch without INNER_NUM"
-            units = -int(count)
         if not topic or queue_id < 0:
             units, keys = NO_UNIT, ()
         elif tag and self.index_tags and transaction != TRANSACTION_ROLLBACK:
@@ -235,10 +234,18 @@ class RecordScanner:
 
     def _deliver_at(self, level_text: bytes, store_ms: int) -> int:
         """Delivery time of a delayed record, 0 when its level is none (store.md 2.8)."""
-        if not level_text.isdigit() or int(level_text) < 1:
+        level = min(_small(level_text), len(self._delays_ms))
+        if not _small(level_text):
             return 0
-        level = min(int(level_text), len(self._delays_ms))
         return store_ms + (self._delays_ms[level - 1] if level else 1000)
+
+
+def _small(digits: bytes | None) -> int:
+    """A property's number; 0 for none, and none is above a billion: a property has no checksum, and
+    may have thousands of digits."""
+    if digits is None or not digits.isdigit():
+        return 0
+    return int(digits) if len(digits) < 10 else 10**9
 
 
 def usable_topic(name: bytes) -> str:

@@ -5,23 +5,32 @@ until somebody pulls that message. So the rest is read once after each start, at
 beside the loop. What is bad is reported, never changed.
 """
 
+import errno
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 import trio
 
-from rocketbed.node.store.batch_queue import BatchConsumeQueue
+from rocketbed.node.store.batch_check import BatchCheck
+from rocketbed.node.store.batch_queue import BatchConsumeQueue, batch_unit, is_unit_of
 from rocketbed.node.store.consumequeue import ConsumeQueue
-from rocketbed.node.store.cursor import LogCursor, Step, Verdict
+from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Step, Verdict
 from rocketbed.node.store.damage import Damage
-from rocketbed.node.store.entry import ONE_UNIT, Entry
+from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry
 from rocketbed.node.store.index_check import IndexCheck
 from rocketbed.node.store.parts import StoreParts
+from rocketbed.node.store.queues import AnyQueue
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.tail import next_good
 
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+PAUSE_S = 1.0
 NOTE_EVERY = 256 << 20
 """Bytes between two notes of the position, so that the next start goes on there."""
+SAVE_S = 1.0
+"""Least time between two notes of what was found: each writes the durable mark, with an fsync."""
+READ_MIN = 1 << 14
+"""Bytes read at once right behind damage: there may be more of it close by."""
 
 
 class Scrubber:
@@ -34,19 +43,30 @@ class Scrubber:
         self._scanner = crc_scanner(parts.config)
         self._cursor = LogCursor(parts.log.segments, self._scanner)
         self._index = IndexCheck(parts.index)
-        self.damage = parts.damaged.found
-        """What was found so far."""
+        self._batches = BatchCheck(parts.log, self._cursor)
         self.index_damage = ""
         """What is wrong in the index; it is built again at the next start."""
         self.mended = 0
         """Queue units that were not what the log says; they are now."""
-        self.unqueued = 0
-        """Good records that stand in no queue, though nothing says that their topic was deleted."""
+        self.unqueued: dict[str, list[int]] = {}
+        """Topics with good records that stand in no queue, though nothing says that they were
+        deleted: physical offset of the first, and how many."""
         self.position = 0
         """How far it has come."""
         self.end = 0
         """Where it ends; a cut of the log lowers it."""
         self.finished = trio.Event()
+        self._noted = 0
+        """Position in the last note."""
+        self._just_mended: dict[AnyQueue, list[int]] = {}
+        """Numbers of units mended since the last word of it."""
+        self._noted_s = -SAVE_S
+        """When that was."""
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What was found so far."""
+        return self._parts.damaged.found
 
     async def run(self, end: int) -> None:
         """Check up to `end`, from where an earlier start came to, then return."""
@@ -54,41 +74,66 @@ class Scrubber:
         rate = self._parts.config.scrub_rate
         mark = self._parts.marks.mark
         self._scanner.index_tags = self._parts.scanner.index_tags
-        self.position = noted = max(self._parts.log.min_offset, min(mark.scrubbed, end))
+        self.position = self._noted = max(self._parts.log.min_offset, min(mark.scrubbed, end))
         if rate:
             await self._look_again(mark.damage)
         while rate and self.position < self.end:
-            before, found = self.position, len(self.damage)
+            before = self._cursor.bytes_read
             await self._step()
-            if len(self.damage) > found or self.position - noted >= NOTE_EVERY:
-                noted = self.position
+            if self._is_worth_a_note():
                 await self._save(self.position)
-            await trio.sleep(max(self.position - before, 0) / rate)
+            # By what was read, not by how far it came: damage is read several times.
+            await trio.sleep((self._cursor.bytes_read - before) / rate)
         if rate:
             await self._compare_index([], to_the_end=True)
         now = self._parts.marks.mark
-        if rate and (now.scrubbed or len(now.damage) != len(self.damage)):
+        if rate and (now.scrubbed or now.damage != self._as_noted()):
             await self._save(0)
         self.finished.set()
+
+    def _is_worth_a_note(self) -> bool:
+        if self.position - self._noted >= NOTE_EVERY:
+            return True
+        is_due = trio.current_time() - self._noted_s >= SAVE_S
+        return is_due and self._parts.marks.mark.damage != self._as_noted()
+
+    def _as_noted(self) -> tuple[tuple[int, int, str], ...]:
+        return tuple((found.start, found.end, found.reason) for found in self.damage)
 
     async def _look_again(self, damage: Iterable[tuple[int, int, str]]) -> None:
         """What an earlier start found is damage still, unless it was healed or is gone."""
         for start, end, reason in damage:
             if not self._parts.log.min_offset <= start < self.end:
                 continue
+            found = await self._first_bad(start, min(end, self.end))
+            if found is not None:
+                self._parts.damaged.add(Damage(found[0], end, reason, is_readable=found[1]))
+
+    async def _first_bad(self, position: int, end: int) -> tuple[int, bool] | None:
+        """Where damage begins below `end`, if it does, and whether a record can be read there.
+
+        A stretch may be several ones that were joined, of which the first was healed.
+        """
+        while position < end:
             try:
-                step = await self._cursor.step_beside(self._parts.world, start, self.end)
+                step = await self._cursor.step_beside(self._parts.world, position, self.end)
             except OSError:
-                step = Step(Verdict.BAD, start)
-            is_readable = step.verdict is not Verdict.BAD
-            if not is_readable or any(map(self._misplaced, step.entries[:1])):
-                self.damage.append(Damage(start, end, reason, is_readable))
+                step = Step(Verdict.BAD, position)
+            if step.verdict is Verdict.BAD:
+                return position, False
+            entries = [entry for entry in step.entries if entry.physical_offset < end]
+            if wrong := next(filter(self._misplaced, entries), None):
+                return wrong.physical_offset, True
+            if step.end <= position:
+                return None
+            position = step.end
+        return None
 
     async def _save(self, position: int) -> None:
         """Only a hint for the next start: a disk that does not take it is no trouble here."""
-        damage = tuple((found.start, found.end, found.reason) for found in self.damage)
+        self._noted, self._noted_s = position, trio.current_time()
         with suppress(OSError):
-            await self._note(scrubbed=position, damage=damage)
+            await self._note(scrubbed=position, damage=self._as_noted())
 
     async def _step(self) -> None:
         parts = self._parts
@@ -100,17 +145,22 @@ class Scrubber:
         try:
             step = await self._cursor.step_beside(parts.world, position, self.end)
             if step.verdict is not Verdict.BAD or step.end >= self.end:
-                # A cut on the way leaves a limit within a record: nothing of it is left to check.
-                self._compare(step.entries)
-                await self._compare_index(step.entries)
+                # Not what a cut took away meanwhile; behind a cut nothing is left to check.
+                kept = [entry for entry in step.entries if entry.physical_offset < self.end]
+                self._compare(kept)
+                await self._compare_index(kept)
+                self._cursor.read_size = min(2 * self._cursor.read_size, READ_SIZE)
                 beyond = step.verdict in (Verdict.PARTIAL, Verdict.END)
                 self.position = self.end if beyond else step.end
                 return
-            good = await next_good(parts, self._cursor, step.end + 1, self.end)
+            good = await next_good(parts.world, self._cursor, step.end + 1, self.end)
             self._add(step.end, good if good >= 0 else self.end, step.reason)
         except OSError as exc:
             if not segments.has(position):
                 return  # retention removed it meanwhile
+            if exc.errno in NO_DESCRIPTOR:
+                await trio.sleep(PAUSE_S)  # says nothing of the disk; the same place again then
+                return
             # Not searched for the next record: a disk may take seconds for each such sector.
             end = min(segments.start_of(position) + segments.size, self.end)
             self._add(position, end, f"the disk does not give it: {exc.strerror}")
@@ -122,15 +172,20 @@ class Scrubber:
         """
         parts, deleted = self._parts, self._parts.marks.mark.deleted
         for entry in entries:
-            if entry.units != ONE_UNIT or entry.physical_offset < deleted.get(entry.topic, -1):
+            if entry.topic in parts.queues.remaking:
+                continue
+            if entry.units == NO_UNIT or entry.physical_offset < deleted.get(entry.topic, -1):
                 continue
             queue = parts.queues.find(entry.topic, entry.queue_id)
-            if isinstance(queue, BatchConsumeQueue):
-                continue
-            number = entry.queue_offset
             if queue is None:
                 self._say_unqueued(entry)
                 continue
+            if isinstance(queue, BatchConsumeQueue):
+                self._compare_batch(queue, entry)
+                continue
+            if entry.units != ONE_UNIT:
+                continue
+            number = entry.queue_offset
             unit = (entry.physical_offset, entry.size, entry.tag_code)
             if (found := queue.unit_at(number)) == unit:
                 continue
@@ -146,11 +201,33 @@ class Scrubber:
             if found is not None and self._is_anothers(found[0], entry):
                 self._say_unqueued(entry)
                 continue
-            parts.queues.mend(queue, number, unit)
-            self.mended += 1
-            parts.world.log.warning(
-                "store.unit_mended", topic=entry.topic, queue=entry.queue_id, number=number
+            self._mend(queue, number, unit)
+        self._say_mended()
+
+    def _say_mended(self) -> None:
+        """One line for each queue and piece of the log: thousands of units may be lost at once."""
+        mended, self._just_mended = self._just_mended, {}
+        for queue, numbers in mended.items():
+            self._parts.world.log.warning(
+                "store.unit_mended",
+                topic=queue.topic,
+                queue=queue.queue_id,
+                number=numbers[0],
+                count=len(numbers),
             )
+
+    def _compare_batch(self, queue: BatchConsumeQueue, entry: Entry) -> None:
+        number = self._batches.find(queue, entry)
+        if number is None:
+            self._say_unqueued(entry)
+        elif not is_unit_of(queue.unit_at(number), entry):
+            self._mend(queue, number, batch_unit(entry))
+
+    def _mend(self, queue: AnyQueue, number: int, unit: tuple[int, ...]) -> None:
+        parts = self._parts
+        parts.queues.mend(queue, number, unit, parts.log.min_offset)
+        self.mended += 1
+        self._just_mended.setdefault(queue, []).append(number)
 
     async def _compare_index(self, entries: list[Entry], *, to_the_end: bool = False) -> None:
         """Compare index entries with the records; the first that differs is reported."""
@@ -162,6 +239,9 @@ class Scrubber:
             problem = next(filter(None, map(self._index.compare, kept)), "")
             problem = problem or await self._index.check_slots(to_the_end=to_the_end)
         except OSError as exc:
+            if exc.errno in NO_DESCRIPTOR:  # what was missed is compared after the next start
+                self._index = IndexCheck(parts.index)
+                return
             problem = f"the disk does not give it: {exc.strerror}"
         if problem:
             self.index_damage = problem
@@ -197,14 +277,15 @@ class Scrubber:
         return other is not None and other[:3] == entry[:3]
 
     def _say_unqueued(self, entry: Entry) -> None:
-        self.unqueued += 1
+        found = self.unqueued.setdefault(entry.topic, [entry.physical_offset, 0])
+        found[1] += 1
         self._parts.world.log.warning(
             "store.unqueued_record", offset=entry.physical_offset, topic=entry.topic
         )
 
     def _add(self, start: int, end: int, reason: str, *, is_readable: bool = False) -> None:
-        if all(found.start != start for found in self.damage):
-            self.damage.append(Damage(start, end, reason, is_readable))
+        self._parts.damaged.add(Damage(start, end, reason, is_readable))
+        self._cursor.read_size = READ_MIN
         self._parts.world.log.error(
             "store.damage", offset=start, bytes=end - start, reason=reason, mend="from a replica"
         )

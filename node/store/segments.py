@@ -5,8 +5,11 @@ its first byte, in 20 digits, and always has its full length: a broker refuses t
 (store.md 1.2). A write or read never crosses a segment.
 """
 
+from collections.abc import Callable
+
+from rocketbed.node.store.aside import IN_THE_WAY
 from rocketbed.node.store.errors import BadStoreDirectory
-from rocketbed.node.store.files import FilePool
+from rocketbed.node.store.files import FilePool, file_size
 from rocketbed.world.api import File, World
 
 NAME_DIGITS = 20
@@ -32,12 +35,17 @@ class SegmentRow:
         *,
         staging: str,
         sparse: bool = True,
+        clear_the_way: Callable[[str], bool] | None = None,
     ) -> None:
-        """`sparse`: blocks are not reserved, as for queues; the log reserves them."""
+        """`sparse`: blocks are not reserved, as for queues; the log reserves them.
+
+        `clear_the_way`: moves aside what stands where a segment belongs; whether anything did.
+        """
         self._world = world
         self._pool = pool
         self._staging = staging
         self._sparse = sparse
+        self._clear_the_way = clear_the_way
         self.directory = directory
         self.size = size
         """Bytes of each segment."""
@@ -59,8 +67,7 @@ class SegmentRow:
         strays: list[str] = []
         found: list[int] = []
         for name in disk.listdir(self.directory):
-            path = f"{self.directory}/{name}"
-            is_file = disk.exists(path) and not disk.is_dir(path)
+            is_file = disk.is_file(f"{self.directory}/{name}")
             if is_file and len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
                 found.append(int(name))
             else:
@@ -104,11 +111,7 @@ class SegmentRow:
         self.suspects = []
 
     def _length(self, start: int) -> int:
-        file = self._world.disk.open(self.path(start), writable=False)
-        try:
-            return file.size()
-        finally:
-            file.close()
+        return file_size(self._world, self.path(start))
 
     def path(self, start: int) -> str:
         """Path of the segment that begins at `start`."""
@@ -135,12 +138,19 @@ class SegmentRow:
         """Make the segment that begins at `start`, the next of the row. Raises `OSError`."""
         assert start % self.size == 0
         assert not self.starts or start == self.starts[-1] + self.size, "a row has no hole"
-        path = self.path(start)
-        self._pool.create(path, self.size, staging=self._staging, allocate=not self._sparse)
+        try:
+            self._make(self.path(start))
+        except (*IN_THE_WAY, FileNotFoundError):  # the last for a link that leads nowhere
+            if self._clear_the_way is None or not self._clear_the_way(self.path(start)):
+                raise
+            self._make(self.path(start))
         self.starts.append(start)
         self.dirty[start] = None
         if self._sparse:
             self._world.mark("store.queue_segment_made")
+
+    def _make(self, path: str) -> None:
+        self._pool.create(path, self.size, staging=self._staging, allocate=not self._sparse)
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write within one segment. Raises `OSError`."""

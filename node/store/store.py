@@ -1,11 +1,13 @@
 """The store as the broker and replication see it: open, put, get, close."""
 
+import errno
 from collections.abc import Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import NoReturn
 
 import trio
 
+from rocketbed.node.store.aside import IN_THE_WAY, kept_bytes
 from rocketbed.node.store.batch_queue import BatchConsumeQueue
 from rocketbed.node.store.boot_report import RecoveryReport
 from rocketbed.node.store.checkpointer import Checkpointer
@@ -17,11 +19,12 @@ from rocketbed.node.store.errors import (
     PutFailed,
     StoreError,
     StoreFailed,
-    StoreLocked,
 )
 from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.locks import lock_store
 from rocketbed.node.store.parts import TopicSource, make_parts
-from rocketbed.node.store.reader import GetResult, QueryResult, Range, Reader
+from rocketbed.node.store.picker import GetResult, Range
+from rocketbed.node.store.reader import QueryResult, Reader
 from rocketbed.node.store.recovery import Recovery
 from rocketbed.node.store.removal import Removal
 from rocketbed.node.store.retention import Retention
@@ -29,7 +32,7 @@ from rocketbed.node.store.run import Run
 from rocketbed.node.store.scrub import Scrubber
 from rocketbed.node.store.status import PutStatus
 from rocketbed.replication.watermark import Watermark
-from rocketbed.world.api import Lock, World
+from rocketbed.world.api import Lock, NotAFile, World
 
 _READ_AHEAD = 3
 """Segments that are read into the page cache at a start (design.md 8)."""
@@ -49,7 +52,7 @@ class MessageStore:
         self._world = world
         self.config = config
         self._parts = make_parts(world, config, topics)
-        self._lock: Lock | None = None
+        self._locks: list[Lock] = []
         self._flusher = Flusher(self._parts)
         self._dispatcher = Dispatcher(self._parts)
         self._checkpointer = Checkpointer(self._parts, self._flusher, self._dispatcher)
@@ -92,7 +95,7 @@ class MessageStore:
         """
         store = cls(world, config, topics)
         try:
-            with _naming_what_is_in_the_way():
+            with _naming_what_is_in_the_way(config.root):
                 for directory in (config.root, config.log_dir):
                     store._parts.pool.make_dir(directory)
                 store.recovery = await store._lock_and_prepare().run()
@@ -111,13 +114,15 @@ class MessageStore:
         return store
 
     @classmethod
-    async def check(cls, world: World, config: StoreConfig) -> list[str]:
+    async def check(
+        cls, world: World, config: StoreConfig, topics: TopicSource | None = None
+    ) -> list[str]:
         """What `open` would do, without changing anything. Raises what `open` would raise."""
-        store = cls(world, config, None)
+        store = cls(world, config, topics)
         if not world.disk.is_dir(config.root):
             raise BadStoreDirectory(f"{config.root} does not exist (storePathRootDir)")
         try:
-            with _naming_what_is_in_the_way():
+            with _naming_what_is_in_the_way(config.root):
                 return await store._lock_and_prepare().preview()
         finally:
             store._release()
@@ -125,21 +130,15 @@ class MessageStore:
     def _lock_and_prepare(self) -> Recovery:
         # Before anything is read: RocketMQ locks last, and two brokers may recover one directory
         # (T13).
-        root = self.config.root
-        self._lock = self._world.disk.lock(f"{root}/lock")
-        if self._lock is None:
-            raise StoreLocked(
-                f"{root} is held by another process (its file `lock`): stop that broker, or use"
-                " another storePathRootDir"
-            )
+        self._locks = lock_store(self._world, self.config)
         self._world.mark("store.lock_taken")
         return Recovery(self._parts, self._flusher, self._dispatcher, self._checkpointer)
 
     def _release(self) -> None:
         self._parts.pool.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        for lock in self._locks:
+            lock.release()
+        self._locks = []
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Flush, dispatch, raise the mark, delete what is old, scrub, until `close` is called.
@@ -358,7 +357,7 @@ class MessageStore:
     # The log, for replication
 
     @property
-    def followed(self) -> str:
+    def followed(self) -> str | None:
         """Address of the master that this log followed last (`replication.api.MasterMemory`)."""
         return self._parts.marks.mark.followed
 
@@ -384,6 +383,29 @@ class MessageStore:
         """Delete expired segments at any hour (an operator's order)."""
         self._retention.delete_now()
 
+    @property
+    def damaged_ranges(self) -> str:
+        """Where the scrub found the log damaged, for people; empty where it found nothing."""
+        return self._parts.damaged.shown()
+
+    def unqueued(self) -> dict[str, tuple[int, int, int]]:
+        """Topics with good records that stand in no queue, as far as is known: physical offset of
+        the first, how many, and where the queue offsets begin at 0 again (-1: nowhere)."""
+        scrubbed = self.scrubber.unqueued
+        found = {topic: (first, count, -1) for topic, (first, count) in scrubbed.items()}
+        for queue in self._parts.queues.all():
+            if queue.outside:
+                start = queue.first_outside
+                first, count, anew = found.get(queue.topic, (start, 0, -1))
+                anew = max(anew, queue.anew_at)
+                found[queue.topic] = min(first, start), count + queue.outside, anew
+        return found
+
+    @property
+    def odd_records(self) -> int:
+        """Records since the start that were not the next ones of their queue."""
+        return self._parts.queues.odd
+
     def runtime_info(self) -> dict[str, str]:
         """The store's part of RocketMQ's runtime info (code 28)."""
         parts = self._parts
@@ -402,25 +424,40 @@ class MessageStore:
             "lastDurableOffsetAtBoot": str(self.recovery.last_durable),
             "trouble": self.trouble(),
             "mendedUnits": str(self.scrubber.mended),
-            "unqueuedRecords": str(self.scrubber.unqueued),
+            "unqueuedRecords": str(sum(count for _, count, _ in self.unqueued().values())),
+            "unqueuedWhere": "; ".join(
+                f"{topic}: {count} from offset {first} on"
+                + (f", its queue offsets begin anew at {anew}" if anew >= 0 else "")
+                for topic, (first, count, anew) in self.unqueued().items()
+            ),
             "scrubbedTo": str(self.scrubber.position),
             "acceptedCuts": ";".join(
                 f"{cut.offset}:{cut.known}:{cut.messages}:{cut.time_ms}"
                 for cut in parts.marks.mark.accepted
             ),
+            "keptCutBytes": str(kept_bytes(self._world, self.config.root)),
             "indexDamage": self.scrubber.index_damage,
-            "damagedRanges": ";".join(f"{d.start}-{d.end}" for d in self.scrubber.damage),
+            "damagedRanges": self.damaged_ranges,
+            "damageCount": str(parts.damaged.count),
         }
 
 
 @contextmanager
-def _naming_what_is_in_the_way() -> Iterator[None]:
-    """A directory where a file belongs, or a file that this user may not use, is the operator's to
-    put right: `BadStoreDirectory` rather than a bare `OSError`."""
+def _naming_what_is_in_the_way(root: str) -> Iterator[None]:
+    """A directory or a pipe where a file belongs, a file that this user may not use, or a full
+    disk is the operator's to put right: `BadStoreDirectory` rather than a bare `OSError`."""
     try:
         yield
-    except (IsADirectoryError, NotADirectoryError, FileExistsError, PermissionError) as exc:
+    except (*IN_THE_WAY, PermissionError, NotAFile) as exc:
         raise BadStoreDirectory(
-            f"{exc.filename}: {exc.strerror}. The store has a file or directory of its own there:"
-            " move what is in the way, or let this user have it, then start again"
+            f"{exc.filename2 or exc.filename}: {exc.strerror}. The store has a file or directory of"
+            " its own there: move what is in the way, or let this user have it, then start again"
+        ) from exc
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise BadStoreDirectory(
+            f"{exc.filename or root}: {exc.strerror}. A start needs room for a few small files and"
+            " for queues and index that are not on disk yet: make room, then start again; no"
+            " message was changed"
         ) from exc

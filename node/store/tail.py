@@ -14,8 +14,11 @@ from rocketbed.node.store.cut import is_zero
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.wire.message import HEAD
+from rocketbed.world.api import World
 
 _CHUNK = 1 << 20
+_FIRST_CHUNK = 1 << 14
+"""The next good record mostly stands right behind a bad one; what is read grows as it does not."""
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _TURN = 4096
 """Places looked at between two turns of the loop; a producer's body may be full of them."""
@@ -37,7 +40,7 @@ async def look_behind(parts: StoreParts, offset: int, limit: int = -1) -> Tail:
     """
     cursor = LogCursor(parts.log.segments, crc_scanner(parts.config))
     good, first = 0, -1
-    found = await next_good(parts, cursor, offset + 1, limit)
+    found = await next_good(parts.world, cursor, offset + 1, limit)
     while found >= 0:
         first = found if first < 0 else first
         step = cursor.step(found, parts.log.segments.end)
@@ -45,21 +48,23 @@ async def look_behind(parts: StoreParts, offset: int, limit: int = -1) -> Tail:
             good += len(step.entries)
             await trio.lowlevel.checkpoint()
             step = cursor.step(step.end, parts.log.segments.end)
-        found = await next_good(parts, cursor, step.end + 1, limit)
+        found = await next_good(parts.world, cursor, step.end + 1, limit)
     return Tail(good, first)
 
 
-async def next_good(parts: StoreParts, cursor: LogCursor, position: int, limit: int = -1) -> int:
+async def next_good(world: World, cursor: LogCursor, position: int, limit: int = -1) -> int:
     """Start of the first good record at or behind `position`, below `limit` if that is not -1.
 
     -1 without one. Reads beside the loop. Raises `OSError`.
     """
-    segments = parts.log.segments
+    segments = cursor.segments
     limit = segments.end if limit < 0 else min(limit, segments.end)
+    chunk = _FIRST_CHUNK
     while position < limit and segments.has(position):
         segment_end = segments.start_of(position) + segments.size
-        size = min(_CHUNK, segment_end - position)
-        data = await cursor.read_beside(parts.world, position, size)
+        size = min(chunk, segment_end - position)
+        chunk = min(2 * chunk, _CHUNK)
+        data = await cursor.read_beside(world, position, size)
         await trio.lowlevel.checkpoint()
         for number, match in enumerate(() if is_zero(data) else _MAGIC.finditer(data)):
             if number % _TURN == _TURN - 1:

@@ -35,6 +35,22 @@ class UnitQueue:
         self.end_unit = 0
         """Number of the next unit (slot), pending ones included."""
         self._pending = bytearray()
+        self.outside = 0
+        """Good records that were put since the start and have no unit."""
+        self.first_outside = -1
+        """Physical offset of the first of them."""
+        self.anew_at = -1
+        """Where the queue offsets begin at 0 again, as two records in a row say; -1 nowhere."""
+        self._zero_at = -1
+
+    def keep_outside(self, queue_offset: int, physical_offset: int) -> None:
+        """Count a record that gets no unit."""
+        if not self.outside:
+            self.first_outside, self.anew_at = physical_offset, -1
+        self.outside += 1
+        if queue_offset == 1 and self._zero_at >= 0 > self.anew_at:
+            self.anew_at = self._zero_at
+        self._zero_at = -1 if queue_offset else physical_offset
 
     def load(self, *, tolerant: bool) -> list[str]:
         """Find the segments; returns the names of other files (see `SegmentRow.load`)."""
@@ -92,8 +108,12 @@ class UnitQueue:
         deleted_at = deletions.get(self.topic)
         if deleted_at is None or not self.row.starts:
             return False
-        first = self.unit_at(self.first_unit)
+        first = self.unit_at(self._behind_blanks(self.first_unit, self.row.end // self.unit.size))
         return first is not None and first[0] < deleted_at
+
+    def _behind_blanks(self, number: int, end: int) -> int:
+        """The first unit in [number, end) that is no pre-blank; `end` without one."""
+        return number
 
     def find_end(self, offset: int, *, thorough: bool) -> int:
         """Length of the longest prefix of units whose records end at or below `offset`.
@@ -126,7 +146,11 @@ class UnitQueue:
             self.end_unit = 0
 
     def _valid(self, unit: tuple[int, ...], offset: int) -> bool:
-        return unit[0] >= 0 and unit[1] > 0 and unit[0] + unit[1] <= offset
+        return self._is_whole(unit) and unit[0] + unit[1] <= offset
+
+    def _is_whole(self, unit: tuple[int, ...]) -> bool:
+        """Whether it can name a record at all."""
+        return unit[0] >= 0 and unit[1] > 0
 
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return unit[0] == 0 and unit[1] == BLANK_UNIT_SIZE
@@ -180,16 +204,23 @@ class UnitQueue:
         return self.unit_at(end - 1) if end > self.first_unit else None
 
     def delete_before(self, log_min: int) -> int:
-        """Unlink segments whose last unit points below `log_min`, never the newest; how many."""
+        """Unlink segments whose last units point below `log_min`, or the first ones behind them;
+        never the newest. How many."""
         removed = 0
         while len(self.row.starts) > 1:
-            last = self.row.starts[0] + self.row.size - self.unit.size
-            unit = self.unit_at(last // self.unit.size)
-            if unit is None or unit[0] >= log_min:
+            end = (self.row.starts[0] + self.row.size) // self.unit.size
+            if not (self._are_before(end - 2, log_min) or self._are_before(end, log_min)):
                 break
             self.row.remove(self.row.starts[0])
             removed += 1
         return removed
+
+    def _are_before(self, number: int, log_min: int) -> bool:
+        """Whether a unit and the next one point below `log_min`: two, as one may be rotten."""
+        one, two = self.unit_at(number), self.unit_at(number + 1)
+        if one is None or two is None:
+            return False
+        return self._is_whole(one) and self._is_whole(two) and one[0] < two[0] < log_min
 
     def destroy(self) -> None:
         """Unlink everything; the queue begins anew."""

@@ -74,6 +74,7 @@ def demo(
         from rocketbed.chaos.demo.trial import DemoOptions, command_again, run_demo
         from rocketbed.chaos.hunt.failures import explain
         from rocketbed.chaos.report.text import summary_text
+        from rocketbed.chaos.scenario.errors import ScenarioError
     except ModuleNotFoundError as exc:
         raise click.UsageError(
             f"the demo needs {exc.name}: install rocketbed with its extra, rocketbed[chaos]"
@@ -96,7 +97,7 @@ def demo(
     try:
         with Interruptible():
             result = run_demo(options, say, second_judge=second_judge(verify, say))
-    except DemoError as exc:
+    except (DemoError, ScenarioError) as exc:
         raise click.UsageError(str(exc)) from exc
     except KeyboardInterrupt:
         raise click.Abort from None

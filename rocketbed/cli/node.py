@@ -18,7 +18,7 @@ from rocketbed.wire.errors import RocketbedError
 @click.option(
     "--check",
     is_flag=True,
-    help="Read the store directory as a start does, say what the start would do, and end.",
+    help="Read tables and store as a start does, say what the start would do, and end.",
 )
 def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool, check: bool) -> int:
     """Run a broker that serves clients on listenPort until it gets SIGTERM or SIGINT.
@@ -33,8 +33,7 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool, ch
         settings_from_options,
         settings_from_text,
     )
-    from rocketbed.node.node import run_node
-    from rocketbed.node.store.store import MessageStore
+    from rocketbed.node.node import check_node, run_node
     from rocketbed.world.real import real_world, run_real
     from rocketbed.world.sockets import usable_source
 
@@ -48,7 +47,7 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool, ch
         raise click.UsageError(str(exc)) from exc
     start_logging(warnings, verbose=verbose)
     if check:
-        for line in trio.run(MessageStore.check, real_world("check"), config.store):
+        for line in trio.run(check_node, real_world("check"), config):
             click.echo(line)
         return 0
     source = usable_source(config.bind_address)

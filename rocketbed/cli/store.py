@@ -203,6 +203,13 @@ def rebuild_command(
         click.echo(f"skipped, topic deleted: {count} records of {topic}")
     for refused in report.refused:
         click.echo(f"not added to its queue: {refused}")
+    for queue, offset in report.begun_anew.items():
+        topic = queue.rpartition("/")[0]
+        click.echo(
+            f"the queue offsets of {queue} begin at 0 again at {offset}. If {topic} was deleted and"
+            f" made again there, start the node with --set rbTopicDeleted={topic}:{offset}, which"
+            " builds its queues without what is below; else the records above are in no queue"
+        )
     for corrected in report.corrected:
         click.echo(f"added at its place: {corrected}")
 
@@ -226,7 +233,9 @@ def heal_command(
     """Copy what is missing of a stopped node's commit log from a replica.
 
     Fills ranges without a readable record below the last offset that the node knew to be on disk.
-    The bytes that stood there are kept in rocketbed.cut. Exits with 0 when the log is whole.
+    They are fetched into rocketbed.tmp and compared with the log around them first; what does not
+    fit changes nothing. The bytes that stood there are kept in rocketbed.cut. The segment size is
+    the directory's own, unless it is given. Exits with 0 when the log is whole.
     """
     import trio
 
@@ -264,7 +273,10 @@ def heal_command(
     for hole in holes:
         kept = f"; what stood there is kept in {hole.kept}" if hole.kept else ""
         click.echo(f"healed {hole.end - hole.start} bytes from offset {hole.start}{kept}")
-    click.echo(f"the log is whole; {len(holes)} ranges were copied from {source}")
+    if holes:
+        click.echo(f"the log is whole; {len(holes)} ranges were copied from {source}")
+    else:
+        click.echo(f"the log is whole: nothing was asked of {source}")
 
 
 def _open(directory: str, config: str | None, overrides: tuple[str, ...]) -> StoreDirectory:

@@ -26,8 +26,9 @@ COUNT: Final = 32
 """Messages of one pull; brokers give no more by default."""
 HOLD_S: Final = 15.0
 """How long a broker may hold a pull that finds nothing (wire.md 5.1)."""
-QUEUES_S: Final = 30.0
-"""Pause between looks for new queues of the subscribed topics."""
+QUEUES_S: Final = 10.0
+"""Pause between looks for new queues of the subscribed topics. A broker that no nameserver knew
+when its topic was subscribed to is not read before the next look."""
 
 Start = Literal["first", "last"] | int
 """Where a group without committed offset begins; a number is a wall time in milliseconds."""
@@ -98,9 +99,12 @@ class Consumer:
 
     # --- by hand
 
-    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The topic's queues that can be read. Raises `ClientError`."""
+    async def queues(self, topic: str, *, fresh: bool = False) -> tuple[MessageQueue, ...]:
+        """The topic's queues that can be read; with `fresh` as a nameserver knows them now, else
+        as one did within the last 30 s. Raises `ClientError`."""
         check_topic(topic)
+        if fresh:
+            self._session.routes.distrust(topic)
         return (await self._session.routes.get(topic)).readable
 
     async def pull(
@@ -255,15 +259,26 @@ class Consumer:
             await trio.sleep(QUEUES_S)
             for topic in list(self._starts):
                 try:
-                    route = await self._session.routes.get(topic)
-                    for queue in route.readable:
-                        if queue not in self._flows:
-                            words = TagFilter(self._subscriptions[topic].sub_string)
-                            self._begin(queue, words, await self._first_offset(queue, "first"))
+                    queues = await self.queues(topic, fresh=True)
                 except (ClientError, RemotingError) as exc:
-                    self._session.world.log.info(
-                        "client.queues_not_looked_at", topic=topic, error=str(exc)
-                    )
+                    self._not_looked_at(topic, exc)
+                    continue
+                for queue in queues:
+                    if queue not in self._flows:
+                        await self._take_up(queue)
+
+    async def _take_up(self, queue: MessageQueue) -> None:
+        try:
+            offset = await self._first_offset(queue, "first")
+        except (ClientError, RemotingError) as exc:
+            self._not_looked_at(describe(queue), exc)
+            return
+        # Subscribed to otherwise meanwhile, or by a second look.
+        if queue.topic in self._starts and queue not in self._flows:
+            self._begin(queue, TagFilter(self._subscriptions[queue.topic].sub_string), offset)
+
+    def _not_looked_at(self, what: str, error: Exception) -> None:
+        self._session.world.log.info("client.queues_not_looked_at", what=what, error=str(error))
 
     async def _try_heartbeat(self, address: tuple[str, int]) -> None:
         try:

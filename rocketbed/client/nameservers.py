@@ -59,11 +59,18 @@ class Nameservers:
                 except RemotingError as exc:
                     failures.append(str(exc))
                     self._connections.close(address)
-                    if self._current == asked:
-                        self._current = (asked + 1) % len(self.addresses)
+                    self._turn_from(asked)
+                except trio.Cancelled:
+                    # A caller with less time than we give each would ask the same one for ever.
+                    self._turn_from(asked)
+                    raise
         if not failures or len(failures) < len(self.addresses):
             failures.append(f"timed out after {timeout_s:g} s")
         raise NoNameserver(f"no nameserver answered: {'; '.join(failures)}")
+
+    def _turn_from(self, asked: int) -> None:
+        if self._current == asked:
+            self._current = (asked + 1) % len(self.addresses)
 
     async def request_all(
         self, command: Command, what: str, *, timeout_s: float = REQUEST_S

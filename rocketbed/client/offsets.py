@@ -17,6 +17,7 @@ from rocketbed.wire.headers import (
     SearchOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
+from rocketbed.world.api import Address
 
 TIMEOUT_S: Final = 3.0
 
@@ -26,6 +27,8 @@ class QueueOffsets:
 
     def __init__(self, session: Session, *, timeout_s: float = TIMEOUT_S) -> None:
         self._session = session
+        self.answered: dict[MessageQueue, Address] = {}
+        """Who answered the last question about a queue."""
         self._timeout_s = timeout_s
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
@@ -106,6 +109,7 @@ class QueueOffsets:
         except RemotingError:
             self._session.routes.distrust(queue.topic)
             raise
+        self.answered[queue] = address
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(f"{what} of {describe(queue)}", peer, answer.code, answer.remark)

@@ -18,6 +18,7 @@ from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.headers import PullMessageRequest, PullMessageResponse
 from rocketbed.wire.message import decode_messages
+from rocketbed.world.api import Address
 
 COMMIT_OFFSET: Final = 0x1
 SUSPEND: Final = 0x2
@@ -60,6 +61,8 @@ class Pulled:
     """The offset that the next message will get."""
     broker_id: int
     """Who answered; 0 is the master."""
+    address: Address
+    """Where that broker is."""
 
 
 class TagFilter:
@@ -126,7 +129,7 @@ class Puller:
                 self._session.routes.distrust(queue.topic)
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(f"pull of {describe(queue)}", peer, answer.code, answer.remark)
-        return self._read(queue, offset, answer, status, tags, broker_id)
+        return self._read(queue, offset, answer, status, tags, member)
 
     def _request(
         self,
@@ -167,7 +170,7 @@ class Puller:
         answer: Command,
         status: PullStatus,
         tags: TagFilter,
-        broker_id: int,
+        member: tuple[int, Address],
     ) -> Pulled:
         """Raises `ProtocolError` for an answer or a record that is damaged.
 
@@ -189,7 +192,8 @@ class Puller:
             next_offset=header.nextBeginOffset,
             min_offset=header.minOffset,
             max_offset=header.maxOffset,
-            broker_id=broker_id,
+            broker_id=member[0],
+            address=member[1],
         )
 
 

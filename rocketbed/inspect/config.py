@@ -6,6 +6,7 @@ Python's parser refuses (store.md 1.6).
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,8 +91,21 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def read_json(text: str) -> Any:
-    """A value in fastjson's dialect. Raises `ValueError` when it is not that either."""
-    return json.loads(_BARE_KEY.sub(_quote, text))
+    """A value in fastjson's dialect. Raises `ValueError` when it is not that either.
+
+    Nor does it take what the broker would not: numbers without end, and endless nesting.
+    """
+    try:
+        return json.loads(_BARE_KEY.sub(_quote, text), parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number that a broker reads")
+    return value
 
 
 def _quote(match: re.Match[str]) -> str:

@@ -31,6 +31,7 @@ from rocketbed.inspect.files import (
     SegmentFile,
     SegmentRow,
     list_segments,
+    read_regular,
 )
 from rocketbed.inspect.index import IndexFile, IndexLayout, derive_layout
 from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME, Marks, read_marks
@@ -121,7 +122,7 @@ class StoreDirectory:
         asking from it would drop that lock (POSIX record locks go with the first close).
         """
         try:
-            descriptor = os.open(self.path("lock"), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.path("lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return None
         try:
@@ -232,8 +233,7 @@ def open_directory(
 
 def _checkpoint(root: str) -> Checkpoint | None:
     try:
-        with open(os.path.join(root, "checkpoint"), "rb") as file:
-            data = file.read(_CHECKPOINT.size)
+        data = read_regular(os.path.join(root, "checkpoint"), _CHECKPOINT.size)
     except OSError:
         return None
     return Checkpoint(*_CHECKPOINT.unpack(data.ljust(_CHECKPOINT.size, b"\0")))
@@ -244,8 +244,7 @@ def _marks(root: str) -> Marks | None:
 
     def read(name: str) -> bytes:
         try:
-            with open(os.path.join(root, name), "rb") as file:
-                return file.read(1 << 20)
+            return read_regular(os.path.join(root, name), 1 << 20)
         except OSError:
             return b""
 
@@ -339,7 +338,6 @@ def _scan(directory: str) -> Iterator[os.DirEntry[str]]:
 
 def _read_text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return read_regular(path).decode(errors="replace")
+    except OSError:
         return ""

@@ -78,6 +78,12 @@ class Topic:
     """Whether a directory can have its name; else its records have neither queue nor keys."""
 
 
+_DIGITS_MAX = 19
+"""Of a number that a property says; bit rot may leave thousands."""
+BATCH_MESSAGES_MAX = (1 << 15) - 1
+"""What the count of a batch queue's unit can say (store.md 3.5)."""
+
+
 class Target(NamedTuple):
     """One queue that a record enters. `slot` is a queue offset, in messages."""
 
@@ -180,7 +186,9 @@ class Dispatcher:
         padded = b"\x02" + entry.properties
         count = find_value(padded, b"\x02INNER_NUM\x01")
         base = find_value(padded, b"\x02INNER_BASE\x01")
-        if not (count.isdigit() and base.isdigit()):
+        if len(count) > _DIGITS_MAX or (count.isdigit() and int(count) > BATCH_MESSAGES_MAX):
+            return ()  # more than a unit can say: a node makes none
+        if not (count.isdigit() and base.isdigit()) or len(base) > _DIGITS_MAX:
             return (Target(BATCH, topic.name, entry.queue_id, entry.queue_offset, code, 1),)
         return (Target(BATCH, topic.name, entry.queue_id, int(base), code, int(count)),)
 
@@ -195,7 +203,10 @@ class Dispatcher:
         return tuple(
             Target(PLAIN, name.decode(errors="replace"), 0, int(offset), code, 1)
             for name, offset in zip(names, offsets, strict=True)
-            if name.startswith(_LMQ_PREFIX.encode()) and b"/" not in name and offset.isdigit()
+            if name.startswith(_LMQ_PREFIX.encode())
+            and b"/" not in name
+            and offset.isdigit()
+            and len(offset) <= _DIGITS_MAX
         )
 
 

@@ -8,6 +8,7 @@ as empty.
 
 import errno
 import os
+import stat
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ NAME_SIZE = 20
 """Digits of a segment's name, which is the offset where it begins."""
 INDEX_NAME_SIZE = 17
 """Digits of an index file's name, a time to milliseconds."""
+NO_FILE = "no regular file, but a pipe, a device or a folder"
 _OPEN_MAX = 64
 
 
@@ -40,6 +42,19 @@ class Listing:
 
     segments: tuple[SegmentFile, ...]
     strays: tuple[str, ...]
+
+
+def read_regular(path: str, size: int = -1) -> bytes:
+    """A small file, or its first `size` bytes. Never waits for another process.
+
+    Raises `OSError` when there is none, also for what is no file: a pipe, a device, a folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, NO_FILE, path)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(size)
 
 
 class FilePool:
@@ -107,7 +122,7 @@ class FilePool:
             self._open.move_to_end(path)
             return descriptor
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         self._open[path] = descriptor

@@ -50,6 +50,8 @@ class Marks:
     """Where retention left the beginning of the log; -1 in marks that do not say."""
     index_tags: bool = False
     """The index holds tags too."""
+    is_replica: bool = False
+    """It followed a master, whose table it copies."""
 
 
 def read_marks(
@@ -80,6 +82,7 @@ def read_marks(
             deleted={str(topic): int(at) for topic, at in document["deleted"].items()},
             first=int(document.get("first", -1)),
             index_tags=bool(document.get("index_tags")),
+            is_replica=document.get("followed", "") != "",
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

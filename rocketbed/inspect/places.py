@@ -118,12 +118,16 @@ class PlacedQueue:
         """`name` is for sentences: `Topic/3`."""
         self._writer = writer
         self._placer = Placer(writer.gap_max)
-        self._name = name
+        self.name = name
         self.units = 0
         self.refused: list[str] = []
         """Records without a place, in sentences."""
         self.corrected: list[str] = []
         """Records that stand at another place than they say."""
+        self.begun_anew = -1
+        """Where the queue offsets begin at 0 again, as two records in a row say; -1 nowhere. One
+        alone may be damage."""
+        self._zero_at = -1
 
     def put(self, said: int, offset: int, size: int, tag_code: int) -> None:
         """Take the next record of the queue, in the order of the log."""
@@ -135,13 +139,17 @@ class PlacedQueue:
 
     def _write(self, units: list[Placed]) -> None:
         for unit in units:
-            what = f"record at {unit.offset} of {self._name}: "
+            what = f"record at {unit.offset} of {self.name}: "
             if unit.slot is None:
+                if unit.said == 1 and self._zero_at >= 0:
+                    self.begun_anew = self._zero_at
+                self._zero_at = -1 if unit.said else unit.offset
                 what += (
                     f"its queue offset {unit.said} was given out before, or is far beyond the next"
                 )
                 self.refused.append(what)
                 continue
+            self._zero_at = -1
             try:
                 self._writer.put(unit.slot, unit.offset, unit.size, unit.tag_code)
             except SlotRefused as error:

@@ -167,4 +167,4 @@ def tag_code(
 
 def _delay_level(properties: bytes) -> int:
     text = find_value(b"\x02" + properties, b"\x02DELAY\x01")
-    return int(text) if text.isdigit() else 0
+    return int(text[:9]) if text.isdigit() else 0

@@ -43,6 +43,9 @@ class RebuildReport:
     """Damaged places of the log; their messages are in no queue."""
     refused: list[str] = field(default_factory=list)
     """Records whose queue offset cannot be: they are in the index only."""
+    begun_anew: dict[str, int] = field(default_factory=dict)
+    """Queues whose offsets begin at 0 again, and at which offset of the log: nothing says that the
+    topic was deleted there, so the earlier messages keep their places."""
     corrected: list[str] = field(default_factory=list)
     """Records that say another queue offset than they have."""
     left_out: dict[str, int] = field(default_factory=dict)
@@ -58,6 +61,7 @@ class RebuildReport:
             "logEnd": self.log_end,
             "holes": self.holes,
             "refused": self.refused,
+            "begunAnew": self.begun_anew,
             "corrected": self.corrected,
             "leftOut": self.left_out,
         }
@@ -225,6 +229,8 @@ class _Queues:
             queue.close()
             self._report.units += queue.units
             self._report.refused += queue.refused
+            if queue.begun_anew >= 0:
+                self._report.begun_anew[queue.name] = queue.begun_anew
             self._report.corrected += queue.corrected
         for batch in self._batch.values():
             batch.close()

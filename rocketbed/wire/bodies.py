@@ -67,6 +67,8 @@ class TopicConfigTable(Body):
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
     topic_queue_mapping_detail_map: dict[str, Any] | None = field(default_factory=dict)
     topic_queue_mapping_info_map: dict[str, Any] | None = field(default_factory=dict)
+    rb_deleted: dict[str, int] | None = None
+    """Deleted topics, each with the end of the log at that moment: ours, for slaves of ours."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -163,6 +163,9 @@ class RequestCode(IntEnum):
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
+    RB_READINESS = 32100
+    """Ours: can clients use this server? Code 0, or 14 with the reason as remark. Fits the 16 bits
+    that a binary header has for a code."""
 
 
 class ResponseCode(IntEnum):

@@ -111,12 +111,18 @@ class Lock(Protocol):
         ...
 
 
+class NotAFile(OSError):
+    """What has the name is a pipe, a socket or a device: it holds nothing, and may never answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
     """Space of the file system that holds a path, bytes."""
 
     total: int
     free: int
+    read_only: bool = False
+    """Nothing can be written, as after errors for which the system mounted it anew."""
 
     @property
     def used_percent(self) -> int:
@@ -128,7 +134,10 @@ class Disk(Protocol):
     """A file system. Paths are absolute or relative to the process; `/` separates."""
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file. With `create` make it empty if absent. Raises `FileNotFoundError`."""
+        """Open a file. With `create` make it empty if absent. Never waits for another process.
+
+        Raises `FileNotFoundError`, `IsADirectoryError`, or `NotAFile` for a pipe and the like.
+        """
         ...
 
     def exists(self, path: str) -> bool:
@@ -139,8 +148,15 @@ class Disk(Protocol):
         """Whether it is a directory."""
         ...
 
+    def is_file(self, path: str) -> bool:
+        """Whether it is a file with contents, or a link to one: the only kind that `open` takes."""
+        ...
+
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Names in a directory, sorted; empty when there is nothing of that name.
+
+        Raises `NotADirectoryError`.
+        """
         ...
 
     def makedirs(self, path: str) -> None:
@@ -148,7 +164,10 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing the target atomically."""
+        """Rename a file, replacing the target atomically; or a directory, to a name that is free.
+
+        Raises `IsADirectoryError` for a file that would replace a directory.
+        """
         ...
 
     def unlink(self, path: str) -> None:
@@ -167,6 +186,13 @@ class Disk(Protocol):
         """Exclusive POSIX record lock on byte 0 of `path` (made if absent); None if held elsewhere.
 
         The same lock that a Java broker takes (store.md 1.4).
+        """
+        ...
+
+    def lock_dir(self, path: str) -> Lock | None:
+        """Exclusive lock on a directory itself, which makes no name; None if held elsewhere.
+
+        Where a file system cannot lock directories, every process gets it.
         """
         ...
 

@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,7 @@ from typing import NoReturn, TypeVar
 
 import trio
 
-from rocketbed.world.api import DiskUsage, Lock, World
+from rocketbed.world.api import DiskUsage, Lock, NotAFile, World
 from rocketbed.world.logs import StandardLog
 from rocketbed.world.sockets import RealNetwork, new_socket
 
@@ -40,6 +41,9 @@ SWITCH_INTERVAL = 0.0005
 """Seconds. With a busy loop an fdatasync in a thread takes 5.3 ms at Python's default of 5 ms,
 0.65 ms with this."""
 ZERO_BLOCK = bytes(1 << 20)
+NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What `flock` says where directories cannot be locked: NFS wants a writable descriptor."""
+NO_FILE = "Not a regular file, but a pipe, a socket or a device"
 FALLOCATE_ZERO_RANGE = 0x10
 FALLOCATE_PUNCH_HOLE = 0x02 | 0x01
 """Punch a hole, keep the size: Linux allows the first only with the second."""
@@ -298,6 +302,27 @@ def _fallocate(file: RealFile, mode: int, offset: int, size: int) -> bool:
     return not fallocate(file.fileno(), mode, long(offset), long(size))
 
 
+def _open_file(path: str, flags: int) -> int:
+    """Open what is a file. Raises `NotAFile` for a pipe, socket or device, and other `OSError`.
+
+    Without O_NONBLOCK, opening a pipe would wait until somebody writes into it, and a thread that
+    waits so takes no signal. For files it means nothing.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    except OSError as exc:
+        if exc.errno == errno.ENXIO:  # a socket, or a device without a driver
+            raise NotAFile(errno.ENXIO, NO_FILE, path) from exc
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise NotAFile(errno.ENXIO, NO_FILE, path)
+
+
 class RealDisk:
     """The file systems of this machine."""
 
@@ -306,10 +331,10 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         """Open a file. Raises `FileNotFoundError`, `PermissionError`, other `OSError`."""
-        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
+        flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT
-        return RealFile(path, os.open(path, flags, 0o644), self._syncer)
+        return RealFile(path, _open_file(path, flags), self._syncer)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
@@ -317,6 +342,9 @@ class RealDisk:
 
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
+
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(path)
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty when there is none."""
@@ -350,7 +378,7 @@ class RealDisk:
         """
         if _file_identity(path) in _held_locks:
             return None
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             os.pwrite(descriptor, b"lock", 0)
@@ -362,6 +390,20 @@ class RealDisk:
             raise
         return RealLock(descriptor)
 
+    def lock_dir(self, path: str) -> Lock | None:
+        """Lock a directory by `flock`, which needs no file in it."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(descriptor)
+                raise
+        return RealLock(descriptor)
+
     def usage(self, path: str) -> DiskUsage:
         """Space as `df` counts it: what root reserves is neither used nor free."""
         while not os.path.exists(path):
@@ -369,7 +411,9 @@ class RealDisk:
         status = os.statvfs(path)
         used = status.f_blocks - status.f_bfree
         return DiskUsage(
-            total=(used + status.f_bavail) * status.f_frsize, free=status.f_bavail * status.f_frsize
+            total=(used + status.f_bavail) * status.f_frsize,
+            free=status.f_bavail * status.f_frsize,
+            read_only=bool(status.f_flag & os.ST_RDONLY),
         )
 
 
@@ -386,7 +430,7 @@ def _file_identity(path: str) -> tuple[int, int] | None:
 
 
 class RealLock:
-    """A record lock held by this process."""
+    """A lock held by this process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -1,5 +1,6 @@
 """The live page in a real browser, on real processes: what it shows is so, and its keys work."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -184,13 +185,55 @@ def test_every_button_has_a_name_and_nothing_moves_by_itself(shown: Shown) -> No
     assert shift < 0.01
 
 
+def test_an_outage_is_a_banner_with_its_length_and_the_dead_were_what_they_were(
+    shown: Shown,
+) -> None:
+    page = shown.page
+    page.wait_for("document.getElementById('health').textContent === '✓ well'")
+    assert page.value("document.getElementById('banner').hidden")
+    shown.run.do("kill", "b1")
+    page.wait_for("!document.getElementById('banner').hidden")
+    words = page.value("document.getElementById('banner').textContent")
+    assert words.startswith("NO WRITES for ")
+    assert words.endswith(" s: b1 down, no master")
+    assert page.value("document.getElementById('health').textContent") == "! no writes"
+    assert page.value("document.getElementById('phase').textContent") == "storm"
+    card = "document.querySelector('.card[data-name=b1] .badge').textContent"
+    assert page.value(card) == "was master"
+    page.wait_for("document.querySelector('#rate .outage-name').textContent.includes('no writes')")
+    names = "[...document.querySelectorAll('#rate .fault-name')].map(name => name.firstChild.data)"
+    assert "kill b1" in page.value(names)
+    shown.run.do("start", "b1")
+    page.wait_for("document.getElementById('banner').hidden")
+    (outage,) = page.value("[...live.span.values()].filter(span => span.kind === 'outage')")
+    assert outage["end"] - outage["begin"] > 1
+
+
+def test_lag_and_disks_are_shown_and_the_range_is_chosen(shown: Shown) -> None:
+    page = shown.page
+    page.wait_for("/^[0-9,]+$/.test(document.getElementById('f-lag').textContent)")
+    page.wait_for(
+        "document.querySelector('[data-name=b2] .disk + dd').textContent.includes('full')"
+    )
+    page.value("document.querySelector('#range [data-s=\"30\"]').click()")
+    page.wait_for("live.range === 30")
+    page.wait_for("document.querySelectorAll('#rate .tick').length > 2")
+    ticks = page.value(
+        "[...document.querySelectorAll('#rate .tick')].map(tick => tick.textContent)"
+    )
+    assert all(re.fullmatch(r"-?\d+:\d\d", tick) for tick in ticks), ticks
+
+
 def test_the_end_is_shown_with_the_verdict_and_the_report(shown: Shown) -> None:
     page, run = shown.page, shown.run
     page.wait_for("live.values.get('at:b3').following && live.values.get('at:b2').following")
     page.press("e")
     assert page.value("live.values.get('phase').name") == "storm"
     page.press("e")
+    page.wait_for("live.values.get('judging')", 120)
+    page.wait_for("document.getElementById('f-ok').textContent === '\\u2013'")
     page.wait_for("live.values.get('verdict')", 120)
+    assert page.value("document.getElementById('banner').hidden")
     page.wait_for("!document.getElementById('verdict').hidden")
     assert page.value("document.getElementById('verdict-word').textContent") == "pass", run.said()
     assert page.complaints == []

@@ -18,6 +18,7 @@ addEventListener("load", () => {
     .filter(element => element.getBoundingClientRect().right > innerWidth + 1)
     .map(element => element.tagName + "." + element.className);
   document.title = "measured " + document.documentElement.scrollWidth + " of " + innerWidth
+    + " hint " + getComputedStyle(document.querySelector(".hint")).display
     + " wide " + wide.join(",") + " drawings " + document.querySelectorAll("svg").length;
 });
 </script>"""
@@ -46,8 +47,9 @@ def test_nothing_is_wider_than_the_window(
     found = re.search(r"<title>(.*?)</title>", text)
     assert found is not None
     title = found[1]
-    measured = re.fullmatch(r"measured (\d+) of (\d+) wide (\S*) drawings (\d+)", title)
+    measured = re.fullmatch(r"measured (\d+) of (\d+) hint (\w+) wide (\S*) drawings (\d+)", title)
     assert measured is not None, title
     assert int(measured[1]) <= int(measured[2]), title
-    assert measured[3] == "", title
-    assert int(measured[4]) == 6, title
+    assert (measured[3] == "none") == (width > 680), title  # where the timeline has to be scrolled
+    assert measured[4] == "", title
+    assert int(measured[5]) == 6, title

@@ -52,6 +52,11 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def down(self) -> None:
+        """As a user takes it away, data too."""
+        for file in ("spark.yaml", "classic.yaml"):
+            self.run(file, "down", "--volumes", "--remove-orphans")
+
     def container(self, service: str) -> str:
         return f"{self.name}_{service}_1"
 
@@ -60,8 +65,7 @@ class Project:
 def project(base_image: str, docker_host: str) -> Iterator[Project]:
     made = Project(base_image, "rocketbedtest")
     yield made
-    for file in ("spark.yaml", "classic.yaml"):
-        made.run(file, "down", "--volumes", "--remove-orphans")
+    made.down()
 
 
 def rocketbed(*arguments: str, text: str | None = None) -> str:
@@ -97,26 +101,32 @@ def test_a_cluster_is_used_from_this_system(project: Project, daemon: Daemon) ->
         wait_health(daemon, project.container(service), "healthy")
         config = daemon.api.inspect_container(project.container(service))
         assert config["Config"]["User"] == "rocketbed"
-        assert config["HostConfig"]["Memory"] > 0
+        limits = config["HostConfig"]
+        assert min(limits[name] for name in ("Memory", "NanoCpus", "PidsLimit")) > 0
+        assert limits["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "5"}
     nameserver = f"127.0.0.1:{project.port}"
     rocketbed("send", "-t", "Greetings", "--lines", "-n", nameserver, text="hello\n" * MESSAGES)
     assert "hello" in rocketbed("pull", "-t", "Greetings", "--from", "first", "-n", nameserver)
     assert "Greetings" in project.run("classic.yaml", "run", "--rm", "client", "topic", "list")
 
 
-def test_health_means_that_it_serves(project: Project, daemon: Daemon) -> None:
-    """A node that answers, but to which no nameserver leads, does not serve."""
-    slave = project.container("slave-2")
-    daemon.api.pause(slave)
-    try:
-        health = ["rocketbed", "health", "10.99.255.23:10911", "-n", "10.99.255.11:9876"]
-        made = daemon.api.exec_create(project.container("master"), health)
-        said = daemon.api.exec_start(made["Id"]).decode()
-        assert daemon.api.exec_inspect(made["Id"])["ExitCode"] == 1, said
-        assert "10.99.255.23:10911 does not serve" in said
-    finally:
-        daemon.api.unpause(slave)
-    wait_health(daemon, slave, "healthy")
+def health(daemon: Daemon, container: str, *words: str) -> tuple[int, str]:
+    """What `rocketbed health` says in a container."""
+    made = daemon.api.exec_create(container, ["rocketbed", "health", *words])
+    said = daemon.api.exec_start(made["Id"]).decode().strip()
+    return daemon.api.exec_inspect(made["Id"])["ExitCode"], said
+
+
+def test_a_master_is_not_ready_without_slaves_and_says_so(project: Project, daemon: Daemon) -> None:
+    master, address = project.container("master"), "127.0.0.1:10911"
+    lacks = f"{address} is not ready: 1 of 2 copies in sync (inSyncReplicas)"
+    project.run("classic.yaml", "stop", "slave-1", "slave-2")
+    assert health(daemon, master, address) == (1, lacks)
+    assert health(daemon, master, "--live", address) == (0, f"{address} is live")
+    project.run("classic.yaml", "start", "slave-1", "slave-2")
+    for service in ("slave-1", "slave-2"):
+        wait_health(daemon, project.container(service), "healthy")
+    assert health(daemon, master, address) == (0, f"{address} is ready")
 
 
 def test_spark_verifies_the_volumes_of_a_running_cluster(project: Project, daemon: Daemon) -> None:
@@ -151,3 +161,24 @@ def test_the_testbed_runs_in_a_container(project: Project, tmp_path: Path) -> No
     row = json.loads(said[said.index("{") :])
     assert (row["verdict"], row["exit_code"]) == ("pass", 0)
     assert (tmp_path / "power-lone-1-process" / "index.html").exists()
+
+
+def test_nothing_is_left_after_a_down_with_volumes(project: Project, daemon: Daemon) -> None:
+    """Of containers that were made anew, and of commands in the client's, neither."""
+    project.down()
+    before = names_of_volumes(daemon)
+    project.run("classic.yaml", "up", "-d")
+    project.run("classic.yaml", "up", "-d", "--force-recreate", "nameserver-1", "master")
+    project.run("classic.yaml", "run", "client", "send", "--help")
+    assert names_of_volumes(daemon) - before == {
+        f"{project.name}_{node}" for node in ("master", "slave-1", "slave-2")
+    }
+    project.down()
+    assert names_of_volumes(daemon) == before
+    label = {"label": f"com.docker.compose.project={project.name}"}
+    assert daemon.api.containers(all=True, filters=label) == []
+    assert daemon.api.networks(filters=label) == []
+
+
+def names_of_volumes(daemon: Daemon) -> set[str]:
+    return {row["Name"] for row in daemon.api.volumes()["Volumes"] or []}

@@ -14,14 +14,16 @@ from rocketbed.chaos.docker.client import LABEL, Daemon
 from rocketbed.chaos.docker.image import IMAGE, ready_image
 from rocketbed.chaos.host.loop_device import mounts_at_or_below
 from tests.support.containers import ENDLESS, WAIT_S, wait_for
+from tests.support.docker_daemon import ROOT
 
 pytestmark = pytest.mark.slow
+PROGRAM = ROOT / "tests/support/private_daemon.py"
 
 
 @contextmanager
 def private_daemon(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m rocketbed.chaos.docker.daemon DIRECTORY`, and its address."""
-    command = [sys.executable, "-P", "-m", "rocketbed.chaos.docker.daemon", str(directory)]
+    """`private_daemon.py DIRECTORY` as a program, and its address."""
+    command = [sys.executable, "-P", str(PROGRAM), str(directory)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

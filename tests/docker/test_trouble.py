@@ -12,11 +12,11 @@ import pytest
 
 from rocketbed.chaos.docker import image as images
 from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError
-from rocketbed.chaos.docker.daemon import PrivateDaemon
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.ports import HOST, free_port
 from rocketbed.chaos.process.disk.volume import Volume
 from tests.support.containers import ENDLESS, WAIT_S, wait_for
+from tests.support.private_daemon import PrivateDaemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("image")]
 

@@ -12,9 +12,9 @@ import pytest
 from rocketbed.chaos.checkers.result import CheckResult, Verdict
 from rocketbed.chaos.history import Event, Function, read_history
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
-from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.record import HISTORY_FILE, Expectation
 from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
+from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 from tests.support.peer.installation import Installation
 
@@ -26,7 +26,7 @@ KILLS = Plan(
     steps=(parse_step("at 3s kill leader for 500ms"), parse_step("at 9s kill leader for 500ms")),
     storm_s=12.0,
     calm_s=18.0,
-    expect=Expect(loss="none"),
+    expect=Expectation(loss="none"),
 )
 """A start may not register before the next period, 10 s: the calm is longer."""
 FAILOVER = Plan(
@@ -37,7 +37,7 @@ FAILOVER = Plan(
     steps=(parse_step("at 5s kill leader as k"), parse_step("after k+12s restart @k")),
     storm_s=20.0,
     calm_s=15.0,
-    expect=Expect(loss="none"),
+    expect=Expectation(loss="none"),
 )
 
 

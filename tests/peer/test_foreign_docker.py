@@ -9,8 +9,9 @@ from rocketbed.chaos.checkers.result import Verdict
 from rocketbed.chaos.docker.client import Daemon
 from rocketbed.chaos.foreign.image import NAME, image_of
 from rocketbed.chaos.hunt.runner import Options, Outcome, run_plan
+from rocketbed.chaos.record import Expectation
 from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Expect, Plan, Producers, Shape
+from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.cli.main import main
 from tests.support.docker_daemon import nothing_left
@@ -35,7 +36,7 @@ ROUGH = Plan(
     needs=("disk.powercut",),
     storm_s=16.0,
     calm_s=18.0,
-    expect=Expect(loss="none"),
+    expect=Expectation(loss="none"),
 )
 """What was answered is on disk, in the one file of the log that recovery reads whole. A start
 may register only after 10 s: so long between kill and power cut, and longer in the calm."""

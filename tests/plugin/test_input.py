@@ -22,8 +22,8 @@ PLAIN = "async def test_one(cluster):\n    assert cluster.leader == 'b1'\n"
     [
         (("--rb-backend", "proces"), "unknown backend 'proces'; did you mean 'process'?"),
         (("--rb-seeds", "0"), "--rb-seeds 0: must be an integer, at least 1"),
-        (("--rb-seed", "x"), "--rb-seed x: must be an integer"),
-        (("--rb-keep", "some"), "--rb-keep some: must be one of failed, all, none"),
+        (("--rb-seed", "x"), "argument --rb-seed: invalid int value: 'x'"),
+        (("--rb-keep", "some"), "argument --rb-keep: invalid choice: 'some' (choose from"),
         (("--rb-budget", "60"), "--rb-budget: '60' needs a unit of time"),
         (("--rb-replay", "none.rbx"), "none.rbx: cannot read the replay file"),
     ],

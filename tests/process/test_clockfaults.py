@@ -14,7 +14,8 @@ import trio
 from rocketbed.chaos.host.janitor.cleaners import faketime_files
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
-from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
+from rocketbed.chaos.process.machine.clock import ClockFaults, find_library
+from rocketbed.chaos.trial.api import BackendError
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import NotConnected
@@ -73,9 +74,9 @@ def test_only_the_wall_clock_moves(run: Ledger) -> None:
             child.stdin.write("\n")
             child.stdin.flush()
             wall, waited, boot = map(float, child.stdout.readline().split())
-            assert abs(wall - time.time() - ahead) < 10
-            assert 0.05 <= waited < 10
-            assert abs(boot - time.clock_gettime(time.CLOCK_BOOTTIME)) < 10
+            assert abs(wall - time.time() - ahead) < HOUR_S / 2
+            assert 0.05 <= waited < HOUR_S / 2
+            assert abs(boot - time.clock_gettime(time.CLOCK_BOOTTIME)) < HOUR_S / 2
         files = faketime_files(child.pid)
         assert any(path.exists() for path in files)
         child.kill()
@@ -167,7 +168,7 @@ async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> li
             began = trio.current_time()
             empty = pull_fields(offset=number + 1, flags=4 | 2, hold_ms=300)
             assert (await connection.request(request(11, empty), timeout_s=30)).code == 19
-            assert 0.25 < trio.current_time() - began < 20
+            assert trio.current_time() - began > 0.25
 
     world = real_world("test")
     while not stored:
@@ -183,5 +184,5 @@ def test_without_the_library_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rocketbed.chaos.process.machine.clock.LIBRARY_GLOBS", ("/nowhere/*.so",))
-    with pytest.raises(ClockFaultError, match="apt-get install faketime"):
+    with pytest.raises(BackendError, match="apt-get install faketime"):
         find_library()

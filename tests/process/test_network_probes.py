@@ -16,7 +16,7 @@ from rocketbed.chaos.cluster.doctor.probes import Broken, Missing
 from rocketbed.chaos.cluster.doctor.report import doctor_rows, render_table
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch import fabric as switch_fabric
-from rocketbed.chaos.trial.api import LinkState
+from rocketbed.chaos.trial.links import LinkState
 
 NAMES = ["net.switch", "net.loss.packet", "net.reset", "net.proxy"]
 

@@ -73,6 +73,26 @@ async def pull(connection: Connection) -> list[bytes]:
 BODIES = [b"%d" % number for number in range(20)]
 
 
+@pytest.mark.parametrize("other", ["another root", "no lock file"])
+async def test_one_log_is_served_by_one_node(tmp_path: Path, other: str) -> None:
+    """Two roots may name one log, and `lock` may be deleted under a running node."""
+    root, port, log = tmp_path / "store", free_port(), f"storePathCommitLog={tmp_path / 'log'}"
+    with node(root, port, log) as process:
+        await with_connection(port, send)
+        if other == "no lock file":
+            (root / "lock").unlink()
+        second = tmp_path / "other" if other == "another root" else root
+        with trio.fail_after(DEADLINE_S):
+            refused = await trio.run_process(
+                command(second, free_port(), log), capture_stderr=True, check=False
+            )
+        assert refused.returncode == 1
+        assert f"{tmp_path / 'log'} is held by another process" in refused.stderr.decode()
+        assert process.poll() is None
+    with node(root, port, log):
+        assert await with_connection(port, pull) == BODIES
+
+
 async def test_sigterm_stops_cleanly_and_sigkill_loses_nothing(tmp_path: Path) -> None:
     root, port = tmp_path / "store", free_port()
     with node(root, port) as process:

@@ -1,6 +1,7 @@
 """Failover by hand with real processes: promote, send, and the former master follows."""
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import trio
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import ClusterError
 from rocketbed.cli.main import main
+from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Sent
 from rocketbed.client.producer import Producer
@@ -37,6 +39,21 @@ async def wait_equal(cluster: LocalCluster) -> int:
         await trio.sleep(LOOK_S)
 
 
+async def wait_equal_of(cluster: LocalCluster, *names: str) -> None:
+    """Until these have the same log end."""
+    while True:
+        rows = [row for row in await cluster.status() if row.member.name in names]
+        ends = {row.offset("commitLogMaxOffset") for row in rows}
+        if len(ends) == 1 and None not in ends:
+            return
+        await trio.sleep(LOOK_S)
+
+
+async def kill(cluster: LocalCluster, name: str) -> None:
+    cluster.kill(name)
+    await cluster.wait_ended(name)
+
+
 def log_of(cluster: LocalCluster, name: str, end: int) -> bytes:
     files = sorted((cluster.member_directory(name) / "store" / "commitlog").iterdir())
     return b"".join(path.read_bytes() for path in files)[:end]
@@ -55,7 +72,10 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
             await send(cluster, 1000, 1010)
             cluster.kill("master")
             await cluster.wait_ended("master")
-            assert await cluster.promote("slave-2") == ["slave-2"]
+            await cluster.start("slave-2")
+            with pytest.raises(ClusterError, match=r"master \(stopped\) has .*, slave-2 only"):
+                await cluster.promote("slave-2")
+            assert await cluster.promote("slave-2", force=True) == ["slave-2"]
             await send(cluster, 20, 40)
             await cluster.start("master", "slave-1")
             end = await wait_equal(cluster)
@@ -64,9 +84,10 @@ async def test_the_former_master_loses_its_tail_and_follows(tmp_path: Path) -> N
             cut = cluster.member_directory("master") / "store" / "rocketbed.cut"
             assert [path.name for path in cut.iterdir()] == [f"{common:020d}"]
             assert "replication.cut" in (cluster.member_directory("master") / "log").read_text()
-            roles = {
-                row.member.name: (row.role, row.member.broker_id) for row in await cluster.status()
-            }
+            rows = {row.member.name: row for row in await cluster.status()}
+            (remark,) = rows["master"].remarks
+            assert remark.startswith(f"{next(cut.iterdir()).stat().st_size} bytes that were cut")
+            roles = {name: (row.role, row.member.broker_id) for name, row in rows.items()}
             assert roles == {
                 "nameserver": ("nameserver", -1),
                 "master": ("slave", 2),
@@ -113,8 +134,11 @@ async def test_a_slave_that_lacks_messages_is_refused(tmp_path: Path) -> None:
             await send(cluster, 0, 5)
             cluster.pause("master")
             pids = {name: cluster.pid(name) for name in cluster.names}
-            for has in ("does not answer", "only 0"):
-                with pytest.raises(ClusterError, match=f"slave-1 {has}.* promote slave-2, or"):
+            for said in (
+                "slave-1 does not answer: start it",
+                r"slave-2 \(running\) has .*, slave-1 only 0: .*; or use --force",
+            ):
+                with pytest.raises(ClusterError, match=said):
                     await cluster.promote("slave-1")
                 assert {name: cluster.pid(name) for name in pids} == pids
                 if pids["slave-1"] is None:
@@ -123,6 +147,105 @@ async def test_a_slave_that_lacks_messages_is_refused(tmp_path: Path) -> None:
             assert await cluster.promote("slave-2") == ["slave-2", "master", "slave-1"]
             assert await wait_equal(cluster) > 0
             assert log_of(cluster, "slave-1", 500) == log_of(cluster, "slave-2", 500)
+
+
+async def remake_topic(cluster: LocalCluster) -> None:
+    """Messages of topic T, its deletion, and messages of another T; all in one queue."""
+    async with cluster.admin() as admin:
+        for first in (0, 10):
+            await admin.create_topic("T", queues=1)
+            await send(cluster, first, first + 10)
+            if not first:
+                await admin.delete_topic("T")
+
+
+async def test_a_topic_made_anew_fails_over(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path / "c", slaves=1)
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await remake_topic(cluster)
+            await cluster.promote("slave-1")
+            async with Consumer(nameservers=cluster.nameserver_address, group="g") as consumer:
+                (queue,) = await consumer.queues("T")
+                pulled = await consumer.pull(queue, 0)
+    assert [message.body for message in pulled.messages] == [b"%d" % n for n in range(10, 20)]
+
+
+async def test_messages_in_no_queue_are_not_promoted_without_a_word(tmp_path: Path) -> None:
+    """The slave has lost its mark, and the master that could tell of the deletion is gone."""
+    cluster = LocalCluster.create(tmp_path / "c", slaves=1)
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await remake_topic(cluster)
+            for name in ("master", "slave-1"):
+                await kill(cluster, name)
+            for name in ("rocketbed.ckpt", "rocketbed.flushed", "checkpoint"):
+                (cluster.member_directory("slave-1") / "store" / name).unlink()
+            await cluster.start("slave-1")
+            with pytest.raises(
+                ClusterError, match=r"10 good records stand in no queue \(T: 10 from"
+            ):
+                await cluster.promote("slave-1")
+            assert await cluster.promote("slave-1", force=True) == ["slave-1"]
+
+
+async def test_what_stopped_members_and_the_master_have_counts(tmp_path: Path) -> None:
+    """The slave that helped to acknowledge is down; its files, and the master, tell."""
+    cluster = LocalCluster.create(tmp_path / "c", slaves=2, flush="sync")
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await send(cluster, 0, 5)
+            before = await wait_equal(cluster)
+            await kill(cluster, "slave-2")
+            await send(cluster, 5, 15)
+            await kill(cluster, "slave-1")
+            with pytest.raises(ClusterError, match="slave-2 does not answer: start it"):
+                await cluster.promote("slave-2")
+            assert cluster.pid("master") is not None
+            await kill(cluster, "master")
+            await cluster.start("slave-2")
+            said = rf"slave-1 \(stopped\) has \d+ bytes of log, slave-2 only {before}: "
+            with pytest.raises(ClusterError, match=said):
+                await cluster.promote("slave-2")
+            shutil.rmtree(cluster.member_directory("slave-1") / "store")
+            with pytest.raises(ClusterError, match="nothing can be known of the log of slave-1"):
+                await cluster.promote("slave-2")
+            await cluster.start("master")
+            await wait_equal_of(cluster, "master", "slave-2")
+            cluster.pause("master")
+            with pytest.raises(ClusterError, match=r"slave-1 \(stopped\)"):
+                await cluster.promote("slave-2")
+
+
+async def test_a_master_that_acknowledges_alone_until_it_is_stopped(tmp_path: Path) -> None:
+    """What it took between the first look and its stop is seen by the second one."""
+    cluster = LateMessages.create(tmp_path / "c", slaves=1, sync=False)
+    with trio.fail_after(DEADLINE_S):
+        async with cluster:
+            await cluster.start()
+            await send(cluster, 0, 5)
+            await wait_equal(cluster)
+            said = "slave-1 does not answer.*master took messages until it was stopped"
+            with pytest.raises(ClusterError, match=said):
+                await cluster.promote("slave-1")
+            assert cluster.plan.master.name == "master"
+            cluster.resume("slave-1")
+            await wait_equal(cluster)
+
+
+class LateMessages(LocalCluster):
+    """Takes messages that its slave does not get, just before the master is fenced."""
+
+    async def stop(self, name: str, *, timeout_s: float = 10.0) -> bool:
+        if name != "master" or "taken" in vars(self):
+            return await super().stop(name, timeout_s=timeout_s)
+        self.taken = True
+        self.pause("slave-1")
+        await send(self, 5, 15)
+        return await super().stop(name, timeout_s=timeout_s)
 
 
 async def test_what_a_slave_lacks_can_be_given_up(tmp_path: Path) -> None:

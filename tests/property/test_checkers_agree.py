@@ -18,10 +18,9 @@ from rocketbed.chaos.checkers.check import Case
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, Queues
 from rocketbed.chaos.checkers.logs import Messages, NodeLog
-from rocketbed.chaos.checkers.reads import FINAL_READER
 from rocketbed.chaos.checkers.registry import CHECKS
 from rocketbed.chaos.checkers.result import CheckResult, Verdict
-from rocketbed.chaos.history import Function, History, Outcome, Row
+from rocketbed.chaos.history import FINAL_READER, Function, History, Outcome, Row
 from rocketbed.chaos.record import Promise, RunRecord
 from rocketbed.inspect import StoreDirectory
 from tests.support import plain_passes as plain

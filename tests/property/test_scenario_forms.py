@@ -6,9 +6,10 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketbed.chaos.record import Expectation
 from rocketbed.chaos.scenario.dump import plan_to_toml
 from rocketbed.chaos.scenario.form import plan_from_row, plan_to_row
-from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import After, At, Every, Step, Trigger, When, parse_step
 from rocketbed.chaos.scenario.toml import read_toml
 from rocketbed.chaos.scenario.units import parse_duration, parse_size
@@ -137,7 +138,7 @@ def plans(draw: st.DrawFn) -> Plan:
         steps=tuple(made),
         storm_s=draw(st.integers(60_000_000, 99_000_000)) / 1e6,
         calm_s=draw(st.integers(1, 99_000_000)) / 1e6,
-        expect=Expect(
+        expect=Expectation(
             loss=draw(st.sampled_from(["bound", "none"])),
             rto_s=draw(st.none() | SECONDS),
             progress=draw(st.none() | st.tuples(st.integers(0, 99), SECONDS)),

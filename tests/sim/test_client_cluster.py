@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from rocketbed.client.admin import Admin
-from rocketbed.client.consumer import Consumer
+from rocketbed.client.consumer import QUEUES_S, Consumer
 from rocketbed.client.errors import ClientError, NotFound, RequestRefused
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
@@ -201,6 +201,39 @@ def test_a_consumer_reads_on_through_the_death_of_brokers_and_nameservers() -> N
         cluster.simulation.run(60, until=lambda: program.done)
         cluster.simulation.run(60, until=lambda: set(sent) <= set(received))
     assert len(sent) == 60
+
+
+def test_a_broker_that_no_nameserver_knew_is_read_soon_after_it_came_back() -> None:
+    received: list[bytes] = []
+
+    async def make(world: World) -> None:
+        async with admin(world) as upkeep:
+            await upkeep.create_topic("T", queues=2)
+
+    async def read(world: World) -> None:
+        async with consumer(world) as reader:
+            await reader.subscribe("T", start="first")
+            assert {queue.broker_name for queue in reader.positions()} == {"a"}
+            while True:
+                received.extend(message.body for message in await reader.poll())
+
+    async def send(world: World) -> None:
+        async with producer(world) as sender:
+            for queue in await sender.queues("T"):
+                assert isinstance(await sender.send(Message("T", b"."), queue=queue), Sent)
+
+    with SimCluster() as cluster:
+        cluster.start("a-0", "b-0")
+        cluster.simulation.run(1)
+        cluster.run(make)
+        cluster.simulation.kill("b-0")
+        cluster.simulation.run(1)
+        cluster.program(read)
+        cluster.simulation.run(1)
+        cluster.start("b-0")
+        cluster.simulation.run(1)
+        cluster.run(send)
+        cluster.simulation.run(QUEUES_S + 2, until=lambda: len(received) == 4)
 
 
 def test_a_partition_makes_sends_unknown_and_heals() -> None:

@@ -10,33 +10,36 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk, SimFile
-from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.store import scrub
-from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
-from rocketbed.node.store.heal import Fetch, Hole, NotHealed, heal
+from rocketbed.node.store.heal_files import NotHealed
 from rocketbed.node.store.segments import SegmentRow
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import HEAD
-from rocketbed.world.api import World
-from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+from tests.support.sim.filled_store import (
+    COUNT,
+    body_in_the_middle,
+    check,
+    fill,
+    fill_and_close,
+    last_record,
+    newest_segment_deleted,
+    segments_of,
+)
+from tests.support.sim.healing import a_replica, heal_it
+from tests.support.sim.store_session import (
+    ROOT,
+    edited,
+    flip_bit,
+    pull,
+    put,
+    session,
+    settings,
+    settle,
+)
 
-COUNT = 24
-"""Messages, over three segments: some 10 in each."""
-LOG_DIR = f"{ROOT}/commitlog"
 Change = Callable[[SimDisk], None]
-
-
-async def fill(store: MessageStore) -> None:
-    for number in range(COUNT):
-        put(store, body=b"%d" % number + bytes(300), keys=(f"k{number}",))
-    await settle(store)
-
-
-async def fill_and_close(store: MessageStore) -> None:
-    await fill(store)
-    await store.close()
 
 
 STOPS = {"clean": fill_and_close, "kill": fill}
@@ -44,29 +47,6 @@ STOPS = {"clean": fill_and_close, "kill": fill}
 
 async def numbers(store: MessageStore) -> list[int]:
     return [message.queue_offset for message in pull(store)]
-
-
-def segments_of(image: DiskImage) -> list[str]:
-    return sorted(path for path in image.paths() if path.startswith(f"{LOG_DIR}/"))
-
-
-def last_record(disk: SimDisk) -> tuple[str, int, int]:
-    """Path, place in the file and size of the last record."""
-    image = disk.image()
-    for path in reversed(segments_of(image)):
-        data, at, found = image.contents(path), 0, (0, 0)
-        while at + HEAD.size <= len(data) and (size := HEAD.unpack_from(data, at)[0]) > 0:
-            if HEAD.unpack_from(data, at)[6] != int(path.rpartition("/")[2]) + at:
-                break
-            found = (at, size)
-            at += size
-        if found[1]:
-            return path, *found
-    raise AssertionError("no record")
-
-
-def newest_segment_deleted(disk: SimDisk) -> None:
-    disk.remove_name(last_record(disk)[0])
 
 
 def newest_segment_short(disk: SimDisk) -> None:
@@ -82,12 +62,12 @@ def tail_zeroed(disk: SimDisk) -> None:
 
 def bit_of_the_last_body(disk: SimDisk) -> None:
     path, at, _ = last_record(disk)
-    disk.flip_bit(path, (at + 100) * 8)
+    flip_bit(disk, path, (at + 100) * 8)
 
 
 def bit_of_the_last_size(disk: SimDisk) -> None:
     path, at, _ = last_record(disk)
-    disk.flip_bit(path, (at + 2) * 8)
+    flip_bit(disk, path, (at + 2) * 8)
 
 
 def oldest_segment_deleted(disk: SimDisk) -> None:
@@ -149,6 +129,65 @@ def test_it_is_not_forgotten_because_something_else_is_gone_too(damage: Change, 
         session(numbers, image=image)
 
 
+@pytest.mark.parametrize("content", [None, b"", bytes(16)])
+@pytest.mark.parametrize("damage", [newest_segment_deleted, tail_zeroed, newest_from_an_old_copy])
+def test_a_lost_flushed_offset_is_told_and_the_queues_tell_of_the_end(
+    damage: Change, content: bytes | None
+) -> None:
+    path = f"{ROOT}/rocketbed.flushed"
+
+    def lose(disk: SimDisk) -> None:
+        disk.remove_name(path)
+        if content is not None:
+            disk.replace_contents(path, content)
+
+    async def look(store: MessageStore) -> tuple[int, list[str]]:
+        return len(await numbers(store)), store.recovery.findings
+
+    async def fill_above_the_mark(store: MessageStore) -> None:
+        for number in range(COUNT):
+            put(store, body=b"%d" % number + bytes(300))
+        await store._flusher.flush()
+        await store.dispatched.wait_for(store.max_offset)
+
+    killed = edited(session(fill_above_the_mark).image, lose)
+    hurt = edited(killed, damage)
+    kept, findings = session(look, image=hurt).value
+    assert kept < COUNT
+    named = f"{COUNT - kept} messages that the queues named are not in the log"
+    assert findings[0].startswith("rocketbed.flushed is gone or damaged")
+    assert any(named in finding for finding in findings)
+    told = run_solo(check, settings(), image=hurt).value
+    assert findings[0] in told
+    assert any(named in line for line in told)
+    kept, findings = session(look, image=killed).value
+    assert kept == COUNT
+    assert [finding.partition(":")[0] for finding in findings] == [
+        "rocketbed.flushed is gone or damaged"
+    ]
+    clean = edited(session(fill_and_close).image, lose)
+    assert session(look, image=clean).value == (COUNT, [])
+
+
+@pytest.mark.parametrize("damage", [newest_segment_deleted, tail_zeroed, newest_from_an_old_copy])
+def test_without_any_mark_the_queues_tell_of_an_end_that_is_gone(damage: Change) -> None:
+    """As in a directory of RocketMQ that lost its newest segment before our first start."""
+
+    def change(disk: SimDisk) -> None:
+        damage(disk)
+        for path in ("rocketbed.ckpt", "rocketbed.flushed"):
+            disk.remove_name(f"{ROOT}/{path}")
+
+    async def look(store: MessageStore) -> tuple[int, list[str]]:
+        return len(await numbers(store)), store.recovery.findings
+
+    image = edited(session(fill_and_close).image, change)
+    kept, findings = session(look, image=image).value
+    finding = next(sentence for sentence in findings if "queues named" in sentence)
+    assert f"{COUNT - kept} messages that the queues named are not in the log" in finding
+    assert finding in run_solo(check, settings(), image=image).value
+
+
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("trace", ["consumequeue", "index"])
 def test_derived_files_alone_are_built_again(stop: str, trace: str) -> None:
@@ -202,6 +241,45 @@ def test_an_operator_may_end_the_log_there_and_it_is_never_forgotten(
     assert (again, still) == ([*found, len(found)], shown)
 
 
+def test_an_order_that_is_left_in_the_configuration_is_said() -> None:
+    async def look(store: MessageStore) -> list[str]:
+        return store.recovery.findings
+
+    config = settings(fill_hole_at=4096)
+    (finding,) = session(look, image=session(fill_and_close).image, config=config).value
+    assert "rbFillHole=4096 is set: take it out" in finding
+
+
+def test_an_order_that_is_carried_out_twice_is_remembered_twice() -> None:
+    async def look(store: MessageStore) -> list[str]:
+        put(store, body=b"again".ljust(300))
+        await store.flushed.wait_above(store.max_offset - 1)
+        await store.close()
+        return [cut.split(":")[0] for cut in store.runtime_info()["acceptedCuts"].split(";")]
+
+    image = session(fill_and_close).image
+    offset = last_record(SimDisk(image))[1]
+    offset += int(last_record(SimDisk(image))[0].rpartition("/")[2])
+    config = settings(sync_flush=True, accept_cut_at=offset)
+    for times in (1, 2):
+        image = edited(image, bit_of_the_last_body)
+        run = session(look, image=image, config=config)
+        assert run.value == [str(offset)] * times
+        image = run.image
+
+
+def test_index_files_of_other_settings_are_built_again_in_a_foreign_directory() -> None:
+    def no_mark(disk: SimDisk) -> None:
+        disk.remove_name(f"{ROOT}/rocketbed.ckpt")
+
+    async def look(store: MessageStore) -> list[int]:
+        return [len((await store.query("T", f"k{n}", 9, 0, 1 << 60)).records) for n in range(COUNT)]
+
+    image = edited(session(fill_and_close).image, no_mark)
+    for slots in (10, 20):
+        assert session(look, image=image, config=settings(index_slots=slots)).value == [1] * COUNT
+
+
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("damage", [newest_segment_deleted, tail_zeroed, bit_of_the_last_body])
 def test_a_slave_has_the_rest_sent_again(stop: str, damage: Change) -> None:
@@ -240,7 +318,7 @@ def size_bit(number: int, bit: int) -> Change:
         data, at = disk.image().contents(path), 0
         for _ in range(number):
             at += HEAD.unpack_from(data, at)[0]
-        disk.flip_bit(path, at * 8 + 31 - bit)
+        flip_bit(disk, path, at * 8 + 31 - bit)
 
     return change
 
@@ -325,7 +403,7 @@ def test_a_serving_node_refuses_what_is_damaged_and_serves_the_rest() -> None:
     data, at = image.contents(path), 0
     for _ in range(5):
         at += HEAD.unpack_from(data, at)[0]
-    bad = edited(image, lambda disk: disk.flip_bit(path, (at + 100) * 8))
+    bad = edited(image, lambda disk: flip_bit(disk, path, (at + 100) * 8))
 
     async def look(store: MessageStore) -> object:
         await store.scrubber.finished.wait()
@@ -341,6 +419,43 @@ def test_a_serving_node_refuses_what_is_damaged_and_serves_the_rest() -> None:
 
     config = settings(scrub_rate=1 << 30)
     assert session(look, config=config, image=bad).value == (5, 5, COUNT, 1, COUNT)
+
+
+def test_a_segment_that_came_to_another_ones_place_is_not_served() -> None:
+    """Nor before the scrub has come there: no checksum of a client would tell."""
+    image = session(fill_and_close).image
+    first, second = segments_of(image)[:2]
+
+    def swap(disk: SimDisk) -> None:
+        contents = disk.image().contents(first), disk.image().contents(second)
+        disk.replace_contents(first, contents[1])
+        disk.replace_contents(second, contents[0])
+
+    async def look(store: MessageStore) -> None:
+        ranges = store.get_messages("T", 0, 0, 1).ranges
+        with pytest.raises(CorruptRecord, match=r"no record of .* at offset 0, where its queue"):
+            store.read_cached(ranges)
+        with pytest.raises(CorruptRecord, match="at offset 0"):
+            await store.read(ranges)
+        last = store.get_messages("T", 0, COUNT - 1, 1).ranges
+        assert store.read_cached(last) == await store.read(last) != []
+
+    session(look, config=settings(scrub_rate=0), image=edited(image, swap))
+
+
+def test_a_unit_that_names_no_record_is_refused() -> None:
+    image = session(fill_and_close).image
+    path = next(p for p in image.paths() if "/consumequeue/" in p)
+
+    def shrink(disk: SimDisk) -> None:
+        data = disk.image().contents(path)
+        disk.replace_contents(path, data[:8] + (5).to_bytes(4, "big") + data[12:])
+
+    async def look(store: MessageStore) -> None:
+        with pytest.raises(CorruptRecord, match="names 5 bytes at offset 0"):
+            store.read_cached(store.get_messages("T", 0, 0, 1).ranges)
+
+    session(look, config=settings(scrub_rate=0), image=edited(image, shrink))
 
 
 GAP = 299_990
@@ -479,28 +594,6 @@ def test_stray_names_are_reported_and_left(name: str, stop: str) -> None:
     assert run.image.contents(path) == b"stray"
 
 
-def a_replica(image: DiskImage) -> Fetch:
-    """A replica's log as `heal` gets it."""
-
-    async def fetch(start: int, end: int, take: Callable[[int, bytes], None]) -> None:
-        while start < end:
-            at = start % 4096
-            data = image.contents(f"{LOG_DIR}/{start - at:020d}")[at : at + min(700, end - start)]
-            take(start, data)
-            start += len(data)
-            await trio.lowlevel.checkpoint()
-
-    return fetch
-
-
-async def heal_it(world: World, config: StoreConfig, fetch: Fetch) -> list[Hole]:
-    return await heal(world, config, fetch)
-
-
-def body_in_the_middle(disk: SimDisk) -> None:
-    disk.flip_bit(segments_of(disk.image())[1], 8 * 2000)
-
-
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("damage", [*DAMAGES, body_in_the_middle])
 def test_a_healed_log_is_what_it_was(stop: str, damage: Change) -> None:
@@ -543,10 +636,6 @@ def test_a_heal_that_is_killed_is_done_again(kind: str) -> None:
 
 async def nothing(store: MessageStore) -> None:
     """A start, and no more."""
-
-
-async def check(world: World, config: StoreConfig) -> list[str]:
-    return await MessageStore.check(world, config)
 
 
 @pytest.mark.parametrize("stop", STOPS)
@@ -619,7 +708,7 @@ def test_what_the_scrub_found_is_known_to_the_next_start_until_it_is_healed(
     monkeypatch.setattr(scrub, "NOTE_EVERY", 1)
 
     async def some(store: MessageStore) -> int:
-        await trio.sleep(4)
+        await trio.sleep(5)
         assert store.scrubber.damage
         return store.scrubber.position
 
@@ -649,7 +738,7 @@ def test_a_hole_at_the_durable_mark_may_be_filled() -> None:
 
     run = session(write)
     image = edited(
-        run.image, lambda disk: disk.flip_bit(segments_of(disk.image())[0], 8 * (run.value - 100))
+        run.image, lambda disk: flip_bit(disk, segments_of(disk.image())[0], 8 * (run.value - 100))
     )
     with pytest.raises(DamagedLog, match="4 good records behind it") as caught:
         session(numbers, image=image)

@@ -24,7 +24,7 @@ from tests.support.sim.store_session import ROOT, edited, session
 WHY = {
     r".*: (bit in checkpoint|checkpoint cut short)": "RocketMQ's checkpoint: the node does not go"
     " by it where its own mark holds, RocketMQ would",
-    r"(kill|power): (bit in (begin offset|end offset|next entry|a used slot) of the index"
+    r"(kill|power): (bit in (begin (offset|time)|end offset|next entry|a used slot) of the index"
     r"|(bit in )?index/.*)": "after an unclean stop the node makes header and slots of the last"
     " index file again, from its mark, without a word",
     r"power: commitlog/0*8192 cut short": "a file that a power loss left short above F: the node"

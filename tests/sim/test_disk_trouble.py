@@ -1,19 +1,35 @@
 """Disks that fail, fill up, or lie after a failed fsync: what the store says, and what it keeps."""
 
 import errno
+from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
-from rocketbed.node.store.errors import PutFailed, StoreFailed
+from rocketbed.node.store.errors import BadStoreDirectory, PutFailed, StoreFailed
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
 from tests.support.sim.store_session import HOST, ROOT, edited, pull, put, session, settings, settle
 
 LOG = f"{ROOT}/commitlog/*"
 QUEUES = f"{ROOT}/consumequeue/*"
+
+
+@dataclass(slots=True, kw_only=True)
+class LaterFault(SimFault):
+    """A fault that lets some of its calls pass first."""
+
+    skip: int
+
+    def fires(self, operation: str, path: str) -> bool:
+        if not SimFault.fires(self, operation, path):
+            return False
+        self.skip -= 1
+        self.fired -= self.skip >= 0
+        return self.skip < 0
 
 
 async def put_some(store: MessageStore, count: int = 8) -> None:
@@ -28,6 +44,34 @@ async def numbers(store: MessageStore) -> list[int]:
     return [int(message.body) for message in pull(store)]
 
 
+@pytest.mark.parametrize("name", ["abort.new", "rocketbed.ckpt.new"])
+def test_a_start_on_a_full_disk_says_so_and_leaves_no_half_abort_file(name: str) -> None:
+    async def put_and_close(store: MessageStore) -> None:
+        await put_some(store)
+        await store.close()
+
+    image = session(put_and_close).image
+    disks: list[SimDisk] = []
+
+    def fill(disk: SimDisk) -> None:
+        disks.append(disk)
+        path = f"{ROOT}/rocketbed.tmp/{name}"
+        disk.faults.append(SimFault(operation="write", path=path, error=errno.ENOSPC, times=None))
+
+    with pytest.raises(BadStoreDirectory, match=r"No space left .*make room, then start again"):
+        session(numbers, image=image, prepare=fill)
+    abort = f"{ROOT}/abort"
+    assert abort not in disks[0].paths() or b"boot_id=" in disks[0].contents(abort)
+
+    async def look(store: MessageStore) -> object:
+        report = store.recovery
+        return report.took_over, report.records, await numbers(store)
+
+    half = edited(image, lambda disk: disk.replace_contents(f"{ROOT}/abort", b""))
+    for left in (disks[0].image(), half):
+        assert session(look, image=left).value == (False, 0, list(range(8)))
+
+
 def test_a_reader_never_jumps_over_messages_whose_units_wait_for_space() -> None:
     disks: list[SimDisk] = []
 
@@ -35,9 +79,8 @@ def test_a_reader_never_jumps_over_messages_whose_units_wait_for_space() -> None
         for _ in range(3):
             put(store)
         await settle(store)
-        full = disks[0].inject(
-            SimFault(operation="write", path=QUEUES, error=errno.ENOSPC, times=None)
-        )
+        full = SimFault(operation="write", path=QUEUES, error=errno.ENOSPC, times=None)
+        disks[0].faults.append(full)
         put(store)
         await trio.sleep(2)
         assert store._dispatcher.stuck
@@ -71,7 +114,9 @@ def test_a_bad_sector_is_damage_for_the_scrub_and_no_end_for_the_node() -> None:
     image = session(put_some).image
 
     def bad(disk: SimDisk) -> None:
-        disk.inject(SimFault(operation="read", path=f"{ROOT}/commitlog/{0:020d}", times=None))
+        disk.faults.append(
+            SimFault(operation="read", path=f"{ROOT}/commitlog/{0:020d}", times=None)
+        )
 
     async def look(store: MessageStore) -> object:
         await store.scrubber.finished.wait()
@@ -95,7 +140,8 @@ def test_dispatch_tells_of_a_log_that_cannot_be_read_and_tries_again() -> None:
         put(store)
         store._dispatcher._ring.clear()
         store._dispatcher._lost = True
-        fault = disks[0].inject(SimFault(operation="read", path=LOG, times=None))
+        fault = SimFault(operation="read", path=LOG, times=None)
+        disks[0].faults.append(fault)
         await trio.sleep(2)
         stuck = store._dispatcher.stuck
         disks[0].faults.remove(fault)
@@ -108,7 +154,9 @@ def test_dispatch_tells_of_a_log_that_cannot_be_read_and_tries_again() -> None:
 
 
 @pytest.mark.parametrize("effect", ["error", "error_clean"])
-def test_the_page_cache_is_not_believed_after_a_failed_fsync(effect: str) -> None:
+def test_the_page_cache_is_not_believed_after_a_failed_fsync(
+    effect: Literal["error", "error_clean"],
+) -> None:
     """Linux marks pages clean when their fsync fails: the next one succeeds without them."""
 
     disks: list[SimDisk] = []
@@ -117,7 +165,7 @@ def test_the_page_cache_is_not_believed_after_a_failed_fsync(effect: str) -> Non
     async def write(store: MessageStore) -> None:
         put(store, body=b"0".ljust(1000))
         await store.flushed.wait_for(store.max_offset)
-        disks[0].inject(SimFault(operation="sync", path=LOG, effect=effect))
+        disks[0].faults.append(SimFault(operation="sync", path=LOG, effect=effect))
         put(store, body=b"1".ljust(1000))
         await store.flushed.wait_for(store.max_offset)
 
@@ -148,7 +196,8 @@ def test_index_entries_are_whole_after_a_page_could_not_be_read() -> None:
     async def work(store: MessageStore) -> object:
         put(store, keys=("first",))
         await settle(store)
-        fault = disks[0].inject(SimFault(operation="read", path=f"{ROOT}/index/*", skip=3, times=2))
+        fault = LaterFault(operation="read", path=f"{ROOT}/index/*", skip=3, times=2)
+        disks[0].faults.append(fault)
         for number in range(20):
             put(store, keys=(f"a{number}", f"b{number}", f"c{number}"))
         await trio.sleep(5)
@@ -176,7 +225,7 @@ def test_a_failed_fsync_of_queues_is_not_tried_again_for_want_of_space(path: str
     async def work(store: MessageStore) -> None:
         put(store, keys=("k",))
         await store.dispatched.wait_for(store.max_offset)
-        disks[0].inject(
+        disks[0].faults.append(
             SimFault(operation="sync", path=path, effect="error_clean", error=errno.ENOSPC)
         )
         await settle(store)
@@ -192,8 +241,8 @@ def test_an_index_file_that_was_written_in_parts_is_whole_after_a_clean_stop(ski
     async def work(store: MessageStore) -> None:
         put(store, keys=("k",))
         await store.dispatched.wait_for(store.max_offset)
-        disks[0].inject(
-            SimFault(operation="write", path=f"{ROOT}/index/*", error=errno.ENOSPC, skip=skip)
+        disks[0].faults.append(
+            LaterFault(operation="write", path=f"{ROOT}/index/*", error=errno.ENOSPC, skip=skip)
         )
         assert not await store._checkpointer.raise_mark()
         await store.close()
@@ -216,7 +265,7 @@ def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
         put(store, body=b"before")
         await settle(store)
         third = f"{ROOT}/commitlog/{2 * store.log.segment_size:020d}"
-        disks[-1].inject(SimFault(operation="write", path=third))
+        disks[-1].faults.append(SimFault(operation="write", path=third))
         run = store.begin()
         for number in range(6):
             run.add(

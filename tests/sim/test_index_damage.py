@@ -6,7 +6,7 @@ import trio
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
-from tests.support.sim.store_session import ROOT, edited, put, session, settings, settle
+from tests.support.sim.store_session import ROOT, edited, flip_bit, put, session, settings, settle
 
 COUNT = 60
 """Messages with two keys each: over three index files."""
@@ -49,7 +49,7 @@ def test_a_wrong_bit_is_reported_and_the_index_built_again(number: int, byte: in
     path = list(index_of(good))[number]
     used = next(at for at in range(SLOTS, ENTRIES, 4) if any(good.contents(path)[at : at + 4]))
     place = used + 3 if byte == SLOTS + 3 else byte
-    bad = edited(good, lambda disk: disk.flip_bit(path, place * 8))
+    bad = edited(good, lambda disk: flip_bit(disk, path, place * 8))
     first = session(look, config=CONFIG, image=bad)
     assert path in first.value or "not in it" in first.value
     second = session(look, config=CONFIG, image=first.image)
@@ -125,3 +125,22 @@ async def put_more(store: MessageStore) -> str:
 def test_an_index_that_grows_meanwhile_is_in_order() -> None:
     image = session(fill).image
     assert session(put_more, config=CONFIG, image=image).value == ""
+
+
+async def cut_what_was_scrubbed(store: MessageStore) -> str:
+    """The scrub pauses behind records that are cut meanwhile; others take their places."""
+    await trio.sleep(1)  # virtual
+    assert store.scrubber.position > 1000
+    place = await store.removal.boundary_below(store.scrubber.position - 1000)
+    assert place is not None
+    await store.removal.cut(place.end)
+    for number in range(COUNT):
+        put(store, body=b"more", keys=(f"more{number}",))
+    await settle(store)
+    assert not store.scrubber.finished.is_set()
+    return await look(store)
+
+
+def test_an_index_that_is_cut_meanwhile_is_in_order() -> None:
+    image = session(fill).image
+    assert session(cut_what_was_scrubbed, config=settings(scrub_rate=64), image=image).value == ""

@@ -182,7 +182,8 @@ def test_bands_last_as_long_as_the_faults(broken: tuple[Path, RunRecord, Hands])
     assert all(span["hand"] for span in spans)
     assert all(span["end"] is not None for span in spans)
     story = tell(record, read_history(directory / HISTORY_FILE))
-    bars = {bar.kind: bar.end_s - bar.begin_s for bar in story.faults if bar.kind != "kill"}
+    drawn = [bar for bars in story.faulted.values() for bar in bars if bar.kind != "kill"]
+    bars = {bar.kind: bar.end_s - bar.begin_s for bar in drawn}
     assert bars["pause"] == pytest.approx(0.5, abs=0.05)
     assert bars["isolate"] == pytest.approx(0.25, abs=0.05)
     assert bars["powercut"] > 1.5

@@ -50,12 +50,16 @@ class Target:
         self.groups = Table(SubscriptionGroupTable())
         self.offsets = Table(ConsumerOffsetTable())
         self.texts: list[tuple[str, bytes]] = []
+        self.deletions: list[dict[str, int]] = []
         self.failure: OSError | None = None
 
     async def save_text(self, name: str, text: bytes) -> None:
         if self.failure is not None:
             raise self.failure
         self.texts.append((name, text))
+
+    async def learn_deletions(self, deletions: dict[str, int]) -> None:
+        self.deletions.append(deletions)
 
 
 class Broker:
@@ -144,6 +148,19 @@ def test_changes_and_deletions_follow() -> None:
         assert list(target.topics.body().topic_config_table) == ["B"]
         assert target.offsets.body().offset_table == {"B@g": {1: 7}}
         assert target.groups.replaced == 1
+
+
+def test_deletions_are_told_in_each_round_behind_the_tables() -> None:
+    broker, target = Broker(), Target()
+    broker.topics.rb_deleted = {"B": 4400}
+    with Simulation() as simulation:
+        simulation.start("master", broker.run)
+        simulation.run(0.001)
+        _, sync = start(simulation, target)
+        simulation.run(4)
+        assert target.deletions == [{"B": 4400}] * sync.rounds
+        assert sync.rounds >= 2
+        assert target.topics.replaced == 1
 
 
 def test_the_other_port_is_asked_when_the_first_is_silent() -> None:

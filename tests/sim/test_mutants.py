@@ -10,6 +10,8 @@ from rocketbed.chaos.scenario.library import load_scenario
 
 FIRST_SEED = 7_000
 QUICK_S = 600.0
+CHEAP = ("M2", "M9")
+DEAR = [one for one in mutants() if one.id not in CHEAP]
 ALL = [*mutants(), *controls()]
 FAMILY = load_scenario("soak-swarm")
 
@@ -48,15 +50,15 @@ def test_planting_gives_back_what_stood_there() -> None:
     assert swap(target, before) == 3
 
 
-@pytest.mark.parametrize("identity", ["M2", "M9"])
+@pytest.mark.parametrize("identity", CHEAP)
 def test_a_cheap_one_is_found_soon(identity: str) -> None:
     found = hunt(REGISTRY[identity], FAMILY, first_seed=FIRST_SEED, budget_s=QUICK_S)
     assert found.found, found.noisy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", mutants(), ids=[mutant.id for mutant in mutants()])
-def test_every_one_is_found(mutant: Mutant) -> None:
+@pytest.mark.parametrize("mutant", DEAR, ids=[mutant.id for mutant in DEAR])
+def test_every_other_one_is_found(mutant: Mutant) -> None:
     found = hunt(mutant, FAMILY, first_seed=FIRST_SEED, budget_s=12_000)
     assert found.found, found.noisy
 

@@ -5,11 +5,14 @@ import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.config.node_config import make_config, settings_from_options
+from rocketbed.node.node import check_node
 from rocketbed.node.store.errors import StoreFailed
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.command import Command, RequestCode, ResponseCode
 from rocketbed.wire.message import decode_messages
-from tests.support.broker import STORE, Session, node_run, with_node
+from tests.support.broker import SMALL, STORE, Session, node_run, with_node
 from tests.support.sim.store_session import edited
 
 DELETE = {"topic": "T"}
@@ -86,6 +89,65 @@ def test_topics_of_a_lost_table_are_made_again_from_their_queues(content: bytes 
     assert node_run(look, image=first.image).value == expected
 
 
+def test_a_topic_whose_name_rotted_in_the_table_is_made_again() -> None:
+    """A wrong byte in the name leaves a table that reads well; the index is lost beside it."""
+
+    async def fill(session: Session) -> None:
+        for number in range(3):
+            await session.send("Alpha", b"%d" % number, properties={"KEYS": "k"})
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+
+    def rot(disk: SimDisk) -> None:
+        path = f"{STORE}/config/topics.json"
+        disk.replace_contents(path, disk.contents(path).replace(b"Alpha", b"Blpha"))
+
+    def lose_index(disk: SimDisk) -> None:
+        rot(disk)
+        for path in [path for path in disk.paths() if "/index/" in path]:
+            disk.remove_name(path)
+
+    async def look(session: Session) -> tuple[list[bytes], str]:
+        found = [message.body for message in await session.messages("Alpha")]
+        return found, (await session.send("Alpha", b"next")).fields["queueOffset"]
+
+    filled = node_run(fill).image
+    for hurt in (rot, lose_index):
+        image = edited(filled, hurt)
+        told = run_solo(check_node, make_config(settings_from_options(SMALL))[0], image=image).value
+        assert any("Alpha has messages and is not in topics.json" in line for line in told)
+        assert node_run(look, image=image).value == ([b"0", b"1", b"2"], "3")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b'"readQueueNums":4', b'"readQueueNums":0', "A has messages in queue 2, and readQueueN"),
+        (b'"perm":6', b'"perm":2', "A has messages, and perm=2 lets nobody read them"),
+        (b'"readQueueNums":4', b'"readQueueNums":2000000000', "A has readQueueNums=2000000000"),
+    ],
+)
+def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, said: str) -> None:
+    async def fill(session: Session) -> None:
+        await session.send("A", queue_id=2)
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+
+    def rot(disk: SimDisk) -> None:
+        path = f"{STORE}/config/topics.json"
+        before, name, rows = disk.contents(path).partition(b'"A":{')
+        assert old in rows
+        disk.replace_contents(path, before + name + rows.replace(old, new, 1))
+
+    async def look(session: Session) -> list[str]:
+        return session.node.tables.topics.remarks(session.node.store.queue_keys())
+
+    filled = node_run(fill).image
+    config = make_config(settings_from_options(SMALL))[0]
+    assert node_run(look, image=filled).value == []
+    image = edited(filled, rot)
+    told = run_solo(check_node, config, image=image).value
+    assert [line for line in told if line.startswith(said)] == node_run(look, image=image).value
+
+
 def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
     async def scenario(session: Session) -> tuple[Command, list[bytes]]:
         assert (await session.send(body=b"first")).code == 0
@@ -98,7 +160,7 @@ def test_a_held_pull_whose_queue_cannot_be_read_is_told_so() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pull)
             await trio.sleep(1)
-            session.world.disk.inject(  # type: ignore[attr-defined]
+            session.world.disk.faults.append(  # type: ignore[attr-defined]
                 SimFault(operation="read", path=f"{STORE}/consumequeue/T/*")
             )
             assert (await session.send(body=b"second")).code == 0
@@ -129,12 +191,12 @@ def test_nothing_is_promised_once_a_sync_of_the_log_has_failed() -> None:
     async def scenario(session: Session) -> None:
         disk = session.world.disk
         slow = SimFault(operation="sync", path="*rocketbed.ckpt*", effect="delay", seconds=30.0)
-        disk.inject(slow)  # type: ignore[attr-defined]
+        disk.faults.append(slow)  # type: ignore[attr-defined]
         assert (await session.send(body=b"first")).code == 0
         while not slow.fired:  # noqa: ASYNC110
             await trio.sleep(0.1)
         broken = SimFault(operation="sync", path=f"{STORE}/commitlog/*")
-        disk.inject(broken)  # type: ignore[attr-defined]
+        disk.faults.append(broken)  # type: ignore[attr-defined]
         assert (await session.send(body=b"second")).code == 0
         ended.append(await send_until_refused(session))
 

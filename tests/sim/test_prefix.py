@@ -69,6 +69,16 @@ class Cutter:
         return "kept", size
 
 
+class Memory:
+    """What the slave's log followed last."""
+
+    def __init__(self, followed: str) -> None:
+        self.followed: str | None = followed
+
+    async def note(self, master: str) -> None:
+        self.followed = master
+
+
 class Pair:
     """A master and a slave that have `common` records alike, and then their own."""
 
@@ -83,8 +93,11 @@ class Pair:
         like_rocketmq: bool = False,
         tells: bool = True,
         is_slave: bool = False,
+        followed: str = "",
     ) -> None:
-        """`first`: the first record that the slave has; `tells`: whether bounds are known."""
+        """`first`: the first record that the slave has; `tells`: whether bounds are known;
+        `followed`: the master that the slave's log followed last."""
+        self.memory = Memory(followed)
         self.simulation = Simulation(seed)
         self._common, self._ours, self._theirs, self._first = common, ours, theirs, first
         self._tells = tells
@@ -149,7 +162,7 @@ class Pair:
             self.log.append_raw(at, parts[:left])
             at, parts = at + len(parts[:left]), parts[left:]
         self.cutter = Cutter(self.log)
-        self.slave = Slave(world, self.log, cutter=self.cutter)
+        self.slave = Slave(world, self.log, cutter=self.cutter, memory=self.memory)
         if self._tells:
             self.slave.find_bounds = self._bounds
         self.slave.set_master(("master", PORT))
@@ -222,6 +235,20 @@ def test_any_two_logs(seed: int) -> None:
 def test_a_slave_that_knows_the_masters_end_is_done_at_once() -> None:
     with Pair(500, 2000, 0) as pair:
         pair.run_until(pair.is_equal, seconds=1)
+
+
+@pytest.mark.parametrize(("theirs", "tells"), [(0, True), (2000, True), (2000, False)])
+def test_a_master_that_came_back_with_another_log_is_not_to_be_copied(
+    theirs: int, tells: bool
+) -> None:
+    """It was restored from an old backup: the slave that followed it may have the only copy."""
+    with Pair(0, 3000, theirs, tells=tells, followed=f"master:{PORT}") as pair:
+        pair.run_until(lambda: pair.slave.state == "refused")
+        said = str(pair.slave.refusal)
+        assert "followed master:" in said
+        assert "heal that master's log from it" in said
+        assert "empty this slave" not in said
+        assert pair.cutter.cuts == []
 
 
 @pytest.mark.parametrize("tells", [True, False])

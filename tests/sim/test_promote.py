@@ -22,6 +22,7 @@ from rocketbed.world.api import World
 from tests.support.sim.client_cluster import NAMESERVERS, PORT
 from tests.support.sim.links import cut, heal
 from tests.support.sim.promotion import SEGMENT, Group
+from tests.support.sim.store_session import edited, flip_bit
 
 
 def begin(group: Group, *, common: int = 20, lost: int = 10, size: int = 300) -> bytes:
@@ -181,6 +182,37 @@ def test_without_the_setting_it_is_refused_and_the_setting_is_named() -> None:
         assert group.log_of("b1") == before
 
 
+@pytest.mark.parametrize("mark", ["kept", "lost"])
+def test_a_master_with_less_and_another_address_was_promoted_by_nobody(mark: str) -> None:
+    """As a container that was moved and has an older disk; or the slave's own mark is lost."""
+    with Group(6) as group:
+        group.promotions = 1
+        group.start("b1", "b2", "b3")
+        group.simulation.run(2)
+        group.send(10)
+        group.run_until_equal("b2", "b3")
+        group.isolate("b3")
+        group.send(10, prefix="without-b3")
+        group.run_until_equal("b2")
+        before = group.log_of("b2")
+        for name in ("b1", "b2", "b3"):
+            group.end(name)
+        heal(group.simulation.network)
+        if mark == "lost":
+            host = group.simulation.host("b2")
+            path = "/store/rocketbed.ckpt"
+            host.image = edited(host.image, lambda disk: flip_bit(disk, path, 8 * 60))
+            group.promotions = 2
+        group.roles["b1"], group.roles["b3"] = 2, 0
+        group.start("b3", "b2")
+        group.send(1, prefix="other")
+        group.simulation.run(5)
+        slave = group.nodes["b2"].replication.slave
+        assert slave is not None
+        assert "so it is not cut" in str(slave.refusal)
+        assert group.log_of("b2") == before
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("power", ["", "random"])
 def test_promoted_there_and_back(seed: int, power: str, tmp_path: Path) -> None:
@@ -191,6 +223,7 @@ def test_promoted_there_and_back(seed: int, power: str, tmp_path: Path) -> None:
             heal(group.simulation.network)
             group.promote(promoted)
             group.restart(promoted)
+            group.restart(({"b1", "b2", "b3"} - {former, promoted}).pop())  # it learns the number
             group.send(5, prefix=f"new-{turn}")
             group.start(former)
             group.run_until_equal(*(name for name, number in group.roles.items() if number))
@@ -200,6 +233,7 @@ def test_promoted_there_and_back(seed: int, power: str, tmp_path: Path) -> None:
         heal(group.simulation.network)
         group.promote("b1")
         group.restart("b1")
+        group.restart("b2")
         group.start("b3")
         finish(group, tmp_path)
 

@@ -19,7 +19,7 @@ from rocketbed.inspect.rebuild import rebuild
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import decode_messages
 from tests.support.sim.damage import ABOVE, COUNT, fill, fill_and_close, records
-from tests.support.sim.store_session import ROOT, edited, session, settings
+from tests.support.sim.store_session import ROOT, edited, flip_bit, session, settings
 
 CONFIG = settings(sync_flush=True, scrub_rate=1 << 30)
 HEAD_QUEUE_OFFSET = 20
@@ -39,7 +39,7 @@ PLACES = {
 def flip_queue_offset(image: DiskImage, number: int, bit: int) -> Change:
     path, at, _ = records(image)[number]
     byte = at + HEAD_QUEUE_OFFSET + 7 - bit // 8
-    return lambda disk: disk.flip_bit(path, byte * 8 + bit % 8)
+    return lambda disk: flip_bit(disk, path, byte * 8 + bit % 8)
 
 
 def without_queues(disk: SimDisk) -> None:

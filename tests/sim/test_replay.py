@@ -43,12 +43,11 @@ def outcome() -> Outcome:
 
 def test_a_file_holds_all_of_it(outcome: Outcome, tmp_path: Path) -> None:
     replay = Replay.of(outcome)
-    assert replay.name == "FAIL-small-3.rbx"
-    path = tmp_path / "deep" / replay.name
+    path = tmp_path / "deep" / "FAIL-small-3.rbx"
     save_replay(replay, path)
     assert load_replay(path) == replay
     assert replay.versions.keys() >= {"rocketbed", "python", "trio", "git"}
-    assert [path.name for path in path.parent.iterdir()] == [replay.name]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_replay_is_the_same_run(outcome: Outcome) -> None:
@@ -119,7 +118,7 @@ def test_a_finding_is_shrunk_to_the_step_that_makes_it(tmp_path: Path) -> None:
     assert shrunk.reproduced
     assert [step.verb for step in shrunk.plan.steps] == ["damage"]
     assert shrunk.replay is not None
-    path = tmp_path / shrunk.replay.name
+    path = tmp_path / "small.rbx"
     save_replay(shrunk.replay, path)
     small = run_replay(load_replay(path))
     assert (small.same_digest, small.same_finding) == (True, True)
@@ -172,7 +171,7 @@ def test_variations_keep_the_order_of_lives() -> None:
 
 def test_crash_points_are_spread_over_the_run() -> None:
     quiet = replace(SMALL, steps=(), storm_s=2.0, calm_s=1.0)
-    count, _ = disk_events(quiet, "b1")
+    count = disk_events(quiet, "b1")
     plans = list(crash_points(quiet, node="b1", sample=4))
     events = [int(plan.steps[0].words["store-event"]) for plan in plans]
     assert len(set(events)) == 4

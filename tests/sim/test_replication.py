@@ -234,7 +234,7 @@ def test_a_sync_flush_slave_acknowledges_only_what_is_on_disk() -> None:
         slave = group.start("slave", flushes=True)
         group.simulation.run(1)
         disk = group.simulation.process("slave").disk
-        disk.inject(SimFault(operation="sync", effect="delay", seconds=10))
+        disk.faults.append(SimFault(operation="sync", effect="delay", seconds=10))
         group.append(text(0, 5000))
         group.simulation.run(3)
         assert slave.log.written.value == 5000

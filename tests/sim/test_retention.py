@@ -125,7 +125,8 @@ def test_dispatch_waits_for_space_and_goes_on() -> None:
         await settle(store)
         disk = disks[0]
         queues = f"{ROOT}/consumequeue/Other/*"
-        full = disk.inject(SimFault(operation="write", path=queues, error=errno.ENOSPC, times=None))
+        full = SimFault(operation="write", path=queues, error=errno.ENOSPC, times=None)
+        disk.faults.append(full)
         for number in range(40):
             put(store, "Other", body=b"%d" % number)
         await trio.sleep(3)

@@ -5,6 +5,8 @@ behaviour of the store; T11 stands in tests/unit/test_config_file.py too.
 """
 
 import errno
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
@@ -19,12 +21,22 @@ from rocketbed.node.store.errors import (
     StoreFailed,
     StoreLocked,
 )
+from rocketbed.node.store.parts import AllTopics
 from rocketbed.node.store.scan import RecordScanner, Stop
 from rocketbed.node.store.status import GetStatus, PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import HEAD, MAGIC_V2
 from rocketbed.world.api import World
-from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+from tests.support.sim.store_session import (
+    ROOT,
+    edited,
+    flip_bit,
+    pull,
+    put,
+    session,
+    settings,
+    settle,
+)
 
 LOG = f"{ROOT}/commitlog/{0:020d}"
 QUEUE = f"{ROOT}/consumequeue/T/0/{0:020d}"
@@ -202,7 +214,7 @@ def test_t05_the_record_checksum_covers_tags() -> None:
 
     run = session(write, config=config)
     at = run.image.contents(LOG).index(b"TagA")
-    image = edited(run.image, lambda disk: disk.flip_bit(LOG, at * 8))
+    image = edited(run.image, lambda disk: flip_bit(disk, LOG, at * 8))
     assert session(bodies, config=config, image=image, boots=2).value == [(0, b"m0")]
 
 
@@ -238,7 +250,7 @@ def test_t07_damage_in_the_middle_is_reported_and_nothing_is_cut() -> None:
         await store._flusher.flush()
 
     run = session(write)
-    image = edited(run.image, lambda disk: disk.flip_bit(LOG, 8 * 500))
+    image = edited(run.image, lambda disk: flip_bit(disk, LOG, 8 * 500))
     with pytest.raises(DamagedLog, match="Nothing was changed") as caught:
         session(nothing, image=image, boots=2)
     assert caught.value.offset < 500
@@ -302,7 +314,7 @@ def test_t10_a_failed_fsync_stops_the_store_and_leaves_abort() -> None:
         await store.flushed.wait_above(0)
 
     def fail(disk: SimDisk) -> None:
-        disk.inject(
+        disk.faults.append(
             SimFault(operation="sync", path=f"{ROOT}/commitlog/*", error=errno.EIO, times=None)
         )
 
@@ -375,7 +387,7 @@ def test_t12_short_and_empty_files() -> None:
     assert empty not in run.image.paths()
     short = edited(image, lambda disk: disk.replace_contents(LOG, disk.contents(LOG)[:1000]))
     before = short.contents(LOG)
-    with pytest.raises(BadStoreDirectory, match=r"is short|bytes long"):
+    with pytest.raises(BadStoreDirectory, match=r"not the length|bytes long"):
         session(nothing, image=short)
     assert short.contents(LOG) == before
 
@@ -406,7 +418,26 @@ def test_t13_a_node_notices_that_its_files_were_deleted() -> None:
         session(write, prepare=disks.append)
 
 
-class Topics:
+@pytest.mark.parametrize("size", [0, 500])
+def test_t13_a_segment_that_was_cut_under_the_node_ends_it(size: int) -> None:
+    """What is written behind the cut would be flushed, and acknowledged, over a hole of zeros."""
+    disks: list[SimDisk] = []
+
+    async def write(store: MessageStore) -> None:
+        await put_numbered(store, 8)
+        await store._flusher.flush()
+        disks[0].replace_contents(LOG, disks[0].contents(LOG)[:size])
+        put(store)
+        await store._flusher.flush()
+
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(StoreFailed, match="was cut while this node writes"),
+        flatten_subgroups=True,
+    ):
+        session(write, prepare=disks.append)
+
+
+class Topics(AllTopics):
     """A topic table that knows some topics."""
 
     def __init__(self, *known: str) -> None:
@@ -441,7 +472,14 @@ def test_t14_a_foreign_directory_is_dispatched_by_its_topic_table() -> None:
         put(store, "Kept")
         await settle(store)
 
-    foreign = edited(session(write).image, lambda disk: disk.remove_name(f"{ROOT}/rocketbed.ckpt"))
+    def lose(*parts: str) -> Callable[[SimDisk], None]:
+        def remove(disk: SimDisk) -> None:
+            for path in [path for path in disk.paths() if any(part in path for part in parts)]:
+                disk.remove_name(path)
+
+        return remove
+
+    foreign = edited(session(write).image, lose("consumequeue/Gone", "rocketbed.ckpt"))
 
     async def look(store: MessageStore) -> object:
         return (
@@ -450,7 +488,25 @@ def test_t14_a_foreign_directory_is_dispatched_by_its_topic_table() -> None:
             store.recovery.dropped_records,
         )
 
-    assert session(look, image=foreign, topics=Topics("Kept")).value == (0, 1, 1)
+    taken = session(look, image=foreign, topics=Topics("Kept"))
+    assert taken.value == (0, 1, 1)
+    # Nor does it come back when the queues are built again later.
+    again = edited(taken.image, lose("consumequeue/Kept"))
+    assert session(look, image=again, topics=Topics("Kept")).value == (0, 1, 1)
+
+
+def test_t14_a_topic_with_queues_that_the_table_lacks_was_not_deleted() -> None:
+    async def write(store: MessageStore) -> None:
+        put(store, "Lost")
+        await settle(store)
+
+    async def look(store: MessageStore) -> object:
+        return store.queue_max("Lost", 0), store.recovery.dropped_records
+
+    written = session(write).image
+    for name in ("rocketbed.ckpt", "rocketbed.flushed"):
+        image = edited(written, partial(SimDisk.remove_name, path=f"{ROOT}/{name}"))
+        assert session(look, image=image, topics=Topics("Kept")).value == (1, 0)
 
 
 def test_t15_min_is_never_above_max() -> None:
@@ -626,7 +682,7 @@ def test_t07_damage_below_the_mark_is_found_by_the_scrub() -> None:
         await put_numbered(store, 8, 300)
         await settle(store)
 
-    image = edited(session(write).image, lambda disk: disk.flip_bit(LOG, 8 * 500))
+    image = edited(session(write).image, lambda disk: flip_bit(disk, LOG, 8 * 500))
 
     async def look(store: MessageStore) -> object:
         await store.scrubber.finished.wait()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.docker.client import LABEL, Daemon
-from rocketbed.chaos.docker.daemon import PrivateDaemon
 from rocketbed.chaos.docker.image import BASE, ready_image
+from tests.support.private_daemon import PrivateDaemon
 
 ROOT = Path(__file__).parents[2]
 BUILD_S = 600

@@ -7,6 +7,7 @@ from pathlib import Path
 import trio
 
 from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.parts import AllTopics
 from rocketbed.node.store.run import Run
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import BatchItem
@@ -16,7 +17,7 @@ BORN = bytes([127, 0, 0, 1]) + struct.pack(">i", 5000)
 COUNT = 200
 
 
-class Topics:
+class Topics(AllTopics):
     """A topic table with one batch topic."""
 
     def exists(self, topic: str) -> bool | None:

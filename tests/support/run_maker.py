@@ -4,17 +4,18 @@ A test changes one thing and looks at which check finds it. Message `v` is sent 
 to queue `v % 2` of the topic, answered 5 ms later, and stands in the log in this order.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rocketbed.chaos.checkers.judgement import ACKS_FILE, Judgement, judge_run
-from rocketbed.chaos.checkers.reads import FINAL_READER
+from rocketbed.chaos.checkers.judgement import Judgement, judge_run
 from rocketbed.chaos.checkers.result import CheckResult
-from rocketbed.chaos.history import Function, HistoryWriter, Outcome, Row
+from rocketbed.chaos.history import FINAL_READER, Function, HistoryWriter, Outcome, Row
 from rocketbed.chaos.record import (
+    ACKS_FILE,
     HISTORY_FILE,
     IMAGES,
     STORES,
@@ -24,7 +25,7 @@ from rocketbed.chaos.record import (
     RunRecord,
 )
 from rocketbed.chaos.trace import Trace
-from rocketbed.chaos.workload import Writer, body_crc, encode_body
+from rocketbed.chaos.workload import Writer, body_crc, encode_body, label_crc
 from tests.support.stores import Spec, build
 
 MS = 1_000_000
@@ -39,6 +40,16 @@ END_NS = 100 * SECOND
 
 def body_of(value: int, *, operation: int | None = None) -> bytes:
     return encode_body(Writer(value, value if operation is None else operation, 1, value), 64)
+
+
+def label_of(value: int) -> int:
+    return label_crc("t", [f"v{value}"])
+
+
+def write_table(store: Path, name: str, table: dict[str, Any]) -> None:
+    """A file of a node's `config`."""
+    (store / "config").mkdir(exist_ok=True)
+    (store / "config" / name).write_text(json.dumps(table))
 
 
 def spec_of(value: int, **changes: Any) -> Spec:
@@ -150,6 +161,11 @@ class RunMaker:
         for node in self.nodes:
             specs = self.logs.get(node, self.specs)
             build(self.store(node), specs)
+            write_table(
+                self.store(node),
+                "topics.json",
+                {"topicConfigTable": {TOPIC: {"readQueueNums": 16, "perm": 6}}},
+            )
             self.record.stores[node] = f"{STORES}/{node}"
         made = self._made()
         for number, image in enumerate(self.images, start=1):
@@ -239,6 +255,7 @@ class RunMaker:
                 physical_offset=truth[2] if send.physical is None else send.physical,
                 length=len(body),
                 body_crc=body_crc(body),
+                label_crc=label_of(send.value),
             )
 
     def _read_rows(self, made: Made, ids: "Ids") -> list[Row]:
@@ -269,7 +286,7 @@ class Ids:
     def __init__(self, writer: HistoryWriter) -> None:
         self.topic = writer._name_id("topic", TOPIC)
         self.node = writer.node_id("b")
-        self.b2 = writer.node_id("b2")
+        self.b1, self.b2 = map(writer.node_id, ("b1", "b2"))
         self._next = 0
 
     def row(self, function: Function, **fields: Any) -> Row:
@@ -321,6 +338,7 @@ class Ids:
                 invoked_ns=time_ns,
                 returned_ns=time_ns,
                 body_crc=body_crc(body_of(value)),
+                label_crc=label_of(value),
             )
             for value, offset in messages
         ]
@@ -339,6 +357,7 @@ class Ids:
             invoked_ns=time_ns,
             returned_ns=time_ns,
             body_crc=body_crc(body_of(value)),
+            label_crc=label_of(value),
         )
 
     def commit(self, queue: int, offset: int, time_ns: int) -> Row:

@@ -118,7 +118,7 @@ def build(root: Path, specs: Sequence[Spec], *, first: int = 0, clean: bool = Tr
         STORE_MS + 1000 * number if spec.store_ms is None else spec.store_ms
         for number, spec in enumerate(specs)
     )
-    marks = struct.pack(">6q", last_ms, last_ms, 0, 0, 0, 0)
+    marks = struct.pack(">6q", last_ms, last_ms, 0, 0, offsets[-1], 0)
     (root / "checkpoint").write_bytes(marks.ljust(4096, b"\0"))
     if not clean:
         (root / "abort").write_text("4711")

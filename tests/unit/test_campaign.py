@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.checkers.judgement import clear_place
 from rocketbed.chaos.hunt.campaign import (
     Campaign,
     CampaignOptions,
     CrashPoints,
-    clear_place,
     run_campaign,
     run_key,
 )
 from rocketbed.chaos.hunt.runner import Options
-from rocketbed.chaos.record import RUN_FILE
+from rocketbed.chaos.record import RUN_FILE, Expectation
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
-from rocketbed.chaos.scenario.plan import Consumers, Expect, Plan, Producers, Shape
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 
 MISSED = 2
 """The seed that cannot meet what is expected."""
@@ -33,7 +33,7 @@ def make(seed: int, _backend: str, _quick: bool) -> Plan:
         consumers=Consumers(count=1),
         storm_s=1.0,
         calm_s=2.0,
-        expect=Expect(progress=(100_000, 0.5) if seed == MISSED else None),
+        expect=Expectation(progress=(100_000, 0.5) if seed == MISSED else None),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
-from rocketbed.chaos.cluster.plan import ClusterError, make_plan, read_plan
+from rocketbed.chaos.cluster.plan import ClusterError, change_settings, make_plan, read_plan
 from rocketbed.chaos.host.member import ManagedProcess, ProcessError
 from rocketbed.chaos.host.ports import (
     HOST,
@@ -86,7 +86,7 @@ def test_plans_that_cannot_be(options: dict[str, int], reason: str) -> None:
 @pytest.mark.parametrize("sync", [True, False])
 def test_nodes_understand_their_settings(sync: bool, flush: str, tmp_path: Path) -> None:
     cluster = LocalCluster.create(
-        tmp_path / "c", slaves=1, sync=sync, flush=flush, settings={"fileReservedTime": "1"}  # type: ignore[arg-type]
+        tmp_path / "c", slaves=1, sync=sync, flush=flush, settings={"fileReservedTime": "1"}
     )  # fmt: skip
     for name in cluster.nodes:
         text = (cluster.member_directory(name) / "broker.conf").read_text()
@@ -126,7 +126,7 @@ def test_a_promotion_changes_roles_and_keeps_what_was_edited(tmp_path: Path) -> 
     cluster.plan = plan
     for name in cluster.nodes:
         assert cluster._changes(plan, name)
-        cluster._write_roles(name)
+        change_settings(cluster.member_directory(name), plan.role_settings(plan.member(name)))
         assert not cluster._changes(plan, name)
         text = (cluster.member_directory(name) / "broker.conf").read_text()
         config, warnings = make_config(settings_from_text(text, name))

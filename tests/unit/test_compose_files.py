@@ -9,6 +9,7 @@ import pytest
 from rocketbed.chaos.docker import image as images
 from rocketbed.chaos.docker.backend import PYTHON, USER
 from rocketbed.chaos.docker.image import BUILT_OF, FILES, source_digest
+from rocketbed.cli import probe
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
@@ -51,13 +52,48 @@ def test_the_three_nodes_have_the_same_settings_but_for_who_they_are() -> None:
     assert settings["master"]["storePathRootDir"].startswith("/data/")
 
 
-def test_each_node_has_a_volume_an_address_and_a_health_check_of_its_own() -> None:
+def test_each_node_has_a_volume_and_an_address_of_its_own() -> None:
     text = (COMPOSE / "classic.yaml").read_text()
     for number, name in enumerate(NODES):
         part, address = service(text, name), f"${{SUBNET}}.{21 + number}"
         assert f'volumes: ["{name}:/data"]' in part
         assert f'ipv4_address: "{address}"' in part
-        assert f'health, "{address}:10911", -n' in part
+
+
+@pytest.mark.parametrize("path", FILES_OF_COMPOSE, ids=lambda path: path.name)
+def test_every_container_has_limits_and_its_log_is_rotated(path: Path) -> None:
+    """Said in the first part of a file, of which all its services are made."""
+    text = path.read_text()
+    shared = text[text.index("image: ") :].partition("\n\n")[0]
+    for key in ("mem_limit", "pids_limit", "stop_grace_period", "logging"):
+        assert len(re.findall(rf"^ +{key}: ", shared, re.MULTILINE)) == 1, key
+    assert "max-size: " in shared
+    assert "max-file: " in shared
+
+
+def test_a_health_check_waits_longer_than_the_probe() -> None:
+    """So that it is the probe that says why."""
+    text = (COMPOSE / "classic.yaml").read_text()
+    assert re.findall(r"health, \"127.0.0.1:(\d+)\"", text) == ["9876", "10911"]
+    (timeout,) = re.findall(r"^  timeout: (\d+)s$", text, re.MULTILINE)
+    assert int(timeout) > probe.TIMEOUT_S
+
+
+def test_the_legacy_builder_makes_nothing_for_the_node_that_it_does_not_need() -> None:
+    """It makes each stage above the target, in the order of the file."""
+    stages = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    names = [name for _, name in stages]
+    parts = dict(
+        zip(names, re.split(r"^FROM .*\n", DOCKERFILE, flags=re.MULTILINE)[1:], strict=True)
+    )
+    needed = {"node"}
+    for base, name in reversed(stages[: names.index("node") + 1]):
+        assert name in needed, name
+        needed |= {base, *re.findall(r"--from=(\S+)", parts[name])}
+
+
+def test_no_container_gets_a_volume_without_a_name() -> None:
+    assert "VOLUME" not in re.findall(r"^(\w+)", DOCKERFILE, re.MULTILINE)
 
 
 def test_spark_reads_every_nodes_volume_and_writes_none() -> None:

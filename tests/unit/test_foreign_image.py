@@ -301,6 +301,7 @@ def test_a_directory_is_given_after_what_is_in_it(
         given.append(str(path.relative_to(tmp_path)))
 
     monkeypatch.setattr(os, "chown", chown)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "store/config").mkdir(parents=True)
     (tmp_path / "store/config/topics.json").touch()
     give(tmp_path, Owner(3000, 4000))

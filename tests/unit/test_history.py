@@ -57,7 +57,7 @@ def test_rows_names_and_events_come_back(tmp_path: Path) -> None:
     write_sample(path)
     history = read_history(path)
     assert history.cut is None
-    rows = list(history.rows())
+    rows = list(history.columns.rows())
     assert len(rows) == len(history.columns) == 3000
     row = rows[5]
     assert row == history.columns.row(5)
@@ -84,9 +84,10 @@ def test_what_a_client_was_handed_is_a_row_that_began_and_returned_at_once(tmp_p
             length=100,
             node="m",
             body_crc=7,
+            label_crc=8,
         )
     history = read_history(path)
-    pull, got = history.rows()
+    pull, got = history.columns.rows()
     assert got == pull._replace(
         number=1,
         function=Function.GOT,
@@ -99,6 +100,7 @@ def test_what_a_client_was_handed_is_a_row_that_began_and_returned_at_once(tmp_p
         physical_offset=8,
         length=100,
         body_crc=7,
+        label_crc=8,
     )
     assert history.topic(got) == "T"
     assert history.nodes[got.node] == "m"
@@ -109,7 +111,7 @@ def test_attempts_that_did_not_return_are_unknown(tmp_path: Path) -> None:
     with HistoryWriter(path, Ticks()) as writer:
         writer.begin(Function.SEND, process=1, topic="T", value=1)
         writer.begin(Function.SEND, process=2, topic="T", value=2).finish(Outcome.FAIL, status=1)
-    first, second = read_history(path).rows()
+    first, second = read_history(path).columns.rows()
     assert (first.value, first.outcome) == (2, Outcome.FAIL)
     assert (second.value, second.outcome, second.returned_ns) == (1, Outcome.INFO, UNKNOWN)
 
@@ -139,12 +141,12 @@ def test_any_cut_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "history"
     write_sample(path, sends=2500)
     data = path.read_bytes()
-    whole = list(read_history(path).rows())
+    whole = list(read_history(path).columns.rows())
     for size in [*range(60), *range(60, len(data), 997), len(data) - 1]:
         path.write_bytes(data[:size])
         history = read_history(path)
         assert history.cut
-        assert list(history.rows()) == whole[: len(history.columns)]
+        assert list(history.columns.rows()) == whole[: len(history.columns)]
 
 
 def test_any_flip_is_noticed(tmp_path: Path) -> None:
@@ -183,12 +185,12 @@ def test_rows_are_plain_msgpack(tmp_path: Path) -> None:
     entries = msgpack.unpackb(data[16:])
     kinds = [entry[0] if isinstance(entry[0], str) else "row" for entry in entries]
     assert kinds == ["name", "name", "row", "event", "end"]
-    assert len(entries[2]) == len(Row._fields) == 18
+    assert len(entries[2]) == len(Row._fields) == 19
 
 
 def test_columns_can_be_taken_without_a_copy(tmp_path: Path) -> None:
     history = History()
-    history.columns.append(Row(*range(18)))
+    history.columns.extend([Row(*range(19))])
     assert memoryview(history.columns["value"]).tolist() == [5]
 
 

@@ -174,3 +174,67 @@ def test_progress_is_told_in_bytes_of_the_log(root: Path) -> None:
         check_store(opened, lambda done, total: told.append((done, total)))
     assert [total for _, total in told] == [1 << 26] * len(told)
     assert len(told) == 2
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nowhere"])
+@pytest.mark.parametrize(
+    "name",
+    ["abort", "checkpoint", "lock", "rocketbed.ckpt", "rocketbed.flushed", "config/topics.json"],
+)
+def test_what_is_no_file_is_told_and_never_read(root: Path, name: str, kind: str) -> None:
+    """A pipe answers never, and `/dev/zero` always."""
+    build(root, some(5))
+    path = root / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else "/nowhere")
+    if (name, kind) == ("config/topics.json", "nowhere"):
+        return  # as good as not there
+    found = [finding for finding in check(root).findings if finding.file == name]
+    assert any("no regular file" in finding.what for finding in found), found
+    assert found[0].severity == Severity.DAMAGE
+
+
+def test_a_pipe_among_the_segments_is_called_one(root: Path) -> None:
+    build(root, some(5))
+    os.mkfifo(root / "commitlog" / f"{SEGMENT * 7:020d}")
+    assert "no regular file" in only(check(root), "sizes")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("topics.json", "[" * 100_000, "nested too deeply"),
+        ("consumerOffset.json", '{"offsetTable":{"T@g":{0:1e400}}}', "1e400 is no number"),
+        ("consumerOffset.json", '{"offsetTable":{"T@g":{0:NaN}}}', "NaN is no number"),
+    ],
+)
+def test_s15_json_that_a_broker_does_not_read(root: Path, name: str, text: str, what: str) -> None:
+    build(root, some(5))
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / name).write_text(text)
+    assert what in only(check(root), "S15")
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"readQueueNums": 0, "perm": 6}, "there is a queue 0, and readQueueNums=0"),
+        ({"readQueueNums": 4, "perm": 2}, "perm=2 lets nobody read"),
+        ({"readQueueNums": 2_000_000_000, "perm": 6}, "readQueueNums=2000000000"),
+        ({"readQueueNums": 4, "perm": 6}, ""),
+    ],
+)
+def test_a_row_of_the_table_that_hides_messages(root: Path, row: dict[str, int], what: str) -> None:
+    build(root, some(5))
+    (root / "config").mkdir(exist_ok=True)
+    text = json.dumps({"topicConfigTable": {"T": row}})
+    (root / "config" / "topics.json").write_text(text)
+    found = [finding.what for finding in check(root).findings if finding.rule == "topics"]
+    assert [one for one in found if what and what in one] == found
+    assert bool(found) == bool(what)

@@ -3,6 +3,7 @@
 The two share no code, so what one writes and the other finds good is right twice over.
 """
 
+import json
 import struct
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rocketbed.inspect.marks import crc32c
 from rocketbed.node.store.store import MessageStore
 from rocketbed.world.real import real_world
 from tests.support.own_store import COUNT, Topics, add, config, fill, write
-from tests.support.stores import broken, files_below, overwrite, segment_of
+from tests.support.stores import broken, files_below, only, overwrite, segment_of
 
 
 def examine(root: Path) -> Report:
@@ -89,6 +90,25 @@ async def test_deleted_topics_have_no_queue(tmp_path: Path) -> None:
         await store.close()
     report = examine(root)
     assert broken(report) == set(), report.findings
+
+
+async def test_a_topic_that_only_the_table_has_lost_is_damage(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    await write(root)
+    topics = {path.name for path in (root / "consumequeue").iterdir()}
+    topics |= {path.name for path in (root / "batchconsumequeue").iterdir()}
+    (root / "config").mkdir()
+    rows: dict[str, dict[str, object]] = {name: {} for name in topics}
+    rows["Inner"]["attributes"] = {"queue.type": "BatchCQ"}
+    for lost, severity in (("", Severity.NOTE), ("Topic1", Severity.DAMAGE)):
+        rows.pop(lost, None)
+        text = json.dumps({"topicConfigTable": rows})
+        (root / "config" / "topics.json").write_text(text)
+        report = examine(root)
+        assert report.worst == severity, report.findings
+    assert "though nobody deleted it" in only(report, "topics")
+    (root / "abort").touch()  # a new topic's row may not be there yet after a kill
+    assert "topics" not in broken(examine(root))
 
 
 def write_flushed(root: Path, offset: int) -> None:

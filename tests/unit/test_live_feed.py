@@ -70,7 +70,6 @@ async def test_changes_within_a_pause_come_together(clock: MockClock) -> None:
             while (await reader.next()).values["a"] < 100:
                 times.append(trio.current_time())
     assert 7 <= len(times) <= 1 / PAUSE_S + 1
-    assert feed.updates == len(times) + 1
 
 
 async def test_what_was_dropped_is_not_told_to_new_readers(clock: MockClock) -> None:

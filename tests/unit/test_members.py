@@ -9,6 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from rocketbed.chaos.scenario.plan import Shape
 from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.conductor import Conductor
+from rocketbed.chaos.trial.leave import Leave
 from rocketbed.chaos.trial.members import Members
 
 
@@ -40,7 +41,8 @@ class Slow:
 def noted(backend: Slow, members: Members) -> list[str]:
     """Nodes that the conductor takes for ended by themselves."""
     record = SimpleNamespace(crashes=[])
-    actions = SimpleNamespace(excused=(), damaged=())
+    leave = Leave(members, backend.now_ns)
+    actions = SimpleNamespace(leave=leave, damaged=())
     conducting = SimpleNamespace(backend=backend, members=members, actions=actions, record=record)
     Conductor._note_ends(cast(Conductor, conducting))
     return [crash.node for crash in record.crashes]

@@ -10,8 +10,9 @@ import trio
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.config.node_config import make_config, settings_from_options
-from rocketbed.node.node import NodeError, run_node
+from rocketbed.node.node import NodeError, check_node, run_node
 from rocketbed.node.store.errors import StoreFailed, StoreLocked
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.errors import ConnectionLost
@@ -37,6 +38,30 @@ async def read_back(session: Session) -> dict[str, Any]:
         "group": session.node.tables.groups.get("g") is not None,
         "next": (await session.send()).fields["queueOffset"],
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config", "config/topics.json", "config/topics.json.tmp", "config/consumerOffset.json.bak"],
+)
+def test_a_start_and_a_check_name_what_is_in_the_way_of_a_table(name: str) -> None:
+    """A check said that all was well, and the start failed."""
+    image = node_run(send_some).image
+    disk = SimDisk(image)
+    path = f"{STORE}/{name}"
+    for file in disk.paths():
+        if file == path or file.startswith(f"{path}/"):
+            disk.remove_name(file)
+    if name == "config":
+        disk.rmdir(path)
+        disk.replace_contents(path, b"x")
+    else:
+        disk.makedirs(path)
+
+    config = make_config(settings_from_options(SMALL))[0]
+    for look in (run_node, check_node):
+        with pytest.raises(ConfigFileError, match=f"{path} is no"):
+            run_solo(look, config, image=disk.image())
 
 
 def test_a_clean_stop_keeps_everything_and_leaves_no_abort_file() -> None:

@@ -49,6 +49,7 @@ def test_a_whole_file() -> None:
         flushDiskType=SYNC_FLUSH
         fileReservedTime=48
         deleteWhen=04;16
+        rbTopicDeleted=U:4400;%RETRY%g:7
         storePathRootDir=/data/with\\
            -continuation
         listenPort=20911
@@ -60,6 +61,7 @@ def test_a_whole_file() -> None:
     assert config.store.sync_flush
     assert config.store.reserved_ms == 48 * 3_600_000
     assert config.store.delete_when == (4, 16)
+    assert config.store.topics_deleted == (("U", 4400), ("%RETRY%g", 7))
     assert config.store.root == "/data/with-continuation"
     assert config.store.is_slave
     assert (config.store.store_host, config.store.store_port) == ("10.0.0.9", 20911)
@@ -134,6 +136,8 @@ def test_keys_without_effect_are_warned_of_with_their_line() -> None:
         ("autoCreateTopicEnable=yes", "must be true or false"),
         ("namesrvAddr=10.0.0.1", "'10.0.0.1' is not host:port"),
         ("deleteWhen=24", "must be between 0 and 23"),
+        ("rbTopicDeleted=U", "'U' is not TOPIC:OFFSET"),
+        ("rbTopicDeleted=U:x", "must be an integer"),
         ("brokerRole=SLAVE\nbrokerId=0", "broker.conf:2: brokerId=0: 0 is reserved for the master"),
         ("brokerId=1", "broker.conf:1: brokerId=1: must be 0 for ASYNC_MASTER"),
         ("enablePropertyFilter=true", "SQL92 filters are not supported"),

@@ -13,6 +13,7 @@ from rocketbed.chaos.mutants.catalogue import mutants
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.report.svg import thin, ticks
 from rocketbed.chaos.report.text import summary_text
+from rocketbed.chaos.report.words import clock, grouped, length
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
 
@@ -104,6 +105,10 @@ def test_a_green_page_says_what_was_promised_and_lost(
     assert "Every promise was kept." in text
     assert "sync flush, 2 copies" in text
     assert "lost 0 of" in text
+    assert 'class="cause"' not in text
+    assert "<strong" not in text
+    assert f"--seed {outcome.plan.seed}</code>" in text
+    assert 'class="passed"><summary>' in text
     assert text.count("<svg") == 3 + 3
     for step in outcome.record.steps if outcome.record else []:
         assert step.replace(">", "&gt;") in text
@@ -119,7 +124,9 @@ def test_a_red_page_names_the_finding_and_what_was_around_it(
     assert 'id="check-I7"' in text
     assert outcome.judgement is not None
     first = outcome.judgement.result("I7").examples[0]
-    assert first.text in text
+    assert grouped(first.text) in text
+    assert 'class="cause"' in text
+    assert text.index("acknowledged before the promise was kept") < text.index("A promise")
     cases = ElementTree.parse(directory / "junit.xml").getroot()
     failed = [case.get("name", "") for case in cases if case.find("failure") is not None]
     assert [name.partition(" ")[0] for name in failed] == outcome.finding_ids
@@ -154,3 +161,18 @@ def test_ticks_are_round_and_within(low: float, high: float) -> None:
     found = ticks(low, high, 10)
     assert 1 <= len(found) <= 11
     assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "digits", "words"),
+    [(0, 0, "0:00"), (59.9996, 3, "1:00.000"), (1.715, 3, "0:01.715"), (-5, 0, "-0:05"),
+     (3_661, 0, "61:01")],
+)  # fmt: skip
+def test_a_moment_is_minutes_and_seconds(time_s: float, digits: int, words: str) -> None:
+    assert clock(time_s, digits) == words
+
+
+def test_thousands_are_apart_but_no_part_of_a_name() -> None:
+    assert grouped("12569 B above 999, 1715.5") == "12,569 B above 999, 1715.5"
+    assert grouped("b1-2024 at 68a58fcc3301") == "b1-2024 at 68a58fcc3301"
+    assert [length(0.04), length(6), length(125)] == ["40 ms", "6.0 s", "2:05 min"]

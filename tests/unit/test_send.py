@@ -174,6 +174,9 @@ def test_a_batch_to_a_batch_queue_becomes_one_record_and_a_single_message_anothe
         ]
         assert [answer.fields["queueOffset"] for answer in answers] == ["0", "2"]
         assert answers[0].fields["batchUniqId"] == "W"
+        too_many = encode_batch([BatchItem(b"x", 0, b"")] * 32_768)
+        refused = await session.send("B", too_many, m=True, code=320)
+        assert (refused.code, "32767 at once" in (refused.remark or "")) == (13, True)
         single = await session.send("B")
         assert (single.code, single.fields["queueOffset"]) == (0, "4")
         await session.node.store.dispatched.wait_for(session.node.store.max_offset)

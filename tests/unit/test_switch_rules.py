@@ -7,11 +7,10 @@ import pytest
 from rocketbed.chaos.process.network.switch.resets import ACK, make_segment
 from rocketbed.chaos.process.network.switch.rules import (
     BACKLOG_S,
-    PLAIN,
     WAITING_MAX,
     Path,
-    Rule,
 )
+from rocketbed.chaos.trial.links import HEALTHY, LinkState
 
 KEY = bytes((10, 98, 0, 1, 10, 98, 0, 2, 0x12, 0x34, 0x2A, 0x9F))
 OTHER = KEY[:8] + bytes((0x12, 0x35, 0x2A, 0x9F))
@@ -19,9 +18,9 @@ DATA = make_segment(KEY, 1, ACK) + bytes(960)
 """1000 bytes."""
 
 
-def path(rule: Rule, seed: str = "seed") -> Path:
+def path(state: LinkState, seed: str = "seed") -> Path:
     made = Path(Random(seed))
-    assert made.set(rule) == []
+    assert made.set(state) == []
     return made
 
 
@@ -32,12 +31,12 @@ def deliveries(one: Path, count: int, step_s: float = 0.001) -> list[float]:
 
 
 def test_a_path_without_a_rule_says_so() -> None:
-    assert path(PLAIN).is_plain
-    assert not path(Rule(delay_s=0.1)).is_plain
+    assert path(HEALTHY).is_plain
+    assert not path(LinkState(delay_s=0.1)).is_plain
 
 
 def test_delay_and_jitter_stay_between_their_bounds_and_in_order() -> None:
-    one = path(Rule(delay_s=0.05, jitter_s=0.01))
+    one = path(LinkState(delay_s=0.05, jitter_s=0.01))
     due = [one.due(DATA, n / 1000) or 0.0 for n in range(1000)]
     assert due == sorted(due)
     assert all(0.05 <= time - n / 1000 <= 0.06 for n, time in enumerate(due))
@@ -45,7 +44,7 @@ def test_delay_and_jitter_stay_between_their_bounds_and_in_order() -> None:
 
 
 def test_a_share_is_lost() -> None:
-    one = path(Rule(loss=0.2))
+    one = path(LinkState(loss=0.2))
     count = 0
     for _ in range(20_000):
         if one.due(DATA, 0.0) is not None:
@@ -55,7 +54,7 @@ def test_a_share_is_lost() -> None:
 
 
 def test_a_rate_spreads_packets_and_drops_what_waits_too_long() -> None:
-    one = path(Rule(rate=100_000))
+    one = path(LinkState(rate=100_000))
     due = deliveries(one, 100, 0.0)
     assert due == pytest.approx([(n + 1) / 100 for n in range(len(due))])
     assert len(due) == pytest.approx(BACKLOG_S * 100, abs=2)
@@ -63,17 +62,17 @@ def test_a_rate_spreads_packets_and_drops_what_waits_too_long() -> None:
 
 
 def test_a_cut_ends_with_the_newest_packet_of_each_connection() -> None:
-    one = path(Rule(cut=True, delay_s=1.0))
+    one = path(LinkState(cut=True, delay_s=1.0))
     newest, other = DATA[:-1] + b"n", make_segment(OTHER, 1, ACK)
     for packet in (DATA, other, newest):
         assert one.due(packet, 0.0) is None
-    assert one.set(Rule(cut=True)) == []
-    assert one.set(PLAIN) == [other, newest]
-    assert one.set(Rule(cut=True)) == one.set(PLAIN) == []
+    assert one.set(LinkState(cut=True)) == []
+    assert one.set(HEALTHY) == [other, newest]
+    assert one.set(LinkState(cut=True)) == one.set(HEALTHY) == []
 
 
 def test_packets_under_way_are_limited() -> None:
-    one = path(Rule(delay_s=60.0))
+    one = path(LinkState(delay_s=60.0))
     for _ in range(WAITING_MAX):
         assert one.due(DATA, 0.0) == 60.0
     assert one.due(DATA, 0.0) is None
@@ -82,6 +81,6 @@ def test_packets_under_way_are_limited() -> None:
 
 
 def test_the_same_seed_decides_the_same() -> None:
-    rule = Rule(loss=0.1, jitter_s=0.01)
-    assert deliveries(path(rule), 500) == deliveries(path(rule), 500)
-    assert deliveries(path(rule), 500) != deliveries(path(rule, "other"), 500)
+    state = LinkState(loss=0.1, jitter_s=0.01)
+    assert deliveries(path(state), 500) == deliveries(path(state), 500)
+    assert deliveries(path(state), 500) != deliveries(path(state, "other"), 500)

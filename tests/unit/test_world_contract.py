@@ -128,8 +128,9 @@ def test_missing_names_raise(run: Runner) -> None:
             disk.rmdir(f"{root}/absent")
         with pytest.raises(FileNotFoundError):
             await disk.sync_dir(f"{root}/absent")
-        with pytest.raises(IsADirectoryError):
-            disk.open(root)
+        for writable in (True, False):
+            with pytest.raises(IsADirectoryError):
+                disk.open(root, writable=writable)
         assert disk.listdir(f"{root}/absent") == []
         assert not disk.exists(f"{root}/absent")
 
@@ -147,6 +148,11 @@ def test_directories(run: Runner) -> None:
         assert disk.is_dir(f"{root}/b/c")
         assert disk.is_dir(f"{root}/b/c/")
         assert not disk.is_dir(f"{root}/b/a")
+        assert [disk.is_file(f"{root}/b/{name}") for name in ("a", "c", "absent")] == [
+            True,
+            False,
+            False,
+        ]
         assert disk.exists(f"{root}/b/a")
         await disk.sync_dir(f"{root}/b")
         with pytest.raises(OSError, match="not empty") as caught:
@@ -154,6 +160,33 @@ def test_directories(run: Runner) -> None:
         assert caught.value.errno == errno.ENOTEMPTY
         disk.rmdir(f"{root}/b/c")
         assert disk.listdir(f"{root}/b") == ["a", "m", "z"]
+
+    run(body)
+
+
+def test_a_directory_is_renamed_with_what_is_in_it(run: Runner) -> None:
+    async def body(world: World, root: str) -> None:
+        disk = world.disk
+        disk.makedirs(f"{root}/b/c")
+        disk.makedirs(f"{root}/kept")
+        disk.open(f"{root}/b/c/a", create=True).close()
+        disk.open(f"{root}/file", create=True).close()
+        with pytest.raises(NotADirectoryError):
+            disk.listdir(f"{root}/file")
+        with pytest.raises(IsADirectoryError):
+            disk.rename(f"{root}/file", f"{root}/b")
+        with pytest.raises(NotADirectoryError):
+            disk.rename(f"{root}/b/c/a", f"{root}/file/a")
+        disk.rename(f"{root}/b", f"{root}/kept/b.1")
+        assert disk.listdir(root) == ["file", "kept"]
+        assert disk.listdir(f"{root}/kept") == ["b.1"]
+        assert disk.listdir(f"{root}/kept/b.1/c") == ["a"]
+        assert disk.is_file(f"{root}/kept/b.1/c/a")
+        assert not disk.exists(f"{root}/b/c")
+        disk.makedirs(f"{root}/b")
+        disk.open(f"{root}/b/new", create=True).close()
+        await disk.sync_dir(f"{root}/b")
+        assert disk.listdir(root) == ["b", "file", "kept"]
 
     run(body)
 
@@ -222,6 +255,22 @@ def test_the_lock_excludes_until_it_is_released(run: Runner) -> None:
     run(body)
 
 
+def test_a_directory_is_locked_without_a_name_in_it(run: Runner) -> None:
+    async def body(world: World, root: str) -> None:
+        world.disk.makedirs(f"{root}/d")
+        lock = world.disk.lock_dir(f"{root}/d")
+        assert lock is not None
+        assert world.disk.lock_dir(f"{root}/d") is None
+        assert world.disk.listdir(f"{root}/d") == []
+        lock.release()
+        lock.release()
+        again = world.disk.lock_dir(f"{root}/d")
+        assert again is not None
+        again.release()
+
+    run(body)
+
+
 def test_modification_time_and_usage(run: Runner) -> None:
     async def body(world: World, root: str) -> None:
         before = world.clock.wall_ms()
@@ -234,6 +283,7 @@ def test_modification_time_and_usage(run: Runner) -> None:
         usage = world.disk.usage(f"{root}/not/there/yet")
         assert 0 < usage.free <= usage.total
         assert 0 <= usage.used_percent <= 100
+        assert not usage.read_only
         file.close()
 
     run(body)

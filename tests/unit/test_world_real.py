@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from rocketbed.world.api import File, Stream, World
+from rocketbed.world.api import File, NotAFile, Stream, World
 from rocketbed.world.logs import render
 from rocketbed.world.real import RealDisk, real_world
 from rocketbed.world.sockets import SEND_STEP, RealListener, usable_source
@@ -46,6 +46,23 @@ async def send_and_receive(world: World, file: File, offset: int, size: int) -> 
         await stream.aclose()
     await listener.aclose()
     return bytes(received)
+
+
+def test_a_pipe_a_socket_and_a_device_are_no_files(world: World, tmp_path: Path) -> None:
+    """Opening a pipe would wait for a writer; the node would take no signal meanwhile."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+    for name in ("pipe", "zero", "socket"):
+        path = str(tmp_path / name)
+        assert world.disk.exists(path)
+        assert not world.disk.is_file(path)
+        for writable in (False, True):
+            with pytest.raises(NotAFile, match=path):
+                world.disk.open(path, create=writable, writable=writable)
+        with pytest.raises(NotAFile, match=path):
+            world.disk.lock(path)
 
 
 async def test_cold_data_is_told_read_and_sent(world: World, tmp_path: Path) -> None:

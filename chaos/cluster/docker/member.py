@@ -1,6 +1,5 @@
 """A member of a cluster in containers: made anew at each start, found again by its name."""
 
-import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 import trio
 
 from rocketbed.chaos.cluster.plan import ClusterMember
-from rocketbed.chaos.docker.backend import MEMORY, USER, give
+from rocketbed.chaos.docker.backend import MEMORY, give
 from rocketbed.chaos.docker.client import Daemon, DockerError, asking, call
 from rocketbed.chaos.docker.container import Spec, logged, posix_code, remove, start
 from rocketbed.chaos.docker.image import ready_image
@@ -44,16 +43,12 @@ class ContainerMember(ManagedProcess):
             raise ProcessError(f"{self.name} is already running as process {state['Pid']}")
         self.directory.mkdir(parents=True, exist_ok=True)
         self.log_path.touch()
-        user = f"{os.geteuid()}:{os.getegid()}"
-        if os.geteuid() == 0:
-            give(self.directory)
-            user = f"{USER}:{USER}"
         spec = Spec(
             image=ready_image(self._daemon),
             command=logged(self.command),
             network=self._cluster,
             directory=self.directory,
-            user=user,
+            user=str(give(self.directory)),
             memory=MEMORY,
             address=self._host,
             ports=self._ports,

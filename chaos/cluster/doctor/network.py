@@ -16,7 +16,8 @@ from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.process.network.switch.fabric import SwitchFabric, missing_for_switch
-from rocketbed.chaos.trial.api import BackendError, LinkState
+from rocketbed.chaos.trial.api import BackendError
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import Stream
 
 MACHINES: Final = Machines(("b1", "b2"), seed="probe")

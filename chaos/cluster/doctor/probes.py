@@ -13,11 +13,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from rocketbed.chaos.docker.client import Daemon, DockerError
 from rocketbed.chaos.docker.image import IMAGE
@@ -26,7 +25,8 @@ from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.disk.format import DiskRule
 from rocketbed.chaos.process.disk.volume import Volume, check_power_cut
 from rocketbed.chaos.process.machine import limits
-from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults, find_library
+from rocketbed.chaos.process.machine.clock import ClockFaults, find_library
+from rocketbed.chaos.trial.api import BackendError
 
 SIZE: Final = 16 << 20
 ANSWER_S: Final = 5.0
@@ -57,42 +57,41 @@ class Broken(Exception):
     """All is there, and the fault did not happen."""
 
 
-class Echo:
-    """A process that does what is asked once a line."""
+class Echo(subprocess.Popen[str]):
+    """A process on a file that does what is asked once a line, until its block ends."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+    def __init__(
+        self,
+        run: Ledger,
+        file: Path,
+        *arguments: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`environment` is added to its own."""
+        super().__init__(
+            [sys.executable, "-S", "-c", ECHO, str(file), *arguments],
+            env=join_environments(os.environ, run.environment(), environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __exit__(self, *exception: Any) -> None:
+        self.kill()
+        super().__exit__(*exception)
 
     def ask(self, seconds: float = ANSWER_S) -> list[str] | None:
         """Errno, wall time, duration; None when there is no answer in time."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        assert self.stdin is not None
+        self.stdin.write("\n")
+        self.stdin.flush()
         return self.answer(seconds)
 
     def answer(self, seconds: float = ANSWER_S) -> list[str] | None:
         """The answer to what was asked before."""
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
-        return self.process.stdout.readline().split() if ready else None
-
-
-@contextmanager
-def echo(
-    run: Ledger, file: Path, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[Echo]:
-    """An `Echo` on a file; `environment` is added to its own."""
-    with subprocess.Popen(
-        [sys.executable, "-S", "-c", ECHO, str(file), *arguments],
-        env=join_environments(os.environ, run.environment(), environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield Echo(process)
-        finally:
-            process.kill()
+        assert self.stdout is not None
+        ready, _, _ = select.select([self.stdout], [], [], seconds)
+        return self.stdout.readline().split() if ready else None
 
 
 def need_root() -> None:
@@ -128,7 +127,7 @@ def probe_preload(run: Ledger) -> str:
         raise Missing("no C compiler; install gcc and libc6-dev")
     root = _own_directory(run, "preload")
     faults = DiskFaults(run.directory / "doctor-preload-faults", root=root)
-    with echo(run, root / "file", environment=faults.environment()) as process:
+    with Echo(run, root / "file", environment=faults.environment()) as process:
         good = process.ask()
         faults.set_rules([DiskRule(operation="sync")])
         bad = process.ask()
@@ -143,13 +142,13 @@ def probe_preload(run: Ledger) -> str:
 def probe_clock(run: Ledger) -> str:
     try:
         find_library()
-    except ClockFaultError as exc:
+    except BackendError as exc:
         raise Missing(str(exc)) from exc
     directory = _own_directory(run, "clock")
     clock = ClockFaults(directory, run=run)
     clock.jump(DAY_S)
-    with echo(run, directory / "file", environment=clock.environment()) as process:
-        clock.attach(process.process.pid)
+    with Echo(run, directory / "file", environment=clock.environment()) as process:
+        clock.attach(process.pid)
         answer = process.ask()
     clock.close()
     if answer is None or abs(float(answer[1]) - time.time() - DAY_S) > 60:
@@ -158,11 +157,11 @@ def probe_clock(run: Ledger) -> str:
 
 
 def probe_pause(run: Ledger) -> str:
-    with echo(run, _own_directory(run, "pause") / "file") as process:
+    with Echo(run, _own_directory(run, "pause") / "file") as process:
         process.ask()
-        process.process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGSTOP)
         during = process.ask(0.05)
-        process.process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
         after = process.answer() if during is None else None
     if during is not None or after is None:
         raise Broken(f"stopped it answered {during}, afterwards {after}")
@@ -175,9 +174,9 @@ def probe_cpu(run: Ledger) -> str:
         raise Missing("no cpu controller of control groups version 1")
     with (
         limits.CpuLimit("doctor", run=run, share=0.2) as cpu,
-        echo(run, _own_directory(run, "cpu") / "file", "0.1") as process,
+        Echo(run, _own_directory(run, "cpu") / "file", "0.1") as process,
     ):
-        cpu.add(process.process.pid)
+        cpu.add(process.pid)
         answer = process.ask()
     if answer is None or float(answer[2]) < 0.15:
         raise Broken(f"some 80 ms of work at a fifth of a CPU: {answer}")

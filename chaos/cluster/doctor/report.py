@@ -46,14 +46,11 @@ class Capability:
     reason: str
     """What works how well, what failed, or what is missing and how to get it."""
     seconds: float
-    """How long the probe took."""
+    """How long the probe took, to a millisecond."""
 
     @property
     def works(self) -> bool:
         return self.state == "works"
-
-    def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
 def doctor_rows(names: Iterable[str] | None = None) -> list[Capability]:
@@ -78,7 +75,7 @@ def render_table(rows: Sequence[Capability]) -> str:
 
 def render_json(rows: Sequence[Capability]) -> str:
     """For programs: a list of objects with name, state, reason, seconds."""
-    return json.dumps([row.as_json() for row in rows], indent=2)
+    return json.dumps([asdict(row) for row in rows], indent=2)
 
 
 def _examine(run: Ledger, name: str) -> Capability:
@@ -91,4 +88,5 @@ def _examine(run: Ledger, name: str) -> Capability:
         state, reason = "absent", str(exc)
     except Exception as exc:
         reason = " ".join(str(exc).split()) or type(exc).__name__
-    return Capability(name=name, state=state, reason=reason, seconds=time.monotonic() - began)
+    seconds = round(time.monotonic() - began, 3)
+    return Capability(name=name, state=state, reason=reason, seconds=seconds)

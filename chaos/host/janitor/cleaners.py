@@ -88,7 +88,7 @@ def remove_cgroup(value: str) -> bool:
 
 
 def remove_network_namespace(value: str) -> bool:
-    """Remove a named network namespace, as `ip netns del` does."""
+    """Remove a named network namespace; it goes when its last socket and process have gone."""
     path = NETWORK_NAMESPACES / value
     if not path.exists():
         return False

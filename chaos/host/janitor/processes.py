@@ -84,11 +84,16 @@ def wait_gone(pids: list[int], seconds: float) -> list[int]:
     left = []
     for pid in pids:
         with suppress(OSError), opened(pid) as descriptor:
-            ready = select.poll()
-            ready.register(descriptor, select.POLLIN)
-            if not ready.poll(max(0.0, 1000 * (until - time.monotonic()))):
+            if not has_ended(descriptor, max(0.0, until - time.monotonic())):
                 left.append(pid)
     return left
+
+
+def has_ended(descriptor: int, seconds: float = 0.0) -> bool:
+    """Whether the process of a descriptor ends within this time."""
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    return bool(ready.poll(1000 * seconds))
 
 
 def _below(pids: list[int]) -> Iterator[tuple[int, int]]:

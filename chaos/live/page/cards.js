@@ -1,5 +1,5 @@
 // A card for each machine: state, the offsets of its log as moving bars, its buttons.
-import { kindOf, stateOf } from "./cluster.js";
+import { kindOf, roleOf, stateOf } from "./cluster.js";
 import { bytes } from "./svg.js";
 
 const OFFSETS = [["written", "written"], ["flushed", "flushed"], ["confirmed", "acknowledged"], ["dispatched", "dispatched"]];
@@ -65,6 +65,11 @@ function make(name, number, isNode, choose, press) {
     rows.append(element("dt", "", label), bar, value);
     offsets[key] = { fill, value };
   }
+  const disk = { bar: element("dd", "bar disk"), fill: element("i"), value: element("dd", "value", "–") };
+  if (isNode) {
+    disk.bar.append(disk.fill);
+    rows.append(element("dt", "", "disk"), disk.bar, disk.value);
+  }
   const row = element("div", "buttons");
   const buttons = [];
   for (const [key, action, label, opposite, other] of BUTTONS) {
@@ -78,7 +83,7 @@ function make(name, number, isNode, choose, press) {
     buttons.push({ button, word, action, label, opposite, other });
   }
   root.append(head, rows, row);
-  return { root, role, state, offsets, buttons };
+  return { root, role, state, offsets, disk, buttons };
 }
 
 function update(card, name, machine, state, scale) {
@@ -86,7 +91,8 @@ function update(card, name, machine, state, scale) {
   const kind = kindOf(machine, at);
   const silent = machine.state === "running" && at && !at.answers;
   classes(card.root, `card ${kind} ${machine.cut ? "cut" : ""} ${state.chosen === name ? "chosen" : ""} ${silent || machine.state !== "running" ? "stale" : ""}`);
-  badge(card.role, machine.role, machine.role);
+  badge(card.role, machine.state === "down" ? "" : machine.role, roleOf(machine) || machine.role);
+  fill(card, at?.disk);
   const word = machine.cut && machine.state === "running" ? "cut" : silent ? "silent" : kind === "recovering" ? kind : machine.state;
   badge(card.state, word, word === "cut" ? "cut off" : word);
   card.state.title = stateOf(machine, kind);
@@ -114,6 +120,13 @@ function update(card, name, machine, state, scale) {
     const title = `${LABELS[now]} ${name}${reason ? `: ${reason}` : ""}`;
     if (button.title !== title) { button.title = title; button.setAttribute("aria-label", title); }
   }
+}
+
+function fill({ disk }, share) {
+  const words = share == null ? "–" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} % full`;
+  if (disk.value.textContent !== words) disk.value.textContent = words;
+  disk.fill.style.width = `${((share ?? 0) * 100).toFixed(1)}%`;
+  classes(disk.bar, share > 0.85 ? "bar disk full" : "bar disk");
 }
 
 function badge(element, kind, words) {

@@ -1,7 +1,7 @@
 // Three drawings over the same last minutes: rates, latency, and what was done to whom.
-import { canvas, put, sweep } from "./svg.js";
+import { canvas, lasting, minutes, put, sweep } from "./svg.js";
 
-const LAYERS = ["grid", "data", "faults", "names"], RIGHT = 8, SHOWN_S = 180, SHORTEST_S = 30, KINDS = ["ok", "weak", "fail", "info"];
+const LAYERS = ["grid", "data", "faults", "names"], RIGHT = 8, SHORTEST_S = 30, KINDS = ["ok", "weak", "fail", "info"];
 
 function frame(state, place, height, label) {
   const { layers, width } = canvas(place, height, label, LAYERS);
@@ -11,7 +11,7 @@ function frame(state, place, height, label) {
   const zero = state.values.get("phase")?.zero ?? 0;
   const now = Math.max(state.values.get("clock") ?? 0, [...state.point.values()].at(-1)?.t ?? 0);
   const first = Math.min(zero, ...[...state.span.values()].map(span => span.begin));
-  const length = Math.min(SHOWN_S, Math.max(SHORTEST_S, now - first));
+  const length = Math.min(state.range, Math.max(SHORTEST_S, now - first));
   const begin = Math.max(first, now - length);
   const x = time => left + (width - left - RIGHT) * (time - begin) / length;
   return { ...layers, width, left, zero, now, begin, length, x };
@@ -23,7 +23,7 @@ function timeAxis(f, top, bottom) {
   for (let time = first; time <= f.begin + f.length - f.zero; time += step) {
     const x = f.x(time + f.zero);
     put(f.grid, `grid ${time}`, "line", { x1: x, x2: x, y1: top, y2: bottom, class: "grid" });
-    if (x < f.width - 14) put(f.grid, `time ${time}`, "text", { x, y: bottom + 14, class: "tick small" }, `${time}s`);
+    if (x < f.width - 14) put(f.grid, `time ${time}`, "text", { x, y: bottom + 14, class: "tick small" }, minutes(time));
   }
 }
 
@@ -46,6 +46,43 @@ function bands(f, state, top, bottom) {
   }
 }
 
+// Names of faults at the top of their bands, the newest first, on two lines as far as there is room.
+function bandNames(f, state, top) {
+  const free = [f.width, f.width];
+  for (const [number, span] of [...state.span].reverse()) {
+    if (span.kind !== "fault" || (span.end ?? f.now) < f.begin) continue;
+    const x = f.x(Math.max(span.begin, f.begin)) + 3, words = span.label.split(" ").slice(0, 2).join(" ");
+    const line = free.findIndex(room => x + words.length * 6 <= room);
+    if (line < 0) continue;
+    put(f.names, `band ${number}`, "text", { x, y: top + 10 + 12 * line, class: "fault-name" }, words, span.label);
+    free[line] = x - 4;
+  }
+}
+
+// Times without an acknowledgement, each with its length.
+function outages(f, state, bottom) {
+  for (const [number, span] of state.span) {
+    const end = span.end ?? f.now;
+    if (span.kind !== "outage" || end < f.begin) continue;
+    const x = f.x(Math.max(span.begin, f.begin)), width = Math.max(f.x(end) - x, 2), words = lasting(end - span.begin);
+    put(f.faults, `outage ${number}`, "rect", { x, y: bottom - 5, width, height: 5, class: "outage" }, null, `no writes for ${words}`);
+    put(f.names, `outage ${number}`, "text", { x: Math.min(x, f.width - 110), y: bottom - 9, class: "outage-name" }, `no writes ${words}`);
+  }
+}
+
+export function drawLag(place, state) {
+  const top = 8, bottom = 60;
+  const f = frame(state, place, bottom + 20, "Messages that readers are behind");
+  const points = [...state.point.values()].filter(point => point.t >= f.begin - 1 && point.lag != null);
+  const most = nice(Math.max(10, ...points.map(point => point.lag)));
+  const y = value => bottom - (bottom - top) * value / most;
+  timeAxis(f, top, bottom);
+  const steps = points.map(point => `${f.x(Math.max(point.t, f.begin)).toFixed(1)} ${y(point.lag).toFixed(1)}`);
+  put(f.data, "plot lag", "path", { class: "plot lag", d: steps.length ? `M${steps.join("L")}` : "M0 0" });
+  axis(f, most, y(most), most.toLocaleString("en"));
+  sweep(...LAYERS.map(name => f[name]));
+}
+
 export function drawRate(place, state) {
   const top = 8, bottom = 112;
   const f = frame(state, place, bottom + 20, "Messages a second by outcome");
@@ -63,6 +100,8 @@ export function drawRate(place, state) {
   }
   for (const value of [most, most / 2]) axis(f, value, y(value), `${value.toLocaleString("en")}/s`);
   bands(f, state, top, bottom);
+  bandNames(f, state, top);
+  outages(f, state, bottom);
   sweep(...LAYERS.map(name => f[name]));
 }
 

@@ -35,12 +35,12 @@ export function drawCluster(place, state, choose) {
   const { wires, boxes } = canvas(place, y + 2, label, ["wires", "boxes"]).layers;
   const cuts = new Map((state.values.get("links") ?? []).map(([one, other, kind]) => [`${one}>${other}`, kind]));
   const fault = (one, other) => cuts.get(`${one}>${other}`) ?? cuts.get(`${other}>${one}`);
-  const rate = [...state.point.values()].at(-1)?.ok ?? 0;
+  const rate = newest(state)?.ok ?? null;
   for (const [group, nodes] of groups) {
     const master = nodes.find(node => state.values.get(`machine:${node}`)?.role === "master") ?? nodes[0];
     const leads = state.values.get(`machine:${master}`)?.state === "running";
     const toLoad = state.values.get(`machine:${master}`)?.cut ? "cut" : undefined;
-    wire(wires, `load>${group}`, places.get("load"), places.get(master), rate > 0 && leads ? "load" : "idle", toLoad);
+    wire(wires, `load>${group}`, places.get("load"), places.get(master), (rate ?? 0) > 0 && leads ? "load" : "idle", toLoad);
     for (const node of nodes.filter(name => name !== master)) {
       const follows = state.values.get(`at:${node}`)?.following && state.values.get(`machine:${node}`)?.state === "running";
       wire(wires, `${master}>${node}`, places.get(master), places.get(node), follows && leads ? "flow" : "idle", fault(master, node));
@@ -90,7 +90,7 @@ function drawBox(layer, name, box, state, choose, rate) {
   if (!isLoad) put(group, "side", "rect", { class: "side", width: 6, height: box.height, rx: 3 });
   const middle = box.height < BOX ? 20 : 24;
   put(group, "name", "text", { class: "bold", x: 16, y: middle }, isLoad ? "clients" : name);
-  const words = isLoad ? `${Math.round(rate).toLocaleString("en")} ok/s` : stateOf(machine, kind);
+  const words = isLoad ? rate === null ? "no load" : `${Math.round(rate).toLocaleString("en")} ok/s` : stateOf(machine, kind);
   put(group, "words", "text", { class: "small", x: 16, y: middle + 17 }, words);
   if (at && box.height >= BOX) {
     const unflushed = at.written - at.flushed;
@@ -100,7 +100,20 @@ function drawBox(layer, name, box, state, choose, rate) {
   sweep(group);
 }
 
+// A machine's role; of one that is down what it was.
+export function roleOf(machine) {
+  if (machine.role === "nameserver") return "";
+  return machine.state === "down" ? `was ${machine.role}` : machine.role;
+}
+
+// The newest half second of the load; none once nobody sends, so that no figure stands still.
+export function newest(state) {
+  const last = [...state.point.values()].at(-1);
+  const sends = ["storm", "calm", "drain", "watching"].includes(state.values.get("phase")?.name);
+  return last && sends && (state.values.get("clock") ?? 0) - last.t < 2 ? last : undefined;
+}
+
 export function stateOf(machine, kind) {
-  const word = machine.state === "running" ? kind : `${machine.role === "nameserver" ? "" : machine.role + ", "}${machine.state}`;
+  const word = machine.state === "running" ? kind : [machine.state, roleOf(machine)].filter(Boolean).join(", ");
   return machine.cut ? `${word}, cut off` : word;
 }

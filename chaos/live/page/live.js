@@ -1,7 +1,8 @@
 // The page's beginning and its controls: takes updates, keeps the newest values, draws what changed.
 import { drawCards } from "./cards.js";
-import { drawLatency, drawRate, drawTimeline } from "./charts.js";
-import { drawCluster } from "./cluster.js";
+import { drawLag, drawLatency, drawRate, drawTimeline } from "./charts.js";
+import { drawCluster, newest } from "./cluster.js";
+import { lasting, minutes } from "./svg.js";
 
 const KEPT = { span: 400, event: 200, point: 600 };
 const TOGGLES = { k: ["kill", "start"], p: ["pause", "resume"], c: ["cut", "heal"], w: ["powercut"], m: ["promote"] };
@@ -11,7 +12,7 @@ const byId = id => document.getElementById(id);
 
 const state = {
   values: new Map(), span: new Map(), event: new Map(), point: new Map(),
-  chosen: "", newest: 0, updates: 0,
+  chosen: "", newest: 0, updates: 0, range: 180,
 };
 globalThis.live = state; // for tests and the curious
 
@@ -58,6 +59,9 @@ function drawAll() {
   drawFigures(run);
   drawRate(byId("rate"), state);
   drawLatency(byId("latency"), state);
+  drawLag(byId("lag"), state);
+  drawHealth();
+  drawJudging();
   drawTimeline(byId("timeline"), state);
   drawEvents();
   drawVerdict();
@@ -71,7 +75,7 @@ function drawHead(run) {
   document.title = `${run.title}: ${phase.name}`;
   text("phase", phase.name);
   byId("phase").className = `pill ${phase.name.replace(/\s/g, "-")}`;
-  text("clock", `${Math.floor(since / 60)}:${String(Math.floor(since % 60)).padStart(2, "0")}`);
+  text("clock", minutes(since));
   const storm = phase.name === "storm" ? "" : "only in the fault phase";
   for (const id of ["heal-all", "end"]) {
     byId(id).hidden = run.mode !== "run";
@@ -81,12 +85,13 @@ function drawHead(run) {
 
 function drawFigures(run) {
   const points = [...state.point.values()];
-  const last = points.at(-1) ?? {};
+  const last = newest(state);
   for (const name of ["ok", "weak", "fail", "info"]) {
-    const value = last[name] ?? 0;
-    text(`f-${name}`, value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(value ? 1 : 0));
+    const value = last?.[name] ?? 0;
+    text(`f-${name}`, !last ? "–" : value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(value ? 1 : 0));
   }
-  for (const name of ["p50", "p99"]) text(`f-${name}`, last[name] == null ? "–" : short(last[name]));
+  for (const name of ["p50", "p99"]) text(`f-${name}`, last?.[name] == null ? "–" : short(last[name]));
+  text("f-lag", last?.lag == null ? "–" : last.lag.toLocaleString("en"));
   byId("h-load").closest("section").hidden = run.mode !== "run" && !points.length;
 }
 
@@ -100,7 +105,8 @@ function drawEvents() {
     const quiet = ["phase", "heal", "start", "recovered", "promote", "cut", "exit", ""];
     item.className = `${event.kind} ${quiet.includes(event.kind) ? "" : "fault"} ${event.hand ? "hand" : ""}`;
     const time = document.createElement("time");
-    time.textContent = `${(event.t - (zero ?? 0)).toFixed(1)} s`;
+    time.textContent = minutes(event.t - (zero ?? 0));
+    time.title = `${(event.t - (zero ?? 0)).toFixed(3)} s`;
     const words = document.createElement("span");
     words.textContent = event.text + (event.hand ? "  (by hand)" : "");
     item.append(time, words);
@@ -110,6 +116,29 @@ function drawEvents() {
     else list.prepend(item);
   }
   while (list.children.length > KEPT.event) list.lastElementChild.remove();
+}
+
+// The mark says how the cluster is, whatever the run does; the banner what nobody may overlook.
+function drawHealth() {
+  const phase = state.values.get("phase")?.name, health = state.values.get("health");
+  const stands = health && ["storm", "calm", "drain", "watching"].includes(phase);
+  const out = stands && health.since != null;
+  text("health", stands ? `${health.mark === "well" ? "✓" : "!"} ${health.mark}` : "");
+  byId("health").className = `health ${stands ? health.mark.replace(" ", "-") : ""}`;
+  byId("health").title = stands && health.why.length ? health.why.join(", ") : "how the cluster is";
+  byId("banner").hidden = !out;
+  if (!out) return;
+  const why = health.why.join(", ") || "no machine is down";
+  text("banner", `NO WRITES for ${lasting(Math.max(1, Math.floor((state.values.get("clock") ?? 0) - health.since)))}: ${why}`);
+}
+
+function drawJudging() {
+  const judging = state.values.get("judging"), phase = state.values.get("phase")?.name;
+  byId("judging").hidden = phase !== "judging";
+  if (!judging) return text("judging-words", "judging");
+  byId("judging-bar").value = judging.of ? judging.done / judging.of : 0;
+  const done = judging.of ? `${judging.done} of ${judging.of} checks, ` : "";
+  text("judging-words", `judging for ${lasting(judging.s)}: ${done}${judging.check}`);
 }
 
 function drawVerdict() {
@@ -207,6 +236,14 @@ addEventListener("keydown", event => {
     end();
   }
 });
+for (const button of byId("range").children) {
+  button.addEventListener("click", () => {
+    state.range = Number(button.dataset.s);
+    for (const other of byId("range").children) other.setAttribute("aria-pressed", String(other === button));
+    draw();
+  });
+  button.setAttribute("aria-pressed", String(Number(button.dataset.s) === state.range));
+}
 byId("help").addEventListener("click", () => byId("keys").showModal());
 byId("heal-all").addEventListener("click", () => press("heal-all"));
 byId("end").addEventListener("click", end);

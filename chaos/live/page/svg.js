@@ -66,6 +66,17 @@ export function set(element, attributes) {
   }
 }
 
+// A moment of the run as minutes and seconds.
+export function minutes(time) {
+  const whole = Math.floor(Math.abs(time) + 1e-6);
+  return `${time < -1e-6 ? "-" : ""}${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+// How long something takes.
+export function lasting(time) {
+  return time < 10 ? `${Number(time.toFixed(1))} s` : time < 60 ? `${Math.round(time)} s` : `${minutes(time)} min`;
+}
+
 export function bytes(count) {
   const size = Math.abs(count);
   if (size < 1024) return `${count} B`;

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from rocketbed.wire.errors import RocketbedError
-
 MAGIC: Final = 0x31544252
 SLOTS: Final = 4096
 HEADER: Final = struct.Struct("=IIQQ488x")
@@ -35,10 +33,6 @@ TABLE_SIZE: Final = HEADER.size + SLOTS * SLOT.size
 RULES_NUMBER_AT: Final = 8
 
 RULES_MAX: Final = 64
-
-
-class DiskFaultError(RocketbedError):
-    """A disk fault that cannot be had; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,28 +16,21 @@ Order and reasons: chaos.md 3.3.
 import errno
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Final, Self
 
 from rocketbed.chaos.host import loop_device as loop
 from rocketbed.chaos.host.janitor.cleaners import remove_mount
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.wire.errors import RocketbedError
+from rocketbed.chaos.trial.api import BackendError
 
 DEFAULT_SIZE: Final = 256 << 20
 """Bytes. The image is sparse: it takes what the node has written."""
-SIZE_MIN: Final = 8 << 20
-"""Below this ext4 leaves little room beside its journal."""
 MKFS: Final = "mkfs.ext4"
 FILLER: Final = ".filler"
 LET_GO_S: Final = 5.0
 """How long a killed process may take to let go of its files."""
 FILL_STEP_MIN: Final = 4096
-
-
-class VolumeError(RocketbedError):
-    """A volume that cannot be made, mounted or cut; the message says which and what to do."""
 
 
 class Volume:
@@ -62,21 +55,19 @@ class Volume:
         """Make and mount an empty volume below `directory`; everything goes on record of `run`.
 
         `size` in bytes; `commit_s` is ext4's interval between commits of its journal.
-        Raises `VolumeError`: not root, no loop device, no `mkfs.ext4`, size below `SIZE_MIN`.
+        Raises `BackendError`: not root, no loop device, no `mkfs.ext4`.
         """
-        if size < SIZE_MIN:
-            raise VolumeError(f"a volume needs {SIZE_MIN} bytes or more, not {size}")
         volume = cls(run, directory.absolute(), commit_s)
         try:
             volume._create(size)
         except subprocess.CalledProcessError as exc:
-            raise VolumeError(f"mkfs.ext4 failed on {volume.image}: {exc.stderr.strip()}") from exc
+            raise BackendError(f"mkfs.ext4 failed on {volume.image}: {exc.stderr.strip()}") from exc
         except OSError as exc:
             volume.destroy()
             needs = "root and a loop device"
             if exc.filename == MKFS:
                 needs = f"{MKFS}: install e2fsprogs"
-            raise VolumeError(
+            raise BackendError(
                 f"no loop-mounted ext4 in {directory}: {exc}; it needs {needs}"
             ) from exc
         return volume
@@ -96,52 +87,48 @@ class Volume:
 
     # --- power
 
-    def power_cut(self) -> float:
-        """Stop the device as it is; seconds it took. Kill the node next, then `remount`.
+    def power_cut(self) -> None:
+        """Stop the device as it is. Kill the node next, then `remount`.
 
-        Whoever still writes gets EIO. Raises `VolumeError`.
+        Whoever still writes gets EIO. Raises `BackendError`.
         """
-        began = time.perf_counter()
         # The journal is not flushed: otherwise writes that nobody synced would survive the cut.
         if not os.path.ismount(self.path):
-            raise VolumeError(f"power cut of {self.path}: it is not mounted")
+            raise BackendError(f"power cut of {self.path}: it is not mounted")
         try:
             loop.shut_down(self.path)
         except OSError as exc:
-            raise VolumeError(f"power cut of {self.path} failed: {exc}") from exc
-        return time.perf_counter() - began
+            raise BackendError(f"power cut of {self.path} failed: {exc}") from exc
 
-    def remount(self, *, timeout_s: float = LET_GO_S) -> float:
-        """Take it away and mount it again, replaying the journal; seconds it took.
+    def remount(self, *, timeout_s: float = LET_GO_S) -> None:
+        """Take it away and mount it again, replaying the journal.
 
-        Waits up to `timeout_s` for killed processes to let go. Raises `VolumeError`.
+        Waits up to `timeout_s` for killed processes to let go. Raises `BackendError`.
         """
-        began = time.perf_counter()
         try:
             loop.unmount(self.path, seconds=timeout_s)
         except OSError as exc:
             hint = "; end the processes that use it first" if exc.errno == errno.EBUSY else ""
-            raise VolumeError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
+            raise BackendError(f"{self.path} cannot be unmounted: {exc}{hint}") from exc
         try:
             # Where a container had it too, that one's end takes a moment to reach the device;
             # mounted meanwhile, it would be the file system that was cut.
             loop.wait_free(self.device, seconds=LET_GO_S)
             self._mount()
         except OSError as exc:
-            raise VolumeError(f"{self.device} cannot be mounted again: {exc}") from exc
-        return time.perf_counter() - began
+            raise BackendError(f"{self.device} cannot be mounted again: {exc}") from exc
 
     # --- troubles short of a cut
 
     def fill(self, *, leave: int = 0) -> int:
         """Take all free space but `leave` bytes with a filler file; bytes it takes now.
 
-        Raises `VolumeError`.
+        Raises `BackendError`.
         """
         try:
             descriptor = os.open(self.path / FILLER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise VolumeError(f"no filler in {self.path}: {exc}") from exc
+            raise BackendError(f"no filler in {self.path}: {exc}") from exc
         try:
             taken = os.fstat(descriptor).st_size
             step = self.free_bytes() - leave
@@ -151,7 +138,7 @@ class Volume:
                     taken += step
                 except OSError as exc:
                     if exc.errno != errno.ENOSPC:
-                        raise VolumeError(f"{self.path} cannot be filled: {exc}") from exc
+                        raise BackendError(f"{self.path} cannot be filled: {exc}") from exc
                     # A failed reservation keeps what it got.
                     os.ftruncate(descriptor, taken)
                     step //= 2

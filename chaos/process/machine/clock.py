@@ -16,7 +16,7 @@ from typing import Final
 from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.host.janitor.cleaners import faketime_files
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.wire.errors import RocketbedError
+from rocketbed.chaos.trial.api import BackendError
 
 LIBRARY_GLOBS: Final = (
     "/usr/lib/*/faketime/libfaketimeMT.so.1",
@@ -26,15 +26,11 @@ LIBRARY_GLOBS: Final = (
 """Where Debian, Fedora and `make install` put it."""
 
 
-class ClockFaultError(RocketbedError):
-    """A clock that cannot be moved; the message says what to install."""
-
-
 class ClockFaults:
     """The wall clock of one node, over all its starts."""
 
     def __init__(self, directory: Path, *, run: Ledger) -> None:
-        """`directory` gets the file with the offset. Raises `ClockFaultError`."""
+        """`directory` gets the file with the offset. Raises `BackendError`."""
         self.library = find_library()
         self.offset_path = directory.absolute() / "clock.offset"
         self.offset_path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,8 +74,8 @@ class ClockFaults:
 
 
 def find_library() -> str:
-    """Path of libfaketime's form for threads. Raises `ClockFaultError`."""
+    """Path of libfaketime's form for threads. Raises `BackendError`."""
     for pattern in LIBRARY_GLOBS:
         for found in sorted(Path("/").glob(pattern.lstrip("/"))):
             return str(found)
-    raise ClockFaultError("libfaketime not found; install it (Debian: apt-get install faketime)")
+    raise BackendError("libfaketime not found; install it (Debian: apt-get install faketime)")

@@ -21,10 +21,10 @@ from rocketbed.chaos.damage import Damage, inflict
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.marks import Marks
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
-from rocketbed.chaos.process.disk.format import DiskFaultError, DiskRule, FlushRecord
-from rocketbed.chaos.process.disk.volume import Volume, VolumeError
-from rocketbed.chaos.process.machine.clock import ClockFaultError, ClockFaults
-from rocketbed.chaos.process.machine.limits import CpuLimit, LimitError
+from rocketbed.chaos.process.disk.format import DiskRule, FlushRecord
+from rocketbed.chaos.process.disk.volume import Volume
+from rocketbed.chaos.process.machine.clock import ClockFaults
+from rocketbed.chaos.process.machine.limits import CpuLimit
 from rocketbed.chaos.trace import NodeTrace
 from rocketbed.chaos.trial.api import BackendError, DiskFault
 
@@ -80,7 +80,7 @@ class Machine:
     def _try(self, capability: str, make: Callable[[], T]) -> T | None:
         try:
             return make()
-        except (VolumeError, DiskFaultError, ClockFaultError, OSError) as error:
+        except (BackendError, OSError) as error:
             self._missing[capability] = str(error)
             return None
 
@@ -164,13 +164,10 @@ class Machine:
             if slowness != 1.0:
                 raise BackendError(str(self.lacks("proc.cpu")))
             return
-        try:
-            if self._limit is None:
-                self._limit = CpuLimit(self.directory.name, run=self._run, share=1.0 / slowness)
-            self._limit.limit(None if slowness == 1.0 else 1.0 / slowness)
-            self._limit.add(pid)
-        except LimitError as error:
-            raise BackendError(str(error)) from error
+        if self._limit is None:
+            self._limit = CpuLimit(self.directory.name, run=self._run, share=1.0 / slowness)
+        self._limit.limit(None if slowness == 1.0 else 1.0 / slowness)
+        self._limit.add(pid)
 
     def damage(self, damage: Damage) -> str:
         """Damage the store, whose process has ended; what was hit."""

@@ -13,7 +13,8 @@ from typing import ClassVar, Final, Self
 from rocketbed.chaos.host.ports import HOST, free_ports
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import client_names
-from rocketbed.chaos.trial.api import LinkState
+from rocketbed.chaos.trial.api import BackendError
+from rocketbed.chaos.trial.links import HEALTHY, LinkState
 from rocketbed.world.api import Address, World
 from rocketbed.world.real import real_world
 
@@ -120,8 +121,6 @@ class Fabric(ABC):
 class HealthyLinks(Fabric):
     """A network with nothing of ours in between: this system reaches it, and nothing breaks it."""
 
-    kind: ClassVar[str]
-    """What it is, in a sentence."""
     instead: ClassVar[str]
     """What to choose for faults."""
 
@@ -132,11 +131,11 @@ class HealthyLinks(Fabric):
         return real_world(machine)
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
-        if state != LinkState():
-            raise ValueError(f"{self.kind} has no link faults")
+        if state != HEALTHY:
+            raise BackendError(self.instead)
 
     async def reset(self, one: str, other: str) -> None:
-        raise ValueError(f"{self.kind} has no link faults")
+        raise BackendError(self.instead)
 
     async def silence(self, machine: str) -> None:
         """Nothing: peers will see the process's connections reset."""
@@ -149,7 +148,6 @@ class PlainFabric(HealthyLinks):
     """Loopback without anything between: kills and disks can be tried, links cannot."""
 
     name = "plain"
-    kind = "plain loopback"
     instead = "the cluster runs on plain loopback: choose --net proxy or switch"
 
     def __init__(self, machines: Machines) -> None:

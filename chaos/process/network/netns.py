@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-DIRECTORY: Final = Path("/run/netns")
+from rocketbed.chaos.host.janitor.cleaners import NETWORK_NAMESPACES
+
 CLONE_NEWNET: Final = 0x40000000
 MS_BIND: Final = 4096
-MNT_DETACH: Final = 2
 SIOCSIFFLAGS: Final = 0x8914
 SIOCSIFADDR: Final = 0x8916
 SIOCSIFNETMASK: Final = 0x891C
@@ -36,21 +36,17 @@ _OWN: Final = "/proc/thread-self/ns/net"
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def path_of(name: str) -> Path:
-    return DIRECTORY / name
-
-
 def make(name: str) -> None:
     """Make a namespace with a loopback interface that is up. Raises `OSError`.
 
-    It is there until `remove`; put it on record of the janitor's run (`netns`) before.
+    It is there until the janitor removes it; put it on record of the run (`netns`) before.
     """
     with _new_file(name) as path:
         _in_own_thread(partial(_make, path))
 
 
 def adopt(name: str, pid: int) -> None:
-    """Give a process's namespace a name; it is there until `remove`. Raises `OSError`."""
+    """Give a process's namespace a name; it is there until it is removed. Raises `OSError`."""
     with _new_file(name) as path:
         _bind(f"/proc/{pid}/ns/net", path)
 
@@ -58,8 +54,8 @@ def adopt(name: str, pid: int) -> None:
 @contextmanager
 def _new_file(name: str) -> Iterator[Path]:
     """Where a namespace is to be mounted; gone again after an error."""
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
-    path = path_of(name)
+    NETWORK_NAMESPACES.mkdir(parents=True, exist_ok=True)
+    path = NETWORK_NAMESPACES / name
     path.touch(mode=0o444, exist_ok=False)
     try:
         yield path
@@ -99,19 +95,12 @@ def _in_own_thread(function: Callable[[], None]) -> None:
         pool.submit(function).result()
 
 
-def remove(name: str) -> None:
-    """Remove a namespace; it goes when its last socket and process have gone."""
-    path = path_of(name)
-    _libc.umount2(bytes(path), MNT_DETACH)
-    path.unlink(missing_ok=True)
-
-
 @contextmanager
 def inside(name: str) -> Iterator[None]:
     """This thread is in a namespace. No await inside: other tasks share the thread."""
     own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        there = os.open(path_of(name), os.O_RDONLY | os.O_CLOEXEC)
+        there = os.open(NETWORK_NAMESPACES / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _check(_libc.setns(there, CLONE_NEWNET), f"setns({name})")
         finally:

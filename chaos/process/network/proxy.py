@@ -20,14 +20,13 @@ from typing import Final, Literal
 
 import trio
 
-from rocketbed.chaos.trial.api import LinkState
+from rocketbed.chaos.trial.links import HEALTHY, LinkState
 
 BUFFER: Final = 256 * 1024
 """Bytes under way in one direction of a connection: a sender has to wait above that."""
 CHUNK: Final = 64 * 1024
 SLICE_S: Final = 0.02
 """On a link with a rate, bytes arrive in pieces that take so long."""
-HEALTHY: Final = LinkState()
 SEGMENT: Final = 1448
 RETRANSMIT_S: Final = 0.2
 """What a lost segment costs its stream: TCP's shortest retransmission time."""

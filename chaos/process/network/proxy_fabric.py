@@ -26,7 +26,7 @@ from rocketbed.chaos.process.network.fabric import (
     Machines,
 )
 from rocketbed.chaos.process.network.proxy import BUFFER, Crossing, Link, ProxyMachine
-from rocketbed.chaos.trial.api import LinkState
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 from rocketbed.world.sockets import (
@@ -59,7 +59,7 @@ class ProxyFabric(Fabric):
             if source != target
         }
         self._crossings: set[Crossing] = set()
-        self._listeners: dict[tuple[str, int], tuple[socket.socket, trio.CancelScope]] = {}
+        self._listeners: dict[tuple[str, int], trio.socket.SocketType] = {}
 
     async def __aenter__(self) -> Self:
         """Raises `OSError` when no part of 127.0.0.0/8 is left."""
@@ -169,48 +169,41 @@ class ProxyFabric(Fabric):
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER // 2)
             server.bind((self._addresses[machine], port))
             server.listen(BACKLOG)
-            server.setblocking(False)
         except OSError:
             server.close()
             raise
-        scope = trio.CancelScope()
-        self._listeners[machine, port] = server, scope
-        self._nursery.start_soon(self._accept, machine, port, server, scope)
+        self._listeners[machine, port] = listener = trio.socket.from_stdlib_socket(server)
+        self._nursery.start_soon(self._accept, machine, port, listener)
 
     def _stop_listening(self, key: tuple[str, int]) -> None:
-        server, scope = self._listeners.pop(key, (None, None))
-        if server is not None and scope is not None:
-            scope.cancel()
-            trio.lowlevel.notify_closing(server)
-            server.close()
+        listener = self._listeners.pop(key, None)
+        if listener is not None:
+            listener.close()
 
-    async def _accept(
-        self, machine: str, port: int, server: socket.socket, scope: trio.CancelScope
-    ) -> None:
-        with scope, suppress(trio.ClosedResourceError):
-            while server.fileno() >= 0:
-                await trio.lowlevel.wait_readable(server)
+    async def _accept(self, machine: str, port: int, listener: trio.socket.SocketType) -> None:
+        with suppress(trio.ClosedResourceError):
+            while listener.fileno() >= 0:
                 try:
-                    near, caller = server.accept()
+                    near, caller = await listener.accept()
                 except OSError as error:
-                    if server.fileno() < 0:
-                        return  # closed after it became readable and before it was our turn
                     if error.errno in OUT_OF_RESOURCES:
                         await trio.sleep(ACCEPT_PAUSE)
-                    elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
+                    elif error.errno not in (errno.EBADF, errno.ECONNABORTED):  # closed, given up
                         raise
                 else:
                     client = self._owners.get(caller[0], HARNESS)
                     self._nursery.start_soon(self._cross, near, client, machine, port)
 
-    async def _cross(self, near: socket.socket, client: str, server: str, port: int) -> None:
+    async def _cross(
+        self, near: trio.socket.SocketType, client: str, server: str, port: int
+    ) -> None:
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if client == server:
             links = Link(Random()), Link(Random())
         else:
             links = self._links[client, server], self._links[server, client]
         ends = self._machines[client], self._machines[server]
-        crossing = Crossing(trio.socket.from_stdlib_socket(near), *ends, *links)
+        crossing = Crossing(near, *ends, *links)
 
         def dial() -> trio.socket.SocketType:
             far = socket.socket()

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "mutants": "rocketbed.cli.chaos.mutants:mutants",
     "replay": "rocketbed.cli.chaos.replay:replay",
     "run": "rocketbed.cli.chaos.run:run",
+    "tamper": "rocketbed.cli.chaos.tamper:tamper",
 }
 """Command name to `module:object`."""
 

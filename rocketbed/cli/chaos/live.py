@@ -10,7 +10,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from rocketbed.chaos.hunt.campaign import clear_place
+from rocketbed.chaos.checkers.judgement import clear_place
 from rocketbed.chaos.hunt.runner import Options, Outcome, host_of
 from rocketbed.chaos.live.server import LiveError
 from rocketbed.chaos.live.session import Place, run_live

@@ -1,6 +1,7 @@
 """`rocketbed chaos mutants`: does the testbed find bugs that were planted?"""
 
 import json
+from pathlib import Path
 from random import SystemRandom
 
 import click
@@ -8,6 +9,8 @@ import click
 from rocketbed.chaos.mutants.catalogue import WAITING, controls
 from rocketbed.chaos.mutants.catalogue import mutants as planted
 from rocketbed.chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
+from rocketbed.chaos.mutants.generated import RUNS, Search, UnknownMutant, search
+from rocketbed.chaos.mutants.generated import SEED as GENERATED_SEED
 from rocketbed.chaos.mutants.mutant import REGISTRY, StaleMutant, source_hash
 from rocketbed.chaos.mutants.score import (
     Score,
@@ -18,6 +21,8 @@ from rocketbed.chaos.mutants.score import (
     save_history,
     total_lines,
 )
+from rocketbed.chaos.mutants.tally import as_row, fate_text, score_lines, write_survivors
+from rocketbed.chaos.mutants.visits import VisitError
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.cli.interrupts import Interruptible
 
@@ -35,7 +40,32 @@ SCENARIO = "soak-swarm"
 )
 @click.option("--repetitions", type=click.IntRange(min=1), default=REPETITIONS, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), help="First seed; default: random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help=f"First seed; default: random, with --generated {GENERATED_SEED}.",
+)
+@click.option(
+    "--generated",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="N small bugs drawn from the sources instead, each run where its line is visited.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    default=RUNS,
+    show_default=True,
+    help="With --generated: runs that each has to pass to be not found.",
+)
+@click.option(
+    "--report",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("out/mutants"),
+    show_default=True,
+    help="With --generated: results, with which a later call goes on, and survivors.txt.",
+)
 @click.option(
     "--full", is_flag=True, help=f"Shrink plans, and run each control for {QUIET_S:.0f} s."
 )
@@ -50,6 +80,9 @@ def mutants(
     repetitions: int,
     jobs: int,
     seed: int | None,
+    generated: int | None,
+    runs: int,
+    report: Path,
     full: bool,
     record: bool,
     rehash: str | None,
@@ -61,6 +94,9 @@ def mutants(
 
     Exits with 1 when fewer are found than in the last recorded score (chaos/score.json), or when a
     run without a planted bug fails.
+
+    With --generated the bugs are made from the sources of node, replication, routing and the
+    client's consumer side, and --only takes their keys. Exits with 0 however many are found.
     """
     if rehash is not None:
         _say_hashes(rehash)
@@ -69,6 +105,13 @@ def mutants(
         _say_all()
         return 0
     names = tuple(only.split(",")) if only else ()
+    if generated is not None:
+        first = GENERATED_SEED if seed is None else seed
+        return _generated(
+            Search(number=generated, seed=first, jobs=jobs, runs=runs, out=report, only=names),
+            verbose=verbose,
+            as_json=as_json,
+        )
     for name in names:
         if name not in REGISTRY and name != "node":
             raise click.UsageError(f"no mutant {name!r}: see `rocketbed chaos mutants --list`")
@@ -100,6 +143,29 @@ def mutants(
         for line in total_lines(score):
             click.echo(line)
     return _judge(score, wanted, record=record)
+
+
+def _generated(wanted: Search, *, verbose: bool, as_json: bool) -> int:
+    def say(line: str) -> None:
+        if verbose:
+            click.echo(line, err=True)
+
+    try:
+        with Interruptible():
+            found = search(wanted, lambda fate: click.echo(fate_text(fate), err=as_json), say)
+    except (StaleMutant, UnknownMutant, VisitError) as exc:
+        raise click.ClickException(str(exc)) from exc
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    survivors = wanted.out / "survivors.txt"
+    number = write_survivors(found, survivors)
+    if as_json:
+        click.echo(json.dumps(as_row(found), indent=1))
+        return 0
+    for line in score_lines(found):
+        click.echo(line)
+    click.echo(f"not found: {number}, each with its difference: {survivors}")
+    return 0
 
 
 def _judge(score: Score, wanted: Examination, *, record: bool) -> int:

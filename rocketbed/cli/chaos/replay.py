@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from rocketbed.chaos.hunt.campaign import clear_place
+from rocketbed.chaos.checkers.judgement import clear_place
 from rocketbed.chaos.hunt.replay import load_replay, run_replay
 from rocketbed.chaos.hunt.runner import BackendName, Options
 from rocketbed.chaos.report.page import write_report

@@ -16,7 +16,9 @@ from rocketbed.chaos.hunt.campaign import (
     run_campaign,
 )
 from rocketbed.chaos.hunt.failures import explain, is_full
-from rocketbed.chaos.hunt.runner import Options
+from rocketbed.chaos.hunt.replay import read_backend
+from rocketbed.chaos.hunt.runner import Options, host_of
+from rocketbed.chaos.hunt.unreached import unreached
 from rocketbed.chaos.report.text import summary_text
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.library import load_scenario
@@ -85,6 +87,11 @@ from rocketbed.pipeline.agreement import second_judge
     help="With --crash-points: how many crash points to try for each seed.",
 )
 @click.option(
+    "--coverage",
+    is_flag=True,
+    help="Print which marks, log events and faults no seed reached (simulation).",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print the verdict as JSON on standard output."
 )
 @click.option(
@@ -127,6 +134,7 @@ def run(
     crash_points: str | None,
     power: bool,
     sample: int,
+    coverage: bool,
     as_json: bool,
     report: Path,
     verify: str | None,
@@ -175,8 +183,12 @@ def run(
     except KeyboardInterrupt:
         raise click.Abort from None
     tell(result, say)
+    missed = unreached(result.outcomes) if coverage and backend == "sim" else {}
+    for kind, names in missed.items():
+        say(f"{kind} that no seed reached: {', '.join(names) or 'none'}")
     if as_json:
-        click.echo(json.dumps(result.as_row(), indent=1))
+        more = {"unreached": missed} if coverage else {}
+        click.echo(json.dumps({**result.as_row(), **more}, indent=1))
     return result.exit_code
 
 
@@ -206,11 +218,11 @@ def check_target(
         raise click.UsageError(
             "--target needs real processes: add --backend process (or docker: containers)"
         )
-    from rocketbed.chaos.foreign.contained import prepare_target
     from rocketbed.chaos.foreign.installation import InstallationError
 
     try:
-        prepare_target(target, mode, backend, say)
+        with host_of(Options(backend=read_backend(backend), target=target, mode=mode, say=say)):
+            pass
     except ScenarioError as exc:
         raise click.UsageError(str(exc)) from exc
     except (InstallationError, BackendError) as exc:
@@ -236,6 +248,8 @@ def tell(result: Campaign, say: Callable[[str], None]) -> None:
     else:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in result.counts.items())
         say(f"{len(result.outcomes)} runs, {result.simulated_s:.0f} simulated seconds: {counts}")
+        if result.never_ran:
+            say(f"checks that ran in none of them: {', '.join(result.never_ran)}")
     if result.new_points:
         say(f"{result.new_points} places reached for the first time")
     for path in result.replays.values():

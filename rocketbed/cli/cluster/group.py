@@ -135,7 +135,8 @@ def down(directory: Path, remove: bool) -> int:
 def status(directory: Path, as_json: bool) -> int:
     """Show members, roles and offsets, and what a node has to tell of its store.
 
-    That is trouble, damage that its scrub has found or mended, and cuts that an operator ordered.
+    That is trouble, damage that its scrub has found or mended, cuts that an operator ordered, and
+    what was cut off and is kept in rocketbed.cut.
     Exits with 1 unless every member serves.
     """
     from rocketbed.chaos.cluster.cluster import LocalCluster
@@ -151,14 +152,18 @@ def status(directory: Path, as_json: bool) -> int:
 
 @cluster.command("promote")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Promote even if another slave has more of the log.")
+@click.option(
+    "--force", is_flag=True, help="Promote even if another node has more of the log, or may have."
+)
 @_directory_option
 def promote(name: str, force: bool, directory: Path) -> int:
     """Make a slave the master; the former master becomes its slave.
 
     The former master is stopped first. The tail of its log that the new master lacks is truncated;
-    a copy is kept in rocketbed.cut in its store. A slave whose log is shorter than another
-    slave's is refused, since the missing messages may have been acknowledged.
+    a copy is kept in rocketbed.cut in its store. A slave that does not answer, or lacks what
+    another node has by its own word or by its files, is refused, since the missing messages may
+    have been acknowledged. Only a former master that does not answer, and acknowledged nothing
+    without a slave, may have more.
     """
     from rocketbed.chaos.cluster.cluster import LocalCluster
     from rocketbed.chaos.cluster.upkeep import claimed

@@ -8,9 +8,10 @@ import os
 
 from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
 from rocketbed.inspect.directory import StoreDirectory, queue_type
-from rocketbed.inspect.files import NAME_SIZE, SegmentFile
+from rocketbed.inspect.files import NAME_SIZE, NO_FILE, SegmentFile
 from rocketbed.inspect.findings import Findings, Severity
 from rocketbed.inspect.index import HEADER
+from rocketbed.inspect.marks import CKPT_NAME, FLUSHED_NAME
 
 _MOVE = "move the file out of this directory; RocketMQ refuses to start beside it"
 
@@ -34,8 +35,11 @@ def check_files(directory: StoreDirectory, findings: Findings) -> None:
         _check_row(directory, batch_queue.segments, size, findings, unit=BATCH_UNIT.size)
     for stray in directory.log_strays + directory.queue_strays:
         what = f"not a segment: its name is no offset of {NAME_SIZE} digits"
+        if not os.path.isfile(stray):
+            what = f"not a segment: {NO_FILE}, or a link that leads nowhere"
         findings.add("sizes", Severity.DAMAGE, directory.relative(stray), what, advice=_MOVE)
     _check_index_files(directory, findings)
+    _check_own_names(directory, findings)
     _check_kinds(directory, findings)
 
 
@@ -96,6 +100,16 @@ def _check_index_files(directory: StoreDirectory, findings: Findings) -> None:
             severity = Severity.DAMAGE if file.size >= HEADER.size else Severity.TAIL
             advice = "delete the file with the broker stopped, then rebuild"
             findings.add("sizes", severity, directory.relative(file.path), what, advice=advice)
+
+
+def _check_own_names(directory: StoreDirectory, findings: Findings) -> None:
+    """What has the name of a file that a broker keeps in the root, and is none."""
+    for name in ("abort", "checkpoint", "lock", CKPT_NAME, FLUSHED_NAME):
+        path = directory.path(name)
+        if os.path.lexists(path) and not os.path.isfile(path):
+            what = f"{NO_FILE}, or a link that leads nowhere"
+            advice = "move it away; a broker keeps a file there, and this one was not read"
+            findings.add("sizes", Severity.DAMAGE, name, what, advice=advice)
 
 
 def _check_kinds(directory: StoreDirectory, findings: Findings) -> None:

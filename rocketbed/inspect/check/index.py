@@ -82,8 +82,7 @@ class IndexChecker:
         found: list[int] = []
         while entry is not None and entry[1] == offset:
             found.append(entry[0])
-            if entry[4] > 1:
-                self._judge_time(entry, store_ms)
+            self._judge_time(entry, store_ms)
             entry = self._next = next(self._stream, None)
         if found == hashes:
             return
@@ -157,6 +156,11 @@ class IndexChecker:
 
     def _judge_time(self, entry: _Entry, store_ms: int) -> None:
         begin_ms = self._header.begin_ms
+        if entry.number == 1:
+            if 0 < begin_ms != store_ms:
+                what = f"it begins with a record of {begin_ms} ms, and that one is of {store_ms} ms"
+                self._findings.add("S8", Severity.DAMAGE, self._name, what, offset=entry.offset)
+            return
         seconds = int((store_ms - begin_ms) / 1000) if begin_ms > 0 else 0
         if entry.seconds != min(max(seconds, 0), _SECONDS_MAX):
             what = f"entry {entry.number} says {entry.seconds} s after the begin, not {seconds} s"

@@ -9,10 +9,14 @@ from typing import Any
 from rocketbed.inspect.check.queues import LogFacts
 from rocketbed.inspect.config import read_json
 from rocketbed.inspect.directory import Checkpoint, StoreDirectory
+from rocketbed.inspect.files import read_regular
 from rocketbed.inspect.findings import Findings, Severity
 from rocketbed.inspect.marks import CKPT_NAME
 
 CHECKPOINT_SIZE = 4096
+_PERM_READ = 4
+_QUEUES_USUAL_MAX = 65_536
+"""Queues of a topic above which a number is taken for a wrong one."""
 _REMOVE_CHECKPOINT = (
     "with the broker stopped, create abort and delete checkpoint: recovery then reads the whole log"
 )
@@ -111,17 +115,57 @@ def check_config(directory: StoreDirectory, log_topics: set[str], findings: Find
     topics = directory.topics()
     if topics is None:
         return
+    _check_hidden(directory, topics, findings)
     for topic in sorted(log_topics - topics.keys()):
         what = f"{topic} has messages in the log and is not in the table"
         advice = "create the topic before consumers ask for it"
-        findings.add("topics", Severity.NOTE, "config/topics.json", what, advice=advice)
+        severity = Severity.NOTE
+        if _is_lost(directory, topic):
+            what += ", though nobody deleted it: a row was lost or its name damaged"
+            advice = "restore the table, or start rocketbed, which makes the topic again"
+            severity = Severity.DAMAGE
+        findings.add("topics", severity, "config/topics.json", what, advice=advice)
+
+
+def _check_hidden(
+    directory: StoreDirectory, topics: dict[str, dict[str, Any]], findings: Findings
+) -> None:
+    """Queues that a row of the table keeps from consumers; one wrong bit is enough for that."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in (*directory.queues, *directory.batch_queues):
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    for topic, row in sorted(topics.items()):
+        numbers = {key: row.get(key) for key in ("readQueueNums", "writeQueueNums", "perm")}
+        read, perm, count = numbers["readQueueNums"], numbers["perm"], counts.get(topic, 0)
+        hidden = []
+        if isinstance(read, int) and count > read:
+            hidden.append(f"there is a queue {count - 1}, and readQueueNums={read}")
+        if isinstance(perm, int) and count and not perm & _PERM_READ:
+            hidden.append(f"it has queues, and perm={perm} lets nobody read")
+        for key in ("readQueueNums", "writeQueueNums"):
+            number = numbers[key]
+            if isinstance(number, int) and number > _QUEUES_USUAL_MAX:
+                hidden.append(f"{key}={number}")
+        for what in hidden:
+            advice = "change the topic, unless that is wanted"
+            file = "config/topics.json"
+            findings.add("topics", Severity.NOTE, file, f"{topic}: {what}", advice=advice)
+
+
+def _is_lost(directory: StoreDirectory, topic: str) -> bool:
+    """Whether the table has lost a topic: it has a queue, and a node that stopped cleanly did not
+    delete it. A replica's table only lags behind."""
+    marks = directory.marks
+    if marks is None or not marks.trusted or directory.has_abort or marks.is_replica:
+        return False
+    has_queue = any(key[0] == topic for key in (*directory.queues, *directory.batch_queues))
+    return has_queue and topic not in marks.deleted
 
 
 def _check_json(directory: StoreDirectory, name: str, findings: Findings) -> None:
     path = directory.path("config", name)
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = read_regular(path).decode()
         if text.strip():
             read_json(text)
             return

@@ -43,6 +43,8 @@ SMALL_FILES: Final = {
     "mappedFileSizeTimerLog": "524288",
 }
 """Of each kind of file a few thousand messages fill several (queue: 64 units)."""
+PATIENCE: Final = {"waitTimeMillsInSendQueue": "60000", "osPageCacheBusyTimeOutMills": "60000"}
+"""A real broker refuses sends that waited for 200 ms ("broker busy"), as on a loaded machine."""
 
 
 class PeerError(Exception):
@@ -157,7 +159,8 @@ class Site:
                 command = tied_command("node", "-c", str(config))
             broker.processes[kind] = self._managed(f"{broker.name} ({kind})", command, directory)
         config = broker.directory / kind / "broker.conf"
-        config.write_text(render_properties(broker.settings))
+        patience = PATIENCE if kind == "rocketmq" else {}
+        config.write_text(render_properties({**patience, **broker.settings}))
         broker.running = broker.processes[kind]
         broker.running.start()
         await self._wait(broker.running, lambda admin: self._broker_serves(admin, broker))

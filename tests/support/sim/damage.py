@@ -17,7 +17,7 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.node.store.unit_queue import UNIT
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import HEAD, decode_messages
-from tests.support.sim.store_session import ROOT, edited, put, session, settings, settle
+from tests.support.sim.store_session import ROOT, edited, flip_bit, put, session, settings, settle
 
 COUNT = 24
 ABOVE = 4
@@ -129,7 +129,7 @@ def topic_at(image: DiskImage, path: str, at: int) -> int:
 
 
 def flip(path: str, byte: int) -> Change:
-    return lambda disk: disk.flip_bit(path, byte * 8 + 3)
+    return lambda disk: flip_bit(disk, path, byte * 8 + 3)
 
 
 def zero(path: str, at: int, size: int) -> Change:

@@ -123,3 +123,10 @@ def edited(image: DiskImage, change: Callable[[SimDisk], None]) -> DiskImage:
     disk = SimDisk(image)
     change(disk)
     return disk.image()
+
+
+def flip_bit(disk: SimDisk, path: str, bit: int) -> None:
+    """Damage one bit of a file behind everyone's back."""
+    data = bytearray(disk.contents(path))
+    data[bit // 8] ^= 1 << bit % 8
+    disk.replace_contents(path, bytes(data))

@@ -11,10 +11,23 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.history import Function
+from rocketbed.chaos.checkers.result import Excuse
+from rocketbed.chaos.history import Function, Outcome, Row
 from rocketbed.chaos.record import Expectation, Promise
+from rocketbed.chaos.report.text import excuse_texts
 from rocketbed.chaos.trace import Trace
-from tests.support.run_maker import COUNT, MS, SECOND, RunMaker, Sent, found, results, spec_of
+from tests.support.run_maker import (
+    COUNT,
+    MS,
+    SECOND,
+    Ids,
+    Made,
+    RunMaker,
+    Sent,
+    found,
+    results,
+    spec_of,
+)
 from tests.support.stores import build, encode
 
 CUT_NS = 400 * MS
@@ -104,6 +117,13 @@ def test_async_flush_may_lose_what_was_not_on_disk(bound: Bound) -> None:
     assert "allowed 4 messages" in row["text"]
     result = results(judgement)["A1"]
     assert (result.found, result.allowed_found) == (0, 2)
+    (line,) = result.excused
+    assert line.excuse == Excuse("power cut of b1, which came back as master", CUT_NS, BACK_NS)
+    assert (line.count, line.values) == (2, (22, 23))
+    assert list(judgement.ledger[line.excuse]) == ["A1"]
+    assert excuse_texts(judgement, bound.run.record) == [
+        "A1 2 by: power cut of b1, which came back as master (0:00.4 to 0:00.5)"
+    ]
 
 
 def test_what_may_be_lost_is_a_miss_where_the_scenario_expects_no_loss(bound: Bound) -> None:
@@ -379,3 +399,54 @@ def test_other_software_may_not_follow_with_another_log(
     result = results(bound.judge())["R1"]
     assert result.allowed_found == allowed
     assert result.found == 2 - allowed
+
+
+@pytest.mark.parametrize(("node", "wanted"), [("b2", [22]), ("b1", []), ("b", [])])
+def test_a_node_that_gives_readers_what_is_not_on_its_disk(
+    bound: Bound, node: str, wanted: list[int]
+) -> None:
+    """Only the disk of the node that answered counts, and only if that is known."""
+    bound.promise(flush="sync", copies=1)
+    bound.writes("b1")
+    bound.writes("b2", durable=22)
+    bound.writes("b3")
+
+    def pulls(run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+        rows = [ids.pull(9, 0, v // 2, [(v, v // 2)], CUT_NS) for v in (20, 22)]
+        number = {"b": ids.node, "b1": ids.b1, "b2": ids.b2}[node]
+        return [row._replace(node=number) for pair in rows for row in pair]
+
+    bound.run.rows.append(pulls)
+    judgement = bound.run.judge(only=["I11"])
+    result = results(judgement)["I11"]
+    assert [one.value for one in result.examples] == wanted, result
+
+
+@pytest.mark.parametrize("following", [True, False])
+def test_a_former_master_that_follows_again_has_the_whole_log(
+    bound: Bound, tmp_path: Path, following: bool
+) -> None:
+    """Real machines are looked at now and then, so its cut may show in no sample: it was longer
+    before, and is longer again. What it says of itself then decides what its promotion may take."""
+    run, kept, end = bound.run, bound.run.specs[:20], COUNT + 6
+    run.trace = None
+    run.specs = [*kept, *(spec_of(value) for value in range(COUNT, end))]
+    offsets = build(tmp_path / "second", run.specs)
+    last = offsets[-1] + bound.ends[-1] - bound.offsets[-1]
+    for place, value in enumerate(range(COUNT, end), start=20):
+        where = (value % 2, place // 2, offsets[place])
+        run.sends.append(Sent(value, Outcome.OK, *where, invoked_ns=SECOND + value * MS))
+    for node, written in (("b1", bound.ends[-1]), ("b2", bound.ends[19])):
+        run.event(CUT_NS - MS, node, "sample", written=written)
+    promote(bound, "b2", messages=20)
+    run.specs = kept
+    for node in ("b1", "b2", "b3"):
+        is_slave = node != "b2"
+        run.event(2 * SECOND, node, "sample", written=last, following=is_slave and following)
+    run.event(3 * SECOND, "b2", "exit", cause="kill")
+    run.event(3 * SECOND + 1, "b1", "promote", former="b2", written=last)
+    run.event(3 * SECOND + 2, "b1", "recovered", end=last)
+    judgement = bound.judge()
+    first, second = judgement.bounds
+    assert (first["lost"], second["allowed_messages"]) == (4, 0 if following else 6)
+    assert ("A1" in found(judgement)) == following

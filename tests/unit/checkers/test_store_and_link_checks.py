@@ -99,8 +99,7 @@ def abort_missing(run: RunMaker) -> None:
 
 def torn_config(run: RunMaker) -> None:
     def change(root: Path) -> None:
-        (root / "config").mkdir()
-        (root / "config" / "topics.json").write_text('{"topicConfigTable": {')
+        (root / "config" / "subscriptionGroup.json").write_text('{"subscriptionGroupTable": {')
 
     harm(run, change)
 
@@ -156,7 +155,9 @@ def test_damage_that_the_node_reports_is_shown_and_allowed(run: RunMaker) -> Non
     run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
     judgement = run.judge()
     assert found(judgement) == set()
-    assert results(judgement)["S2"].allowed_found == 1
+    (line,) = results(judgement)["S2"].excused
+    assert line.excuse.cause == "the disk of b2 was damaged (flip), which it reported"
+    assert (line.excuse.begin_ns, line.count) == (SECOND, 1)
 
 
 def test_damage_without_a_word_of_the_node_is_found(run: RunMaker) -> None:
@@ -195,6 +196,16 @@ def test_an_image_may_be_torn(run: RunMaker, cause: str) -> None:
     assert found(run.judge()) == set()
 
 
+@pytest.mark.parametrize(("damaged_ns", "wanted"), [(SECOND - 1, set()), (SECOND + 1, {"SI"})])
+def test_an_image_from_before_the_damage_is_not_excused_by_it(
+    run: RunMaker, damaged_ns: int, wanted: set[str]
+) -> None:
+    image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
+    run.event(damaged_ns, "b2", "damaged", hit="commitlog", kind="flip")
+    run.event(2 * SECOND, "b2", "reported", event="store.damage", text="a checksum")
+    assert found(run.judge(only=["SI"])) == wanted
+
+
 @pytest.mark.parametrize(("cut", "wanted"), [(True, set()), (False, {"SI"})])
 def test_a_kill_within_a_recovery_finds_what_the_power_cut_left(
     run: RunMaker, cut: bool, wanted: set[str]
@@ -218,6 +229,24 @@ def test_a_table_that_was_written_in_place(run: RunMaker, in_place: bool, wanted
     if in_place:
         run.event(SECOND, "b2", "table_in_place", path="/store/config/topics.json")
     assert found(run.judge(only=["S15t"])) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fault", "wanted"),
+    [
+        ("", {"S20"}),
+        ("damage", set()),
+        ("eio-read", set()),
+        ("no-descriptors", {"S20"}),
+        ("kill", {"S20"}),
+    ],
+)
+def test_damage_that_nothing_did(run: RunMaker, fault: str, wanted: set[str]) -> None:
+    if fault:
+        what = "disk" if "-" in fault else fault
+        run.strike(SECOND, "b1", what, step=f"{what} b1 {fault}")
+    run.event(2 * SECOND, "b2", "reported", event="store.index_damage", text="a slot is wrong")
+    assert found(run.judge(only=["S20"])) == wanted
 
 
 def test_marks_that_were_ahead_of_the_disk(run: RunMaker) -> None:
@@ -365,6 +394,26 @@ def test_reports_against_the_disk(
     run.trace, run.acks = Trace(), Trace()
     run.trace.node("b2").add(SECOND, 1000, 500)
     run.acks.node("b2").add(2 * SECOND, reported, reported)
+    assert found(run.judge(only=["R3"])) == wanted
+
+
+@pytest.mark.parametrize(
+    ("written", "durable", "reported", "wanted"),
+    [
+        (1000, 0, 1, set()),  # a question
+        (0, 0, 4096, set()),  # where does your log begin?
+        (4000, 4000, 1 << 20, {"R3"}),
+        ((1 << 20) - 100, (1 << 20) - 100, 1 << 20, set()),  # behind a blank record
+        ((1 << 20) - 100, (1 << 20) - 200, 1 << 20, {"R3"}),
+    ],
+)
+def test_reports_that_acknowledge_nothing_written(
+    run: RunMaker, written: int, durable: int, reported: int, wanted: set[str]
+) -> None:
+    run.record.promise = Promise(flush="sync", replication="sync", copies=2)
+    run.trace, run.acks = Trace(), Trace()
+    run.trace.node("b2").add(SECOND, written, durable)
+    run.acks.node("b2").add(2 * SECOND, reported, 0)
     assert found(run.judge(only=["R3"])) == wanted
 
 

@@ -2,7 +2,7 @@
 
 async with Switch(run, seed="7") as switch:
     await switch.attach("b1", "10.98.0.1", namespace)
-    await switch.set_rule("b1", "b2", Rule(delay_s=0.05))
+    await switch.set_link("b1", "b2", LinkState(delay_s=0.05))
 """
 
 import json
@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 import trio
 
 from rocketbed.chaos.host.janitor.record import Ledger
-from rocketbed.chaos.process.network.switch.rules import Rule
 from rocketbed.chaos.trial.api import BackendError
+from rocketbed.chaos.trial.links import LinkState
 
 ANSWER_S: Final = 10.0
 MTU: Final = 1500
@@ -50,9 +50,9 @@ class Switch:
         """Give a namespace its device and address; again for a machine that was started anew."""
         await self._order("attach", name=name, address=address, namespace=namespace, mtu=mtu)
 
-    async def set_rule(self, source: str, target: str, rule: Rule) -> None:
+    async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """One direction between two machines; in force on return."""
-        await self._order("rule", source=source, target=target, rule=asdict(rule))
+        await self._order("link", source=source, target=target, state=asdict(state))
 
     async def silence(self, name: str) -> None:
         """Nothing leaves the machine or reaches it until it is attached again."""

@@ -7,19 +7,18 @@ addresses exist only inside: no packet leaves for any other network. Needs root 
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Final, Self
 
 import trio
 
+from rocketbed.chaos.host.janitor.cleaners import NETWORK_NAMESPACES, remove_network_namespace
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.fabric import Fabric, Machines
 from rocketbed.chaos.process.network.switch.control import MTU, Switch
 from rocketbed.chaos.process.network.switch.process import TUN_DEVICE
-from rocketbed.chaos.process.network.switch.rules import Rule
-from rocketbed.chaos.trial.api import LinkState
+from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import World
 from rocketbed.world.real import real_world
 
@@ -83,7 +82,7 @@ class SwitchFabric(Fabric):
         `ip netns exec` would give the process mounts of its own, which keep a volume busy after it
         was unmounted here.
         """
-        path = netns.path_of(self.namespace(machine))
+        path = NETWORK_NAMESPACES / self.namespace(machine)
         return [ENTER, f"--net={path}", "--", *command]
 
     def world(self, machine: str) -> World:
@@ -95,7 +94,7 @@ class SwitchFabric(Fabric):
 
     async def set_link(self, source: str, target: str, state: LinkState) -> None:
         """One direction; other faults of it end."""
-        await self.switch.set_rule(source, target, Rule(**asdict(state)))
+        await self.switch.set_link(source, target, state)
 
     async def reset(self, one: str, other: str) -> None:
         await self.switch.reset(one, other)
@@ -122,5 +121,5 @@ class SwitchFabric(Fabric):
         await trio.to_thread.run_sync(netns.make, self.namespace(machine))
 
     async def _remove(self, machine: str) -> None:
-        await trio.to_thread.run_sync(netns.remove, self.namespace(machine))
+        await trio.to_thread.run_sync(remove_network_namespace, self.namespace(machine))
         self._run.forget(self._records.pop(machine))

@@ -27,7 +27,8 @@ from typing import Any, BinaryIO, Final
 from rocketbed.chaos.host.tied import EXIT_ORPHAN, tie_to
 from rocketbed.chaos.process.network import netns
 from rocketbed.chaos.process.network.switch.resets import Resets
-from rocketbed.chaos.process.network.switch.rules import Path, Port, Rule
+from rocketbed.chaos.process.network.switch.rules import Path, Port
+from rocketbed.chaos.trial.links import LinkState
 
 TUN_DEVICE: Final = "/dev/net/tun"
 TUNSETIFF: Final = 0x400454CA
@@ -77,9 +78,9 @@ class Switch:
         self.tuns[tun] = port
         self.poll.register(tun, select.POLLIN)
 
-    def rule(self, source: str, target: str, rule: dict[str, Any]) -> None:
+    def set_link(self, source: str, target: str, state: dict[str, Any]) -> None:
         port, path = self.ports[source].paths[self.ports[target].address]
-        for packet in path.set(Rule(**rule)):
+        for packet in path.set(LinkState(**state)):
             self._send(port, packet)
 
     def silence(self, name: str) -> None:
@@ -195,7 +196,7 @@ class Control:
         self.is_resetting = False
         self._orders: dict[str, Callable[..., Any]] = {
             "attach": switch.attach,
-            "rule": switch.rule,
+            "link": switch.set_link,
             "silence": switch.silence,
             "counters": switch.counters,
         }

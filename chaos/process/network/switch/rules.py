@@ -1,13 +1,15 @@
 """What the switch does to packets of one direction between two machines. Decides only: no I/O.
 
 A packet gets the time at which it is delivered, or none. Delays keep the order of packets, as a
-wire does.
+wire does. A rate counts IP headers too, and loss is a share of packets.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
+
+from rocketbed.chaos.trial.links import HEALTHY, LinkState
 
 BACKLOG_S: Final = 0.25
 """How long a packet may wait for its turn on a narrow link; what comes then is dropped."""
@@ -16,27 +18,11 @@ WAITING_MAX: Final = 20_000
 HELD_MAX: Final = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One direction, as `LinkState` has it; `loss` is a share of packets, between 0 and 1."""
-
-    cut: bool = False
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    """Up to this much more, for each packet anew."""
-    loss: float = 0.0
-    rate: int | None = None
-    """Bytes a second, IP headers counted."""
-
-
-PLAIN: Final = Rule()
-
-
 class Path:
-    """One direction: its rule, its chance, and what is under way."""
+    """One direction: its state, its chance, and what is under way."""
 
     def __init__(self, random: Random) -> None:
-        self.rule = PLAIN
+        self.state = HEALTHY
         self.is_plain = True
         """Whether packets may pass at once."""
         self.waiting = 0
@@ -47,18 +33,18 @@ class Path:
         self._last = 0.0
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
 
-    def set(self, rule: Rule) -> list[bytes]:
-        """Change the rule; packets to deliver now.
+    def set(self, state: LinkState) -> list[bytes]:
+        """Change the state; packets to deliver now.
 
         Those are the newest of each connection that a cut withheld, as if they had been on a long
         way. They tell both ends that the path is back; TCP alone would find out at its next
         retransmission, which after a cut of a minute may be a minute away.
         """
-        was_cut = self.rule.cut
-        self.rule = rule
-        self.is_plain = rule == PLAIN
-        self._last = 0.0  # what comes now may overtake what was sent by another rule
-        if not was_cut or rule.cut:
+        was_cut = self.state.cut
+        self.state = state
+        self.is_plain = state == HEALTHY
+        self._last = 0.0  # what comes now may overtake what was sent in another state
+        if not was_cut or state.cut:
             return []
         held = list(self._held.values())
         self._held.clear()
@@ -79,22 +65,22 @@ class Path:
         return self._last
 
     def _due(self, packet: bytes, now: float) -> float | None:
-        rule = self.rule
-        if rule.cut:
+        state = self.state
+        if state.cut:
             key = packet[12:24]  # addresses and ports
             self._held[key] = packet
             self._held.move_to_end(key)
             if len(self._held) > HELD_MAX:
                 self._held.popitem(last=False)
             return None
-        if rule.loss and self._random.random() < rule.loss:
+        if state.loss and self._random.random() < state.loss:
             return None
-        if rule.rate is not None:
+        if state.rate is not None:
             begin = max(now, self._busy_until)
             if begin - now > BACKLOG_S:
                 return None
-            self._busy_until = now = begin + len(packet) / rule.rate
-        return now + rule.delay_s + rule.jitter_s * self._random.random()
+            self._busy_until = now = begin + len(packet) / state.rate
+        return now + state.delay_s + state.jitter_s * self._random.random()
 
 
 @dataclass(eq=False, slots=True)

@@ -1,8 +1,8 @@
 """A Docker daemon of one's own, for tests and for machines that have none running.
 
-    python -m rocketbed.chaos.docker.daemon DIRECTORY               until it is interrupted
-    python -m rocketbed.chaos.docker.daemon DIRECTORY COMMAND ...   while a command runs,
-                                                                    DOCKER_HOST set
+    python -P tests/support/private_daemon.py DIRECTORY               until it is interrupted
+    python -P tests/support/private_daemon.py DIRECTORY COMMAND ...   while a command runs,
+                                                                      DOCKER_HOST set
 
 Images and containers are kept below DIRECTORY; bridge, socket and address range are its own, and it
 changes neither the system's packet filter nor its forwarding. So containers reach each other and

@@ -1,0 +1,141 @@
+"""Who read to the end: every group and every follower had to, once nothing was broken any more.
+
+The run waits for it and says who did not come there (L8); here it is seen in what was written down.
+"""
+
+from collections.abc import Iterator
+
+from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import Rows
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
+from rocketbed.chaos.checkers.positions import stored_positions
+from rocketbed.chaos.checkers.reads import example_of, spread
+from rocketbed.chaos.history import UNKNOWN, Function
+
+LATE_NS = 4_000_000_000
+"""From the acknowledgement to a reader, without faults: less than a pull is held."""
+HALF_OPEN_NS = 25_000_000_000
+"""After the last fault, when all that waited for an answer has given up."""
+
+
+@check("A30 group backlog", "positions at the end", final=True, needs_history=False)
+def group_backlog(case: Case, found: Findings) -> int:
+    """A30: at the end the last masters keep each queue's end as the position of each group."""
+    evidence = case.evidence
+    groups, queues = evidence.record.consumer_groups, evidence.queues
+    kept = {
+        (node.name, queue, group): position
+        for node, queue, group, position in stored_positions(evidence)
+    }
+    examined = 0
+    for node in evidence.finals():
+        for group in groups:
+            for number, end in sorted(evidence.ends.items()):
+                queue = queues.names[number]
+                if queue.group != node.group or not end:
+                    continue
+                examined += 1
+                at = kept.get((node.name, number, group))
+                if at != end:
+                    stands = "nothing" if at is None else at
+                    found.add(
+                        f"{node.name} keeps {stands} for {group} of {queue.topic}/{queue.queue},"
+                        f" which ends at {end}",
+                        excuse=evidence.may_differ(node, file="consumerOffset.json"),
+                        node=node.name,
+                        topic=queue.topic,
+                        queue=queue.queue,
+                        distance=abs(end - (at or 0)),
+                    )
+    if not groups:
+        raise NotApplicable("no consumer group took part")
+    return examined
+
+
+@check("A31 follower skip", "messages at the end", final=True)
+def follower_skip(case: Case, found: Findings) -> int:
+    """A31: each follower's last process got every message of the final log.
+
+    Not where it had passed a queue offset before what stood there was lost.
+    """
+    evidence, stored = case.evidence, case.evidence.stored
+    got, pulls = evidence.rows((Function.GOT,)), evidence.rows((Function.PULL,))
+    ends = stored.column("physicals") + stored.column("sizes")
+    examined = 0
+    for name, process in sorted(evidence.record.followers.items()):
+        own = passes.where(got.column("process"), (process,))
+        examined += len(stored.values)
+        missed = passes.missing(stored.values, passes.take(got.column("value"), own))
+        told = _told(case, pulls, process) if missed else []
+        for at in missed:
+            queue, offset = int(stored.keys[at]) >> OFFSET_BITS, int(stored.keys[at]) & OFFSET_MASK
+            value, place = int(stored.values[at]), evidence.queues.names[queue]
+            passed = [time_ns for where, to, time_ns in told if where == queue and to > offset]
+            excuse = None
+            if passed:
+                # Only what was lost there makes room for what it never asked for.
+                end = int(ends[at])
+                excuse = case.losses.loss_between(place.group, passed[0], ENDLESS, behind=end)
+            found.add(
+                f"{name} never got value {value} at offset {offset} of {place.topic}/{place.queue}",
+                excuse=excuse,
+                value=value,
+                topic=place.topic,
+                queue=place.queue,
+                offset=offset,
+            )
+    if not evidence.record.followers:
+        raise NotApplicable("nobody followed queues")
+    return examined
+
+
+@check("A32 late delivery", "deliveries in calm")
+def late_deliveries(case: Case, found: Findings) -> int:
+    """A32: what was acknowledged late in the calm phase came to each reader soon.
+
+    Late: a client that lost a machine without a word waits for its answer until it times out. A
+    pull that is held and not woken ends after 5 s, so the limit is below that. Where time is a
+    machine's, which may be busy, it is a figure only.
+    """
+    evidence = case.evidence
+    calm_ns, sends = evidence.record.calm_ns, evidence.acknowledged
+    sent = sends.at(passes.above(sends.column("invoked_ns"), calm_ns + HALF_OPEN_NS))
+    values, acknowledged = sent.column("value"), sent.column("returned_ns")
+    delays: list[int] = []
+    for who, rows in _readers(case):
+        seen = rows.column("value"), rows.column("returned_ns")
+        times = passes.lookup(values, *seen, UNKNOWN)
+        for at in passes.known(times):
+            delay = int(times[at]) - int(acknowledged[at])
+            delays.append(delay)
+            if delay > LATE_NS and evidence.record.backend == "sim":
+                text = f"came to {who} {delay / 1e9:.1f} s after it had been acknowledged"
+                found.add(example_of(evidence, sent.row(int(at)), text, delay))
+    if not delays:
+        raise NotApplicable(f"nothing was delivered {HALF_OPEN_NS / 1e9:g} s after the faults")
+    found.figures = spread("delay", delays)
+    found.note = "p99 {delay_p99_ms} ms, at most {delay_max_ms} ms".format_map(found.figures)
+    return len(delays)
+
+
+def _readers(case: Case) -> Iterator[tuple[str, Rows]]:
+    """What each group, and each follower's last process, was handed, in order of time."""
+    evidence, record = case.evidence, case.evidence.record
+    parts = (
+        (Function.DELIVER, "operation", record.consumer_groups),
+        (Function.GOT, "process", record.followers),
+    )
+    for function, column, names in parts:
+        rows = evidence.rows((function,))
+        for name, number in sorted(names.items()):
+            yield name, rows.at(passes.where(rows.column(column), (number,)))
+
+
+def _told(case: Case, pulls: Rows, process: int) -> list[tuple[int, int, int]]:
+    """Queue number, offset to go on at and time of each pull of a process."""
+    queues = case.evidence.queue_numbers(pulls)
+    own = passes.where(pulls.column("process"), (process,))
+    columns = (queues, pulls.column("physical_offset"), pulls.column("returned_ns"))
+    return list(zip(*(map(int, passes.take(column, own)) for column in columns), strict=True))

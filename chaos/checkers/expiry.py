@@ -1,0 +1,57 @@
+"""What retention may take, and took: nothing younger than its promise (S24)."""
+
+from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
+from rocketbed.chaos.checkers.reads import example_of
+from rocketbed.chaos.history import Function
+from rocketbed.client.pulls import PullStatus
+
+
+@check("S24 retention", "segments deleted")
+def retention(case: Case, found: Findings) -> int:
+    """S24: no segment was deleted that held a message younger than promised, and no reader was
+    moved past one.
+
+    A message is at least as young as its send; what was lost is not looked for.
+    """
+    evidence, losses = case.evidence, case.losses
+    reserved_ns = evidence.record.reserved_ns
+    if reserved_ns is None:
+        raise NotApplicable("nothing was allowed to expire")
+    sends = evidence.acknowledged
+    groups = passes.column([evidence.group_of(int(node)) for node in sends.column("node")])
+    places, invoked = sends.column("physical_offset"), sends.column("invoked_ns")
+    deleted = evidence.events(Function.NODE, "expired")
+    for event in deleted:
+        begin = int(event.fields["start"])
+        end, group = begin + int(event.fields["size"]), evidence.group_of_name(event.node)
+        for at, place in enumerate(map(int, places)):
+            young_ns = int(invoked[at]) + reserved_ns - event.time_ns
+            if begin <= place < end and young_ns > 0 and int(groups[at]) == group:
+                row = sends.row(at)
+                if row.value in losses.gone:
+                    continue
+                text = f"was deleted on {event.node} {young_ns / 1e9:.1f} s before it was old"
+                found.add(example_of(evidence, row, text, young_ns))
+    return len(deleted) + _moved(case, found, reserved_ns)
+
+
+def _moved(case: Case, found: Findings, reserved_ns: int) -> int:
+    """Readers that were told to go on later; how many."""
+    evidence = case.evidence
+    pulls = evidence.rows((Function.PULL,))
+    moved = pulls.at(passes.where(pulls.column("status"), (PullStatus.MOVED.value,)))
+    queues = evidence.queue_numbers(moved)
+    sends = evidence.acknowledged
+    keys, invoked = evidence.keys(sends), sends.column("invoked_ns")
+    for at in range(len(moved)):
+        row, queue = moved.row(at), int(queues[at])
+        low, high = row.queue_offset, row.physical_offset
+        for number, key in enumerate(map(int, keys)):
+            inside = key >> OFFSET_BITS == queue and low <= (key & OFFSET_MASK) < high
+            young_ns = int(invoked[number]) + reserved_ns - row.returned_ns
+            if inside and young_ns > 0 and (one := sends.row(number)).value not in case.losses.gone:
+                text = f"was passed over by a reader {young_ns / 1e9:.1f} s before it was old"
+                found.add(example_of(evidence, one, text, young_ns))
+    return len(moved)

@@ -1,0 +1,91 @@
+"""Are messages of an ordered topic delivered in the order in which they were sent (A15)?"""
+
+from collections import defaultdict
+
+from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.evidence import SENDS, Evidence
+from rocketbed.chaos.checkers.reads import example_of
+from rocketbed.chaos.history import Function, Outcome
+
+
+@check("A15 order violation", "ordered messages read")
+def order_violations(case: Case, found: Findings) -> int:
+    """A15: of one producer's messages in one queue of an ordered topic the first deliveries come in
+    the order in which they were sent one after the other.
+
+    A loss in between excuses it: positions of the group may have been of the log before.
+    """
+    evidence = case.evidence
+    topics = set(evidence.record.ordered_topics)
+    if not topics:
+        raise NotApplicable("no topic is ordered")
+    sent = _ordered_operations(evidence, topics)
+    firsts: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    names = ("function", "process", "operation", "value")
+    columns = [evidence.reads.column(name) for name in names]
+    operation_of = {value: operation for operation, entry in sent.items() for value in entry[3]}
+    examined = 0
+    for rank, (function, process, operation, value) in enumerate(zip(*columns, strict=True)):
+        wanted = operation_of.get(int(value))
+        if wanted is None:
+            continue
+        examined += 1
+        is_group = function == Function.DELIVER
+        who = (int(function), int(operation) if is_group else int(process))
+        firsts[who].setdefault(wanted, rank)
+    if not examined:
+        raise NotApplicable("no message of an ordered topic was read")
+    for (function, number), ranks in sorted(firsts.items()):
+        name = f"group {number}" if function == Function.DELIVER else f"reader {number}"
+        _add_disorder(case, found, sent, ranks, name)
+    return examined
+
+
+_Operation = tuple[int, int, int, set[int]]
+"""Number of producer and queue together, when it was begun, when acknowledged, its values."""
+
+
+def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Operation]:
+    begun: dict[int, int] = {}
+    values: dict[int, set[int]] = defaultdict(set)
+    done: dict[int, tuple[int, int]] = {}
+    lines: dict[tuple[int, int], int] = {}
+    sends = evidence.rows(SENDS)
+    queues = evidence.queue_numbers(sends)
+    for number in range(len(sends)):
+        row = sends.row(number)
+        if evidence.history.topic(row) not in topics:
+            continue
+        begun[row.operation] = min(begun.get(row.operation, row.invoked_ns), row.invoked_ns)
+        values[row.operation].add(row.value)
+        if row.outcome == Outcome.OK:
+            line = lines.setdefault((row.process, int(queues[number])), len(lines))
+            done[row.operation] = line, row.returned_ns
+    return {
+        operation: (line, begun[operation], ended, values[operation])
+        for operation, (line, ended) in done.items()
+    }
+
+
+def _add_disorder(
+    case: Case, found: Findings, sent: dict[int, _Operation], ranks: dict[int, int], who: str
+) -> None:
+    """What one reader got too soon; `ranks` are places among the reads, by operation."""
+    evidence, reads, losses = case.evidence, case.evidence.reads, case.losses
+    operations = list(ranks)
+    lines = passes.column([sent[one][0] for one in operations])
+    begins = passes.column([sent[one][1] for one in operations])
+    ends = passes.column([sent[one][2] for one in operations])
+    order = passes.column(list(ranks.values()))
+    for before, after in passes.overtaken(lines, begins, ends, order):
+        first, second = operations[before], operations[after]
+        text = (
+            f"was delivered to {who} before operation {first}, which its producer had"
+            " finished before it began this one"
+        )
+        row, late = reads.row(ranks[second]), reads.row(ranks[first])
+        example = example_of(evidence, row, text, ranks[first] - ranks[second])
+        group = evidence.group_of(row.node)
+        excuse = losses.loss_between(group, sent[first][1], late.returned_ns)
+        found.add(example, excuse=excuse or losses.gone_of(row.value))

@@ -1,0 +1,412 @@
+"""Positions of consumer groups: are they kept, and are they true? (chaos.md 2.5)
+
+Groups begin at a queue's first message; a RESET_OFFSET row tells of a member that went back.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import FaultSpan, faults
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import Evidence, Rows, targets_of
+from rocketbed.chaos.checkers.keys import QueueName
+from rocketbed.chaos.checkers.lineage import PROMOTE, WIPE
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.loss_bound import Losses
+from rocketbed.chaos.checkers.reads import example_of
+from rocketbed.chaos.checkers.result import Excuse, Severity
+from rocketbed.chaos.history import Function, Outcome
+
+PERSIST_NS = 6_000_000_000
+"""A position committed so long before its node's end is on disk: the interval of 5 s and some."""
+VIOLENT = frozenset({"kill", "powercut", "crash", "wipe"})
+"""Ends of a node that leave it no time to write positions."""
+KEPT_AWAY = frozenset({"crowd", "partition", "link", "pause", "disk", "cpu", "reset"})
+"""Steps under which a client may find a slave and not a master that runs."""
+SETTLE_NS = 3_000_000_000
+"""How long after them it may still."""
+NO_GROUPS = "no consumer group took part"
+Place = tuple[int, int]
+"""Number of the consumer group, and of the queue."""
+
+
+@check("A24 offset regress", "positions read", severity=Severity.WARNING)
+def offset_regress(case: Case, found: Findings) -> int:
+    """A24: a position that is read, by a member that begins or in between, is not below what was
+    committed and kept.
+
+    A master keeps what was committed 6 s before its end, and all of it if it stopped cleanly; the
+    commits of the last 6 s may be under way, so nothing is asked of them. While a step is in force
+    that keeps clients from the master, they ask a slave, whose table is a copy and may be none yet.
+    Machines that are busy save late, so only in simulation is it more than allowed; a warning, as
+    a member whose table was lost with its master's begins again and misses nothing.
+    """
+    evidence, losses = case.evidence, case.losses
+    resets, struck = went_back(evidence), faults(evidence)
+    kept = _kept(evidence, _violent_ends(evidence, losses), resets)
+    begun: set[tuple[int, int, int]] = set()
+    reads = evidence.rows((Function.DELIVER, Function.READ_OFFSET), Outcome.OK)
+    if not len(reads):
+        raise NotApplicable(NO_GROUPS)
+    examined = 0
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
+        row = reads.row(number)
+        if row.function == Function.DELIVER:
+            if (row.process, group, queue) in begun:
+                continue
+            begun.add((row.process, group, queue))
+        examined += 1
+        brokers, back = evidence.group_of(row.node), bisect_right(resets[group, queue], time_ns)
+        times, best = kept[group, queue, back]
+        last = bisect_right(times, time_ns) - 1
+        if last < 0 or offset >= best[last][0]:
+            continue
+        committed, at = best[last]
+        since = f"after {committed} had been committed {(time_ns - at) / 1e9:.1f} s before"
+        if row.function == Function.DELIVER:
+            text = f"was the first that process {row.process} of group {group} got, {since}"
+            example = example_of(evidence, row, text, committed - offset)
+        else:
+            name = evidence.queues.names[queue]
+            text = f"group {group} was told {offset} for {name.topic}/{name.queue}, {since}"
+            example = evidence.example(row, text, value=None, distance=committed - offset)
+        excuse = losses.loss_between(brokers, at, time_ns) or _cut_off(struck, time_ns)
+        if excuse is None and evidence.record.backend != "sim":
+            excuse = evidence.excuse("a machine that may be busy saves late", at, time_ns)
+        found.add(example, excuse=excuse)
+    return examined
+
+
+def _kept(
+    evidence: Evidence,
+    ends: dict[int, list[int]],
+    resets: dict[Place, list[int]],
+    *,
+    by_node: bool = False,
+) -> dict[tuple[int, ...], "_Kept"]:
+    """By place, and how often the group had gone back there (and node): what was committed since
+    then and kept, from which times on, and the highest by then, with its time.
+
+    A commit is kept 6 s after it, unless its master of that time ended before by violence.
+    """
+    found: dict[tuple[int, ...], _Kept] = defaultdict(lambda: ([], []))
+    rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
+    commits = positions(evidence, rows)
+    nodes = map(int, rows.column("node"))
+    for (group, queue, offset, at), node in sorted(
+        zip(commits, nodes, strict=True), key=lambda pair: pair[0][3]
+    ):
+        struck = ends[evidence.group_of(node)]
+        after = bisect_right(struck, at)
+        if after < len(struck) and struck[after] < at + PERSIST_NS:
+            continue
+        place = group, queue, bisect_right(resets[group, queue], at)
+        times, best = found[(*place, node) if by_node else place]
+        times.append(at + PERSIST_NS)
+        best.append(max((offset, at), best[-1]) if best else (offset, at))
+    return found
+
+
+_Kept = tuple[list[int], list[tuple[int, int]]]
+
+
+def _cut_off(struck: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
+    """The step that kept clients from a master at a time."""
+    for one in struck:
+        if one.verb in KEPT_AWAY | VIOLENT | {"stop"}:
+            end_ns = one.end_ns + (SETTLE_NS if one.verb in KEPT_AWAY else 0)
+            if one.begin_ns <= time_ns <= end_ns:
+                return Excuse(one.step, one.begin_ns, end_ns)
+    return None
+
+
+def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
+    """By group of brokers: when its master of that time ended without a clean stop, rising."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for event in evidence.history.events:
+        cause = event.fields.get("cause") if event.what == "exit" else event.what
+        if cause not in VIOLENT:
+            continue
+        for node in targets_of(event):
+            group = evidence.group_of_name(node)
+            if group >= 0 and losses.lineages[group].era(event.time_ns - 1).master == node:
+                found[group].append(event.time_ns)
+    return found
+
+
+@check("A25 offset overrun", "committed positions", final=True)
+def offset_overrun(case: Case, found: Findings) -> int:
+    """A25: no committed position lies beyond the end of its queue, in the history or on disk.
+
+    A later loss excuses one only up to the furthest message that there ever was.
+    """
+    evidence, losses, ends = case.evidence, case.losses, case.evidence.ends
+    commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
+    places = positions(evidence, commits)
+    for number, (group, queue, offset, time_ns) in enumerate(places):
+        if queue < 0 or offset <= ends[queue]:
+            continue
+        row = commits.row(number)
+        example = evidence.example(
+            row,
+            f"group {group} committed {offset} of {evidence.history.topic(row)}/{row.queue}, which"
+            f" ends at {ends[queue]}",
+            value=None,
+            distance=offset - ends[queue],
+        )
+        later = losses.loss_between(evidence.group_of(row.node), time_ns, ENDLESS)
+        found.add(example, excuse=later if offset <= evidence.ends_ever[queue] else None)
+    examined = len(places)
+    stored = stored_positions(evidence, None if evidence.foreign else evidence.nodes)
+    for node, queue, who, committed in stored:
+        examined += 1
+        if committed > (end := ends[queue]):
+            name = evidence.queues.names[queue]
+            text = f"{node.name} keeps {committed} for group {who} of {name.topic}/{name.queue},"
+            text += f" which ends at {end}"
+            lost = losses.loss_between(node.group, -1, ENDLESS)
+            place = {"node": node.name, "topic": name.topic, "queue": name.queue}
+            found.add(
+                text,
+                excuse=lost
+                if committed <= evidence.ends_ever[queue]
+                else evidence.may_differ(node),
+                distance=committed - end,
+                offset=committed,
+                **place,
+            )
+    if not examined:
+        raise NotApplicable(NO_GROUPS)
+    return examined
+
+
+@check("A36 position without a message", "positions read of masters")
+def positions_beyond(case: Case, found: Findings) -> int:
+    """A36: a master tells no position beyond its queue's end, unless somebody committed it since
+    the master started. What a loss took is taken off positions too, or their groups would never be
+    given what gets the same queue offsets next (T20).
+
+    The end is what the same process told in the next answer to a pull, or to a question for it. Not
+    judged where a member lived through the master's start: each of its pulls says again where it
+    stood.
+    """
+    evidence = case.evidence
+    if evidence.foreign:
+        raise NotApplicable("only our own node promises it")
+    lives, given, members = _lives(evidence), _commits(evidence), _members(evidence)
+    ends: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    told = evidence.rows((Function.PULL, Function.BOUNDS), Outcome.OK)
+    columns = (told.column(name) for name in ("node", "invoked_ns", "value"))
+    for queue, by, at, upto in zip(evidence.queue_numbers(told), *columns, strict=True):
+        who = evidence.history.nodes.get(int(by), "")
+        ends[who, int(queue)].append((int(at), int(upto)))
+    for one in ends.values():
+        one.sort()
+    reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
+    examined = 0
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
+        row = reads.row(number)
+        node = evidence.node(row)
+        later = ends[node, queue]
+        after = bisect_right(later, (time_ns, 0))
+        life = lives(node, time_ns)
+        if after == len(later) or lives(node, later[after][0]) != life:
+            continue
+        if any(first < life <= last for first, last in members[group].values()):
+            continue
+        if not _is_lone_master(case, node, time_ns):
+            continue
+        examined += 1
+        _, end = later[after]
+        since = (
+            one.offset
+            for one in given[group, queue]
+            if one.begun_ns < time_ns and (life <= one.begun_ns or life <= one.ended_ns < ENDLESS)
+        )
+        if 0 <= end < offset and max(since, default=0) < offset:
+            name = evidence.queues.names[queue]
+            text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, which ended"
+            text += f" at {end}, and nobody committed that since it started"
+            example = evidence.example(row, text, value=None, distance=offset - end)
+            found.add(example, excuse=evidence.damaged.get(node))
+    if not examined:
+        raise NotApplicable("no position was read of a master that told the end of the queue later")
+    return examined
+
+
+@check("A37 other position", "positions read after a commit")
+def other_positions(case: Case, found: Findings) -> int:
+    """A37: a master that was given a position, and has run on since, tells just that one."""
+    evidence = case.evidence
+    lives, given = _lives(evidence), _commits(evidence)
+    reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
+    latest: dict[tuple[int, int, str], list[_Commit]] = {}
+    examined = 0
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
+        row = reads.row(number)
+        node, commits = evidence.node(row), given[group, queue]
+        if (group, queue, node) not in latest:
+            latest[group, queue, node] = _latest(commits, partial(lives, node))
+        before = bisect_left(commits, time_ns, key=lambda one: one.begun_ns)
+        if not before or lives(node, commits[before - 1].begun_ns) != lives(node, time_ns):
+            continue
+        last = latest[group, queue, node][before - 1]
+        if last.ended_ns > row.invoked_ns or last.node != node:
+            continue  # another one may have come in between
+        if not all(_is_lone_master(case, node, at) for at in (last.begun_ns, time_ns)):
+            continue
+        examined += 1
+        if offset != last.offset:
+            name = evidence.queues.names[queue]
+            text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after it had"
+            text += f" been given {last.offset}"
+            example = evidence.example(row, text, value=None, distance=abs(offset - last.offset))
+            found.add(example)
+    if not examined:
+        raise NotApplicable("no position was read after it had been committed")
+    return examined
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    begun_ns: int
+    ended_ns: int
+    """`ENDLESS` where the answer did not come: it may count at any time."""
+    offset: int
+    node: str
+
+
+def _commits(evidence: Evidence) -> dict[Place, list[_Commit]]:
+    """What groups committed, answered or not, by when it began."""
+    found: dict[Place, list[_Commit]] = defaultdict(list)
+    rows = evidence.rows((Function.COMMIT_OFFSET,))
+    for number, (group, queue, offset, ended_ns) in enumerate(positions(evidence, rows)):
+        row = rows.row(number)
+        ended_ns = ended_ns if row.outcome == Outcome.OK else ENDLESS
+        found[group, queue].append(_Commit(row.invoked_ns, ended_ns, offset, evidence.node(row)))
+    for commits in found.values():
+        commits.sort(key=lambda one: one.begun_ns)
+    return found
+
+
+def _members(evidence: Evidence) -> dict[int, dict[int, tuple[int, int]]]:
+    """By group, each of its processes with the first and the last time that it was seen."""
+    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    rows = evidence.rows((Function.DELIVER, Function.READ_OFFSET, Function.COMMIT_OFFSET))
+    columns = (rows.column(name) for name in ("operation", "process", "invoked_ns"))
+    for group, process, time_ns in zip(*columns, strict=True):
+        first, _ = found[int(group)].get(int(process), (int(time_ns), 0))
+        found[int(group)][int(process)] = min(first, int(time_ns)), int(time_ns)
+    return found
+
+
+def _latest(commits: Iterable[_Commit], life: Callable[[int], int]) -> list[_Commit]:
+    """Beside each commit the one that was answered last of those of the same process, up to it."""
+    found: list[_Commit] = []
+    for one in commits:
+        best = found[-1] if found else one
+        is_same = life(best.begun_ns) == life(one.begun_ns)
+        found.append(best if is_same and best.ended_ns > one.ended_ns else one)
+    return found
+
+
+def _lives(evidence: Evidence) -> Callable[[str, int], int]:
+    """When the process of a node at a time was started; -1: not known."""
+    starts: dict[str, list[int]] = defaultdict(list)
+    for event in evidence.events(Function.NODE, "start"):
+        starts[event.node].append(event.time_ns)
+
+    def life(node: str, time_ns: int) -> int:
+        own = starts[node]
+        at = bisect_right(own, time_ns)
+        return own[at - 1] if at else -1
+
+    return life
+
+
+def _is_lone_master(case: Case, node: str, time_ns: int) -> bool:
+    """Whether a node was master, and nobody else beside it."""
+    group = case.evidence.group_of_name(node)
+    if group < 0 or case.losses.lineages[group].era(time_ns).master != node:
+        return False
+    return not any(begin <= time_ns <= end for begin, end, _ in case.evidence.splits)
+
+
+@check("A35 forgotten position", "positions read of the node that had them")
+def forgotten_positions(case: Case, found: Findings) -> int:
+    """A35: a node that was master all the time, through whatever kills, has kept what was
+    committed to it, but for the commits of the last 6 s before it was killed.
+
+    Judged where the nodes that answered a commit and a later question are known, and one.
+    """
+    evidence, losses = case.evidence, case.losses
+    resets, ends = went_back(evidence), _violent_ends(evidence, losses)
+    commits = _kept(evidence, ends, resets, by_node=True)
+    reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
+    examined = 0
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
+        row = reads.row(number)
+        node = evidence.node(row)
+        times, best = commits[group, queue, bisect_right(resets[group, queue], time_ns), row.node]
+        last = bisect_right(times, time_ns) - 1
+        if node not in losses.ends or last < 0:
+            continue
+        committed, at = best[last]
+        lineage = losses.lineages[evidence.group_of(row.node)]
+        if any(lineage.era(one).master != node for one in (at, time_ns)):
+            continue  # what a slave was given its master's table replaces
+        changes = lineage.changes
+        if any(begin <= time_ns and at <= end for begin, end, _ in evidence.splits):
+            continue  # two masters: what one was given the other, or its successor, need not have
+        between = [one for one in changes if at < one.time_ns <= time_ns]
+        if any(one.what == (WIPE if one.node == node else PROMOTE) for one in between):
+            continue
+        examined += 1
+        if offset < committed:
+            name = evidence.queues.names[queue]
+            text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after"
+            text += f" {committed} had been committed to it {(time_ns - at) / 1e9:.1f} s before"
+            example = evidence.example(row, text, value=None, distance=committed - offset)
+            excuse = losses.loss_between(evidence.group_of(row.node), at, time_ns)
+            found.add(example, excuse=excuse or evidence.damaged.get(node))
+    if not examined:
+        raise NotApplicable("no position was read of a node that had been given it long before")
+    return examined
+
+
+def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]:
+    """Consumer group, queue number, queue offset and time of each row."""
+    offsets, times = rows.column("queue_offset"), rows.column("returned_ns")
+    columns = (rows.column("operation"), evidence.queue_numbers(rows), offsets, times)
+    return list(zip(*(map(int, column) for column in columns), strict=True))
+
+
+def went_back(evidence: Evidence) -> dict[Place, list[int]]:
+    """When groups went back in a queue, rising."""
+    found: dict[Place, list[int]] = defaultdict(list)
+    for group, queue, _, time_ns in positions(evidence, evidence.rows((Function.RESET_OFFSET,))):
+        found[group, queue].append(time_ns)
+    return found
+
+
+def stored_positions(
+    evidence: Evidence, nodes: Iterable[NodeLog] | None = None
+) -> Iterator[tuple[NodeLog, int, str, int]]:
+    """Positions in `consumerOffset.json` of nodes, or of the last masters, in queues that have
+    messages: node, queue number, group, offset."""
+    known = set(evidence.queues.names)
+    for node in evidence.finals() if nodes is None else nodes:
+        table = node.directory.config("consumerOffset.json")
+        offsets = table.get("offsetTable") if isinstance(table, dict) else None
+        for name, row in sorted(offsets.items()) if isinstance(offsets, dict) else ():
+            topic, _, group = str(name).rpartition("@")
+            for queue, committed in row.items() if isinstance(row, dict) else ():
+                if not str(queue).isdigit() or not isinstance(committed, int):
+                    continue
+                place = QueueName(node.group, topic, int(queue))
+                if place in known:
+                    yield node, evidence.queues.number(*place), group, committed

@@ -1,0 +1,100 @@
+"""What a group asked for: some tags, or to go back. (chaos.md 2.5)"""
+
+from collections import defaultdict
+
+from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.evidence import Evidence, Stored
+from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
+from rocketbed.chaos.checkers.positions import positions
+from rocketbed.chaos.checkers.reads import example_of
+from rocketbed.chaos.history import Function
+
+
+@check("A33 unwanted tag", "deliveries to groups that filter")
+def unwanted_tags(case: Case, found: Findings) -> int:
+    """A33: a group that asks for some tags gets no message with another one; A22 and A30 say that
+    it gets all that have one of them."""
+    evidence = case.evidence
+    if not evidence.wanted_tags:
+        raise NotApplicable("no group asks for some tags only")
+    stored = Stored([log for log in evidence.logs if evidence.may_differ(log) is None])
+    rows = evidence.rows((Function.DELIVER,))
+    tags = passes.lookup(rows.column("value"), stored.values, stored.column("tags"), -1)
+    groups = rows.column("operation")
+    examined = 0
+    for group, wanted in sorted(evidence.wanted_tags.items()):
+        own = passes.where(groups, (group,))
+        examined += len(own)
+        right = set(map(int, passes.where(tags, (-1, *wanted))))
+        for at in own:
+            if int(at) not in right:
+                text = f"was given to group {group}, which did not ask for its tag"
+                found.add(example_of(evidence, rows.row(int(at)), text))
+    return examined
+
+
+@check("A34 rewind", "times that a member went back", final=True)
+def rewinds(case: Case, found: Findings) -> int:
+    """A34: a member that goes back in a queue is given what stands there, next of that queue."""
+    evidence = case.evidence
+    back = case.some((Function.RESET_OFFSET,), without="no member went back")
+    wanted = _offsets(evidence)
+    deliveries = evidence.rows((Function.DELIVER,))
+    given: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    processes = map(int, deliveries.column("process"))
+    rows = zip(processes, positions(evidence, deliveries), strict=True)
+    for process, (_, queue, offset, time_ns) in rows:
+        given[process, queue].append((time_ns, offset))
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, back)):
+        row = back.row(number)
+        later = [one for one in given[row.process, queue] if one[0] > time_ns]
+        due = next((at for at in wanted[group, queue] if at >= offset), None)
+        if not later or due is None:
+            continue
+        (first_ns, first), name = min(later), evidence.queues.names[queue]
+        if offset <= first <= due:  # before it: what has expired since, or was lost (A13)
+            continue
+        text = f"group {group} went back to {offset} of {name.topic}/{name.queue}, where {due} is"
+        text += f" the next that it asks for, and was given {first}"
+        excuse = case.losses.loss_between(name.group, time_ns, first_ns)
+        found.add(evidence.example(row, text, value=None, distance=abs(first - due)), excuse=excuse)
+    return len(back)
+
+
+@check("A38 delivery order", "messages delivered")
+def delivery_order(case: Case, found: Findings) -> int:
+    """A38: of one queue a member gets what comes at once in its order, each message once.
+
+    From one time to the next it may go back: to what its group had committed, or to the end of a
+    slave that is behind. Only simulated time tells what came at once.
+    """
+    evidence = case.evidence
+    rows = case.some((Function.DELIVER,), without="no group took part")
+    if evidence.record.backend != "sim":
+        raise NotApplicable("what came at once is not known where time is a machine's")
+    last: dict[tuple[int, int], tuple[int, int]] = {}
+    places = positions(evidence, rows)
+    for number, (group, queue, offset, time_ns) in enumerate(places):
+        row = rows.row(number)
+        before, then_ns = last.get((row.process, queue), (-1, -1))
+        last[row.process, queue] = offset, time_ns
+        if then_ns == time_ns and offset <= before and queue >= 0:
+            name = evidence.queues.names[queue]
+            text = f"group {group} was given {offset} of {name.topic}/{name.queue} after {before}"
+            found.add(evidence.example(row, text, distance=before - offset))
+    return len(places)
+
+
+def _offsets(evidence: Evidence) -> dict[tuple[int, int], list[int]]:
+    """By group and queue number the offsets of messages that a group asks for, rising."""
+    found: dict[tuple[int, int], list[int]] = defaultdict(list)
+    stored = evidence.stored
+    for group in evidence.record.consumer_groups.values():
+        wanted = evidence.wanted_tags.get(group)
+        for key, tag in zip(stored.keys, stored.column("tags"), strict=True):
+            if wanted is None or int(tag) in wanted:
+                found[group, int(key) >> OFFSET_BITS].append(int(key) & OFFSET_MASK)
+    for offsets in found.values():
+        offsets.sort()
+    return found

@@ -1,0 +1,144 @@
+"""What each node's tables hold at the end, against what the run had made and committed (S21)."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.logs import NodeLog
+from rocketbed.chaos.checkers.positions import positions, stored_positions
+from rocketbed.chaos.history import Function, Outcome
+from rocketbed.wire.bodies import PERM_READ
+
+COPIED_NS = 15_000_000_000
+"""A position committed so long before the end has come to every slave: five times their period."""
+TOPICS, OFFSETS = "topics.json", "consumerOffset.json"
+
+
+@check("S21 tables complete", "entries", final=True)
+def tables_complete(case: Case, found: Findings) -> int:
+    """S21: at the end each node knows the topics that have messages, and each group's position; a
+    clean stop left its checkpoint, for the last record, and the index begins where the log does."""
+    evidence = case.evidence
+    queues_of: dict[tuple[int, str], int] = defaultdict(int)
+    for name in evidence.queues.names:
+        queues_of[name.group, name.topic] = max(queues_of[name.group, name.topic], name.queue + 1)
+    names = set(queues_of)
+    examined = 0
+    for node in evidence.nodes:
+        known = node.directory.topics() or {}
+        for group, topic in sorted(names):
+            if group != node.group:
+                continue
+            examined += 1
+            wrong = _topic_fault(known.get(topic), queues_of[group, topic])
+            if wrong:
+                found.add(
+                    f"{node.name} {wrong} topic {topic} in its {TOPICS}",
+                    excuse=evidence.may_differ(node, file=TOPICS),
+                    node=node.name,
+                    topic=topic,
+                )
+    if evidence.foreign:
+        return examined
+    for node in evidence.nodes:
+        if node.name in evidence.record.stopped_cleanly:
+            examined += _compare_positions(evidence, node, found) + 1
+            excuse = evidence.may_differ(node)
+            for what in _unfinished(node):
+                found.add(f"{node.name} {what}", excuse=excuse, node=node.name)
+    return examined
+
+
+@check("S25 topics before their messages", "topics in images")
+def topics_first(case: Case, found: Findings) -> int:
+    """S25: what a kill or a power cut leaves of a master has no message of a topic that its table
+    lacks: a topic takes sends once it is on disk. Of one that was master from the first, as the
+    table of a slave is a copy that may be behind its log."""
+    evidence = case.evidence
+    if evidence.foreign:
+        raise NotApplicable("only our own node promises it")
+    examined = 0
+    for image in evidence.images:
+        time_ns = image.taken.time_ns
+        lineage = case.losses.lineages[image.group]
+        if any(era.master != image.name for era in lineage.eras if era.start_ns <= time_ns):
+            continue
+        known = image.directory.topics() or {}
+        names = {evidence.queues.names[number].topic for number in set(image.messages.queues)}
+        examined += len(names)
+        for topic in sorted(names.difference(known)):
+            text = f"{image.label}: there are messages of {topic}, and {TOPICS} lacks it"
+            excuse = evidence.may_differ(image, file=TOPICS)
+            found.add(text, excuse=excuse, node=image.name, time_ns=time_ns, topic=topic)
+    if not examined:
+        raise NotApplicable("no image of a first master has messages")
+    return examined
+
+
+def _topic_fault(row: dict[str, Any] | None, queues: int) -> str:
+    """What is wrong with a topic's row where messages stand in so many queues."""
+    if row is None:
+        return "does not know"
+    if row.get("readQueueNums", 0) < queues:
+        return f"gives consumers {row.get('readQueueNums')} of {queues} queues of"
+    if not row.get("perm", 0) & PERM_READ:
+        return "lets nobody read"
+    return ""
+
+
+def _unfinished(node: NodeLog) -> Iterator[str]:
+    """What a clean stop leaves, and a log from which nothing has expired."""
+    checkpoint = node.directory.checkpoint
+    if checkpoint is None:
+        yield "has no checkpoint after a clean stop"
+    elif checkpoint.logics_offset:  # 5.5.0 would go by it, and no longer by the times
+        yield f"has {checkpoint.logics_offset} in its checkpoint as the offset of its queues, not 0"
+    elif node.boundaries:
+        *_, before, end = node.log_min, *node.boundaries[-2:]
+        if not before <= checkpoint.confirm_offset < end:
+            yield (
+                f"names {checkpoint.confirm_offset} in its checkpoint as the beginning of its last"
+                f" record, which lies between {before} and {end}"
+            )
+    files = node.directory.index_files
+    if not files and node.log_min == 0 and len(node.messages):
+        yield "has no index"
+    if files and node.log_min == 0 and len(node.messages):
+        begin, first = files[0].header().begin_offset, node.messages.physicals[0]
+        if begin > first:
+            yield f"has an index from {begin} on only, and its first key is at {first}"
+
+
+def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> int:
+    """Positions that a node had to have when it stopped; how many."""
+    groups = {number: name for name, number in evidence.record.consumer_groups.items()}
+    kept = {
+        (queue, group): position for _, queue, group, position in stored_positions(evidence, [node])
+    }
+    limit_ns = evidence.record.end_ns - COPIED_NS
+    rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
+    last = {
+        (queue, groups[group]): offset
+        for group, queue, offset, time_ns in positions(evidence, rows)
+        if time_ns <= limit_ns and group in groups and queue >= 0
+    }
+    examined = 0
+    for (number, group), offset in sorted(last.items()):
+        queue = evidence.queues.names[number]
+        if queue.group != node.group or not offset:
+            continue
+        examined += 1
+        at = kept.get((number, group), 0)
+        if at < offset:
+            found.add(
+                f"{node.name} keeps {at} for {group} of {queue.topic}/{queue.queue}, where"
+                f" {offset} had been committed {COPIED_NS / 1e9:g} s before the end",
+                excuse=evidence.may_differ(node, file=OFFSETS),
+                node=node.name,
+                topic=queue.topic,
+                queue=queue.queue,
+                distance=offset - at,
+            )
+    return examined

@@ -1,0 +1,87 @@
+"""How far the log of each node of a cluster goes, as far as that can be seen.
+
+A node that answers says it. Of one that does not, stopped or hanging, the files tell: what was
+acknowledged with its help is in its log, whatever happened to the process since.
+"""
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocketbed.chaos.cluster.plan import ClusterError, read_settings
+from rocketbed.inspect import LogEnd, NotAStore, open_directory
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEnd:
+    """Where the log of one node ends."""
+
+    name: str
+    offset: int | None
+    """Bytes; None: nothing can be known."""
+    state: str
+    """How it was seen, in words: `running`, `stopped`, `not answering`."""
+    unqueued: str = ""
+    """Which of its messages nobody can pull there, in words; empty if there are none."""
+
+
+def missing_in(target: KnownEnd, others: Iterable[KnownEnd]) -> str:
+    """What the target lacks of the others' logs, and where it is; empty if nothing."""
+    if target.state != "running" or target.offset is None:
+        return (
+            f"{target.name} does not answer: start it (`rocketbed cluster up`), so that it gets"
+            " what it lacks"
+        )
+    longer = []
+    for other in others:
+        if other.offset is None:
+            longer.append(f"nothing can be known of the log of {other.name} ({other.state})")
+        elif other.offset > target.offset:
+            longer.append(f"{other.name} ({other.state}) has {other.offset} bytes of log")
+    if not longer and target.unqueued:
+        return (
+            f"of {target.name}'s log {target.unqueued}: nobody could read these messages there,"
+            " and they may have been acknowledged. A topic that was deleted and made again leaves"
+            " such a queue until its master has told of it: start the master and look at"
+            " `rocketbed cluster status`, or see docs/divergence.md, Failover by hand"
+        )
+    if not longer:
+        return ""
+    return (
+        f"{', '.join(longer)}, {target.name} only {target.offset}: what {target.name} lacks may"
+        " have been acknowledged; start what is stopped and let it catch up, or promote the one"
+        " that has most"
+    )
+
+
+def end_on_disk(store: Path) -> int | None:
+    """Where the log in a store directory ends, also while a process writes to it; None where that
+    cannot be read. Blocks.
+
+    At least what its own marks say was on disk once.
+    """
+    try:
+        with closing(open_directory(store)) as opened:
+            marks, log = opened.marks, opened.log
+            known = start = log.min_offset
+            if marks is not None and marks.trusted:
+                known = max(known, marks.durable_offset, marks.flushed_offset or 0)
+                if log.index_at(marks.durable_offset) is not None:
+                    start = max(start, marks.durable_offset)
+            for item in log.scan(start):
+                if isinstance(item, LogEnd):
+                    known = max(known, item.offset)
+    except (NotAStore, OSError):
+        return None
+    return known
+
+
+def needs_slaves(directory: Path) -> bool:
+    """Whether a master with these settings acknowledges only what a slave has too."""
+    try:
+        settings = read_settings(directory)
+    except ClusterError:
+        return False
+    needed = settings.get("inSyncReplicas", "1")
+    return settings.get("brokerRole") == "SYNC_MASTER" and needed.isdigit() and int(needed) > 1

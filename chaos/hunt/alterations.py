@@ -1,0 +1,393 @@
+"""What could be wrong in a recorded run: rows taken away or changed, tables, files and bits."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from rocketbed.chaos.history import (
+    FINAL_READER,
+    Function,
+    Outcome,
+    Row,
+    read_history,
+    save_history,
+)
+from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
+
+BEYOND: Final = 1_000_000
+LATE_NS: Final = 3600 * 10**9
+READS: Final = (Function.GOT, Function.DELIVER)
+Change = Callable[[Row], Row | None]
+"""The row to be written instead; None for none."""
+Alter = Callable[[Path, RunRecord], bool]
+"""Alters a run's directory; whether there was anything to alter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    name: str
+    what: str
+    alter: Alter
+
+
+# --- history
+
+
+def _rows(change: Change, path: Path) -> bool:
+    """Replace rows of the history; whether any is another one now."""
+    place = path / HISTORY_FILE
+    history = read_history(place)
+    before = list(history.columns.rows())
+    after = [row for row in map(change, before) if row is not None]
+    place.unlink()
+    save_history(place, history, after)
+    return after != before
+
+
+def _first(is_meant: Callable[[Row], bool], change: Change) -> Change:
+    """Change the first row that is meant, only."""
+    done = False
+
+    def changed(row: Row) -> Row | None:
+        nonlocal done
+        if done or not is_meant(row):
+            return row
+        done = True
+        return change(row)
+
+    return changed
+
+
+def _each(is_meant: Callable[[Row], bool], change: Change) -> Change:
+    return lambda row: change(row) if is_meant(row) else row
+
+
+def _is(*functions: Function, outcome: Outcome | None = None) -> Callable[[Row], bool]:
+    return lambda row: row.function in functions and outcome in (None, row.outcome)
+
+
+SENT_OK: Final = _is(Function.SEND, outcome=Outcome.OK)
+
+
+def _gone(_row: Row) -> None:
+    return None
+
+
+def _plus(name: str, much: int = 1) -> Change:
+    return lambda row: row._replace(**{name: getattr(row, name) + much})
+
+
+def _of_group(path: Path, record: RunRecord, *, from_share: float) -> bool:
+    """A group's deliveries and commits are gone, from a share of the run's time on."""
+    numbers = sorted(record.consumer_groups.values())
+    if not numbers:
+        return False
+
+    def change(row: Row) -> Row | None:
+        meant = _is(Function.DELIVER, Function.COMMIT_OFFSET)(row) and row.operation == numbers[0]
+        return None if meant and row.returned_ns >= from_share * record.calm_ns else row
+
+    return _rows(change, path)
+
+
+def _of_followers(path: Path, record: RunRecord) -> bool:
+    followers = set(record.followers.values())
+    return _rows(
+        _each(lambda row: row.function == Function.GOT and row.process in followers, _gone),
+        path,
+    )
+
+
+def _never_delivered(path: Path, _record: RunRecord) -> bool:
+    """No delivery of the last acknowledged message that a group got; no loss came after that."""
+    rows = list(read_history(path / HISTORY_FILE).columns.rows())
+    given = {row.value for row in rows if row.function == Function.DELIVER}
+    sent = ((row.returned_ns, row.value) for row in rows if SENT_OK(row) and row.value in given)
+    value = max(sent, default=(0, BEYOND))[1]
+    return _rows(
+        _each(lambda row: row.function == Function.DELIVER and row.value == value, _gone),
+        path,
+    )
+
+
+# --- directories
+
+
+def _stores(path: Path, record: RunRecord) -> list[Path]:
+    return [path / place for _, place in sorted(record.stores.items())]
+
+
+def _masters(path: Path, record: RunRecord) -> list[Path]:
+    return [path / record.stores[name] for name in sorted(record.leaders.values())]
+
+
+def _table(name: str, change: Callable[[Any], Any], path: Path, record: RunRecord) -> bool:
+    """Change a table of every node, and its backup; None deletes it."""
+    found = False
+    for store in _stores(path, record):
+        for place in (store / "config" / name, store / "config" / f"{name}.bak"):
+            if not place.exists():
+                continue
+            table = change(json.loads(place.read_text(encoding="utf-8")))
+            found = True
+            place.unlink()
+            if table is not None:
+                place.write_text(json.dumps(table), encoding="utf-8")
+    return found
+
+
+def _no_offsets(_table: Any) -> Any:
+    return {"offsetTable": {}}
+
+
+def _no_readers(table: Any) -> Any:
+    for row in table["topicConfigTable"].values():
+        row["perm"] = 0
+    return table
+
+
+def _far_offsets(table: Any) -> Any:
+    for row in table["offsetTable"].values():
+        row.update({queue: offset + BEYOND for queue, offset in row.items()})
+    return table
+
+
+def _files(store: Path, folder: str) -> list[Path]:
+    return sorted(place for place in (store / folder).rglob("*") if place.is_file())
+
+
+def _delete(name: str, path: Path, record: RunRecord) -> bool:
+    """Delete a file of every node."""
+    places = [store / name for store in _stores(path, record) if (store / name).exists()]
+    for place in places:
+        place.unlink()
+    return bool(places)
+
+
+def _patch(folder: str, change: Callable[[bytearray], None], path: Path, record: RunRecord) -> bool:
+    """Change the first file of a folder of each last master."""
+    found = False
+    for store in _masters(path, record):
+        for place in _files(store, folder)[:1]:
+            data = bytearray(place.read_bytes())
+            before = bytes(data)
+            change(data)
+            place.write_bytes(data)
+            found = found or bytes(data) != before
+    return found
+
+
+def _flip(at: int, data: bytearray) -> None:
+    if at < len(data):
+        data[at] ^= 1
+
+
+def _zero(begin: int, end: int, data: bytearray) -> None:
+    data[begin:end] = bytes(len(data[begin:end]))
+
+
+def _delete_first(folder: str, path: Path, record: RunRecord) -> bool:
+    places = [place for store in _masters(path, record) for place in _files(store, folder)[:1]]
+    for place in places:
+        place.unlink()
+    return bool(places)
+
+
+def _add_abort(path: Path, record: RunRecord) -> bool:
+    clean = [path / record.stores[name] for name in record.stopped_cleanly if name in record.stores]
+    for store in clean:
+        (store / "abort").touch()
+    return bool(clean)
+
+
+def _cut_history(path: Path, _record: RunRecord) -> bool:
+    place = path / HISTORY_FILE
+    place.write_bytes(place.read_bytes()[:-20])
+    return True
+
+
+def _no_trace(path: Path, _record: RunRecord) -> bool:
+    place = path / TRACE_FILE
+    is_there = place.exists()
+    place.unlink(missing_ok=True)
+    return is_there
+
+
+def _change(name: str, what: str, change: Callable[[], Change]) -> Alteration:
+    """An alteration of rows; a change that counts is made anew for each run."""
+    return Alteration(name, what, lambda path, _record: _rows(change(), path))
+
+
+ALTERATIONS: Final = (
+    Alteration("group-gone", "nothing was delivered to a group", partial(_of_group, from_share=-1)),
+    Alteration(
+        "group-half",
+        "a group stopped half-way through the storm",
+        partial(_of_group, from_share=0.5),
+    ),
+    Alteration("followers-empty", "pulls of followers gave no messages", _of_followers),
+    _change(
+        "final-empty",
+        "pulls of the final reader gave no messages",
+        lambda: _each(
+            lambda row: row.function == Function.GOT and row.process == FINAL_READER, _gone
+        ),
+    ),
+    Alteration("delivery-lost", "one message never came to a group", _never_delivered),
+    _change(
+        "deliveries-late",
+        "deliveries came an hour late",
+        lambda: _each(_is(Function.DELIVER), _plus("returned_ns", LATE_NS)),
+    ),
+    _change(
+        "pulls-late",
+        "messages were pulled an hour late",
+        lambda: _each(_is(Function.GOT, Function.PULL), _plus("returned_ns", LATE_NS)),
+    ),
+    _change(
+        "labels", "tags or keys were rewritten", lambda: _each(_is(*READS), _plus("label_crc"))
+    ),
+    _change("bodies", "bodies were rewritten", lambda: _each(_is(*READS), _plus("body_crc"))),
+    _change(
+        "acknowledged-nowhere",
+        "a message was acknowledged that is nowhere",
+        lambda: _first(SENT_OK, _plus("value", BEYOND)),
+    ),
+    _change(
+        "acknowledged-elsewhere",
+        "an acknowledgement names another place",
+        lambda: _first(SENT_OK, _plus("queue_offset")),
+    ),
+    _change(
+        "refused-stored",
+        "a refused message is there",
+        lambda: _first(SENT_OK, lambda row: row._replace(outcome=Outcome.FAIL)),
+    ),
+    _change(
+        "position-beyond",
+        "a group committed beyond a queue's end",
+        lambda: _first(
+            _is(Function.COMMIT_OFFSET, outcome=Outcome.OK), _plus("queue_offset", BEYOND)
+        ),
+    ),
+    _change(
+        "positions-forgotten",
+        "nodes said that groups had committed nothing",
+        lambda: _each(_is(Function.READ_OFFSET), lambda row: row._replace(queue_offset=0)),
+    ),
+    _change(
+        "queries-failed",
+        "every query by key failed",
+        lambda: _each(
+            _is(Function.QUERY_KEY), lambda row: row._replace(outcome=Outcome.INFO, queue_offset=-1)
+        ),
+    ),
+    _change(
+        "queries-empty",
+        "queries by key found nothing",
+        lambda: _each(_is(Function.QUERY_KEY), lambda row: row._replace(status=0, queue_offset=-1)),
+    ),
+    _change(
+        "searches-gone",
+        "no search by time was made",
+        lambda: _each(_is(Function.SEARCH_TIME), _gone),
+    ),
+    _change(
+        "searches-off",
+        "searches by time gave the next message",
+        lambda: _each(_is(Function.SEARCH_TIME), _plus("queue_offset")),
+    ),
+    _change(
+        "searches-early",
+        "searches by time gave the message before",
+        lambda: _each(_is(Function.SEARCH_TIME), _plus("queue_offset", -1)),
+    ),
+    _change(
+        "searches-empty",
+        "searches by time found nothing",
+        lambda: _each(_is(Function.SEARCH_TIME), lambda row: row._replace(queue_offset=-1)),
+    ),
+    _change(
+        "bounds-low",
+        "a queue's end was told one too low",
+        lambda: _each(_is(Function.BOUNDS), _plus("value", -1)),
+    ),
+    _change(
+        "pull-bounds",
+        "pulls told of empty queues",
+        lambda: _each(_is(Function.PULL), lambda row: row._replace(value=0, operation=0)),
+    ),
+    _change(
+        "positions-ahead",
+        "nodes said more than groups had committed",
+        lambda: _each(_is(Function.READ_OFFSET), _plus("queue_offset")),
+    ),
+    _change(
+        "delivered-elsewhere",
+        "deliveries name another queue",
+        lambda: _each(_is(Function.DELIVER), _plus("queue", 100)),
+    ),
+    _change(
+        "bounds-off",
+        "a queue's end was told one too high",
+        lambda: _each(_is(Function.BOUNDS), _plus("value")),
+    ),
+    _change(
+        "offsets-off",
+        "messages were pulled at the next one's place",
+        lambda: _each(_is(Function.GOT), _plus("queue_offset")),
+    ),
+    Alteration("history-cut", "the history has no end", _cut_history),
+    Alteration("trace-gone", "what was on disk when is not known", _no_trace),
+    Alteration(
+        "positions-gone",
+        "consumerOffset.json is empty on every node",
+        partial(_table, "consumerOffset.json", _no_offsets),
+    ),
+    Alteration(
+        "positions-far",
+        "stored positions are beyond their queues",
+        partial(_table, "consumerOffset.json", _far_offsets),
+    ),
+    Alteration(
+        "topics-unreadable",
+        "nobody may read any topic",
+        partial(_table, "topics.json", _no_readers),
+    ),
+    Alteration(
+        "topics-gone",
+        "topics.json is missing on every node",
+        partial(_table, "topics.json", lambda _table: None),
+    ),
+    Alteration(
+        "log-bit", "one bit of the log is wrong", partial(_patch, "commitlog", partial(_flip, 200))
+    ),
+    Alteration(
+        "log-zeros",
+        "a record of the log is zeros",
+        partial(_patch, "commitlog", partial(_zero, 0, 200)),
+    ),
+    Alteration(
+        "queue-zeros",
+        "a queue entry is zeros",
+        partial(_patch, "consumequeue", partial(_zero, 0, 20)),
+    ),
+    Alteration(
+        "queue-tag",
+        "a tag code is another one",
+        partial(_patch, "consumequeue", partial(_flip, 19)),
+    ),
+    Alteration("queue-gone", "a queue's file is missing", partial(_delete_first, "consumequeue")),
+    Alteration(
+        "index-bit", "an index header is wrong", partial(_patch, "index", partial(_flip, 23))
+    ),
+    Alteration("index-gone", "an index file is missing", partial(_delete_first, "index")),
+    Alteration("log-gone", "a log segment is missing", partial(_delete_first, "commitlog")),
+    Alteration(
+        "checkpoint-gone", "the checkpoint is missing on every node", partial(_delete, "checkpoint")
+    ),
+    Alteration("abort-there", "the abort file is there after a clean stop", _add_abort),
+)

@@ -1,0 +1,58 @@
+"""What no run of a campaign reached: named points of the node's code, what it logs, and faults.
+
+A branch that only trouble takes says so in the log, or passes a mark; so the events that stand in
+the source are the list of such branches, and those that no run logged are where load or faults are
+missing. Simulation only: elsewhere nobody notes what a node logs.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from rocketbed.chaos.hunt.runner import Outcome
+from rocketbed.chaos.scenario.marks import MARKS
+from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.scenario.verbs import VERBS
+
+PACKAGES: Final = ("rocketbed.node", "rocketbed.replication")
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def unreached(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
+    """By kind (`marks`, `events`, `faults`) what none of these runs had, sorted.
+
+    An event stands with the files that log it: `store.disk_full (store/retention.py)`.
+    """
+    points: set[str] = set()
+    verbs: set[str] = set()
+    for outcome in outcomes:
+        points.update(point.partition(" ")[0] for point in outcome.facts.get("points", ()))
+        if outcome.record is not None:
+            verbs.update(parse_step(step).verb for step in outcome.record.steps)
+    return {
+        "marks": [mark for mark in MARKS if mark not in points],
+        "events": [f"{name} ({at})" for name, at in logged_events().items() if name not in points],
+        "faults": [verb for verb in VERBS if verb not in verbs],
+    }
+
+
+def logged_events() -> Mapping[str, str]:
+    """Every event that a node can log -> the files it stands in, sorted by name."""
+    found: dict[str, dict[str, None]] = {}
+    for package in PACKAGES:
+        root = Path(next(iter(import_module(package).__path__)))
+        for path in sorted(root.rglob("*.py")):
+            for name in _names(ast.parse(path.read_text(encoding="utf-8"))):
+                found.setdefault(name, {})[f"{path.relative_to(root)}"] = None
+    return {name: ", ".join(found[name]) for name in sorted(found)}
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """First arguments of calls `LOG.LEVEL("name", ...)`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=level), args=[ast.Constant(value=str(name)), *_]):
+                if level in LEVELS and "." in name:
+                    yield name

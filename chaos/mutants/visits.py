@@ -1,0 +1,141 @@
+"""Which lines of the mutated modules a run visits: found once for each run, and kept.
+
+The table is memory that the run's process shares with this one, so that a run that is killed has
+told what it visited until then.
+"""
+
+import hashlib
+import json
+import mmap
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from rocketbed.chaos.host.files import write_whole
+from rocketbed.chaos.hunt.runner import Errand, Options, Say, run_errands
+from rocketbed.chaos.mutants.draw import ROOT, Source
+from rocketbed.chaos.scenario.library import all_scenarios, load_scenario
+from rocketbed.chaos.scenario.plan import Plan
+
+SWARM: Final = "soak-swarm"
+SWARM_SEEDS: Final = 4
+"""Seeds of the swarm beside one of each scenario: together some twenty runs."""
+
+
+RUN_BY: Final = (
+    *("chaos", "client", "inspect", "node", "remoting", "replication", "routing", "wire", "world"),
+)
+"""Folders whose code decides what a run does."""
+
+
+class VisitError(Exception):
+    """A run fails although nothing is planted, so that it cannot judge; the message says which."""
+
+
+class Visited:
+    """What one run of the suite does when nothing is planted."""
+
+    def __init__(self, plan: Plan, row: dict[str, Any]) -> None:
+        self.plan = plan
+        self.name = run_name(plan)
+        self.cost_s: float = row["cost_s"]
+        """CPU seconds, watched, which takes longer."""
+        self.digest: str = row["digest"]
+        self._lines = {place: set(lines) for place, lines in row["lines"].items()}
+
+    def visits(self, place: str, line: int) -> bool:
+        return line in self._lines.get(place, ())
+
+
+def suite(seed: int) -> list[Plan]:
+    """Short simulated runs of every kind."""
+    swarm = load_scenario(SWARM)
+    plans = [family.plan(seed, quick=True) for family in all_scenarios()]
+    return plans + [swarm.plan(seed + more, quick=True) for more in range(1, 1 + SWARM_SEEDS)]
+
+
+def run_name(plan: Plan) -> str:
+    return f"{plan.name}/{plan.seed}"
+
+
+def digest_of_sources(root: Path = ROOT) -> str:
+    """Of all that a run depends on."""
+    digest = hashlib.sha256()
+    for folder in RUN_BY:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".toml") and "mutants" not in path.parts:
+                digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def measure(
+    plans: list[Plan], sources: list[Source], cache: Path, *, jobs: int, say: Say
+) -> list[Visited]:
+    """Run what `cache` does not know yet, and watch it; the cheapest run first.
+
+    Raises `VisitError`, `OSError`.
+    """
+    known: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {}
+    missing = [plan for plan in plans if run_name(plan) not in known]
+    watches = {run_name(plan): Watch(sources) for plan in missing}
+
+    def errand(plan: Plan) -> Errand:
+        return Errand(plan=plan, options=Options(before=watches[run_name(plan)].begin))
+
+    with closing(run_errands(map(errand, missing), jobs=jobs)) as done:
+        for _, outcome in done:
+            name = run_name(outcome.plan)
+            if outcome.verdict != "pass":
+                why = ", ".join(outcome.finding_ids) or outcome.error.strip()
+                raise VisitError(f"{name} fails with nothing planted: {outcome.verdict}: {why}")
+            known[name] = {
+                "cost_s": round(outcome.cpu_s, 2),
+                "digest": outcome.digest,
+                "lines": watches[name].lines(),
+            }
+            say(f"{name}: {sum(map(len, known[name]['lines'].values()))} lines")
+            write_whole(cache, json.dumps(known))
+    visited = [Visited(plan, known[run_name(plan)]) for plan in plans]
+    return sorted(visited, key=lambda one: (one.cost_s, one.name))
+
+
+class Watch:
+    """A byte for each line of the sources: whether a process visited it."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._first: dict[str, tuple[str, int]] = {}
+        size = 0
+        for source in sources:
+            self._first[str(source.path)] = (source.place, size)
+            size += source.data.count(b"\n") + 2
+        self._table = mmap.mmap(-1, size)
+        self._size = size
+
+    def begin(self) -> None:
+        """Watch this process from now on, which makes it some times slower."""
+        table = self._table
+
+        def watcher(first: int) -> Any:
+            def on_line(frame: FrameType, _event: str, _value: object) -> Any:
+                table[first + frame.f_lineno] = 1
+                return on_line
+
+            return on_line
+
+        watchers = {path: watcher(first) for path, (_, first) in self._first.items()}
+
+        def on_call(frame: FrameType, _event: str, _value: object) -> Any:
+            return watchers.get(frame.f_code.co_filename)
+
+        sys.settrace(on_call)
+
+    def lines(self) -> dict[str, list[int]]:
+        """Place -> numbers of the lines that were visited."""
+        ends = [*(first for _, first in list(self._first.values())[1:]), self._size]
+        found = {}
+        for (place, first), end in zip(self._first.values(), ends, strict=True):
+            found[place] = [at - first for at in range(first, end) if self._table[at]]
+        return found

@@ -1,0 +1,170 @@
+"""Why a run failed, before all that follows from it: findings of one root in one group.
+
+A message that was acknowledged and lost makes half a dozen checks speak. So a finding belongs to
+the loss where it names a lost message, or its place in a queue; and an acknowledgement before its
+promise (I7) explains a loss. Any other finding is a root of its own.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+from rocketbed.chaos.checkers.context import FaultSpan
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import CheckResult, Example
+from rocketbed.chaos.record import RunRecord
+from rocketbed.chaos.report.words import clock, count_of, length
+from rocketbed.chaos.trace import Trace
+
+LOSS: Final = ("A1", "2.3")
+EARLY: Final = "I7"
+NOUNS: Final = {
+    "powercut": "power cut",
+    "promote": "promotion",
+    "wipe": "new disk",
+    "damage": "damage",
+    "kill": "kill",
+    "crash": "crash",
+}
+"""Steps that may take messages. The first four do so by themselves, and are looked for first."""
+TAKES: Final = tuple(NOUNS)[:4]
+
+
+@dataclass(slots=True)
+class Root:
+    """One cause, and the checks that it made speak."""
+
+    sentence: str
+    results: list[CheckResult] = field(default_factory=list)
+    moments: list[tuple[str, float]] = field(default_factory=list)
+    """Node and time in seconds, where messages were lost."""
+
+
+def roots(judgement: Judgement, record: RunRecord, trace: Trace | None) -> list[Root]:
+    """The causes of a run's findings, the worst first; warnings last, each by itself."""
+    zero_ns = int(record.facts.get("zero_ns", 0))
+    found: list[Root] = []
+    rest = judgement.by_weight
+    loss = next((one for name in LOSS for one in rest if one.id == name), None)
+    if loss is not None:
+        names = {one.value for one in loss.examples}
+        places = {_place(one) for one in loss.examples}
+
+        def is_ours(result: CheckResult) -> bool:
+            if result.id in (*LOSS, EARLY):
+                return True
+            return any(one.value in names or _place(one) in places for one in result.examples)
+
+        ours = [loss, *(one for one in rest if one is not loss and is_ours(one))]
+        rest = [one for one in rest if one not in ours]
+        found.append(_lost(judgement.faults, loss, ours, trace, zero_ns))
+    for result in rest:
+        sentence = _early(result, trace) if result.id == EARLY else _plain(result, zero_ns)
+        found.append(Root(sentence, [result]))
+    return found
+
+
+def _lost(
+    faults: list[FaultSpan],
+    loss: CheckResult,
+    ours: list[CheckResult],
+    trace: Trace | None,
+    zero_ns: int,
+) -> Root:
+    """A root that took messages: how many, by what, and whether they were on disk."""
+    by_fault: dict[int | None, list[Example]] = defaultdict(list)
+    for example in loss.examples:
+        by_fault[_taker(faults, example)].append(example)
+    parts, moments = [], []
+    for number, examples in by_fault.items():
+        count = loss.found if len(by_fault) == 1 else len(examples)
+        words = f"{count_of(count, 'message')} acknowledged, lost"
+        if number is None:
+            parts.append(f"{words} by nothing that was done to the cluster")
+            continue
+        fault = faults[number]
+        at_s = (fault.begin_ns - zero_ns) / 1e9
+        names = ", ".join(fault.targets)
+        words += f" by the {NOUNS[fault.verb]} of {names} at {clock(at_s, 3)}"
+        parts.append(words + _on_disk(examples, fault, trace))
+        moments += [(name, at_s) for name in fault.targets]
+    return Root("; ".join(parts), ours, moments)
+
+
+def _taker(faults: list[FaultSpan], example: Example) -> int | None:
+    """Which step took a message: the first after its acknowledgement that can have.
+
+    A promotion, or what struck the master of that time, before what struck any other node.
+    """
+    late = [
+        (number, fault)
+        for number, fault in enumerate(faults)
+        if fault.verb in NOUNS and fault.targets and fault.end_ns >= (example.time_ns or 0)
+    ]
+
+    def unlikely(item: tuple[int, FaultSpan]) -> tuple[bool, bool, int]:
+        number, fault = item
+        struck = {example.roles.get(name, "master") for name in fault.targets}
+        return fault.verb not in TAKES, fault.verb != "promote" and "master" not in struck, number
+
+    return min(late, key=unlikely)[0] if late else None
+
+
+def _on_disk(examples: list[Example], fault: FaultSpan, trace: Trace | None) -> str:
+    """Whether what one step took was on disk by then, and how soon after its acknowledgement."""
+    node = fault.targets[0]
+    if fault.verb != "powercut" or trace is None or node not in trace.nodes:
+        return ""
+    gaps = [max(0, fault.begin_ns - (one.time_ns or 0)) for one in examples]
+    delays = [_flushed_after(trace, node, one) for one in examples]
+    before = [
+        delay for delay, gap in zip(delays, gaps, strict=True) if delay is not None and delay <= gap
+    ]
+    if before:
+        return f": on disk {_span(before)} after the acknowledgement"
+    return f": not on disk when the power went, {_span(gaps)} after the acknowledgement"
+
+
+def _early(result: CheckResult, trace: Trace | None) -> str:
+    """Acknowledgements that came before what they promise."""
+    words = f"{count_of(result.found, 'message')} acknowledged before the promise was kept"
+    if trace is None:
+        return words
+    found = [
+        delay
+        for one in result.examples
+        if one.node in trace.nodes and (delay := _flushed_after(trace, one.node, one))
+    ]
+    return words + (f": on disk {_span(found)} after the acknowledgement" if found else "")
+
+
+def _flushed_after(trace: Trace, node: str, example: Example) -> int | None:
+    """Nanoseconds from an acknowledgement to the record on disk there; None: never seen so."""
+    seen = trace.nodes[node]
+    if example.physical is None or example.time_ns is None:
+        return None
+    first = max(0, bisect_right(seen.times, example.time_ns) - 1)
+    for time_ns, durable in zip(seen.times[first:], seen.durable[first:], strict=True):
+        if durable > example.physical:
+            return max(0, time_ns - example.time_ns)
+    return None
+
+
+def _plain(result: CheckResult, zero_ns: int) -> str:
+    """Any other finding: what the check is called, how many, and the first one."""
+    words = f"{result.name}: {result.found:,} of {result.examined:,} {result.unit}"
+    times = [one.time_ns for one in result.examples if one.time_ns is not None]
+    return words + (f", first at {clock((min(times) - zero_ns) / 1e9, 3)}" if times else "")
+
+
+def _span(times_ns: list[int]) -> str:
+    low, high = (length(end / 1e9) for end in (min(times_ns), max(times_ns)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _place(example: Example) -> object:
+    """Topic, queue and offset; of one without, a value that equals nothing."""
+    if not example.topic or example.offset is None:
+        return object()
+    return example.topic, example.queue, example.offset

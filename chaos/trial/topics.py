@@ -1,0 +1,64 @@
+"""The topics of a run: those of the beginning, and those that come to be under load."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import trio
+
+from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.trial.api import Backend
+from rocketbed.chaos.trial.load import ClientFailure, LoadControl, topic_names
+from rocketbed.client.admin import Admin
+from rocketbed.client.routes import DEFAULT_QUEUES
+
+LOOK_S: Final = 0.1
+REST_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunTopics:
+    plan: Plan
+    backend: Backend
+    control: LoadControl
+    """`topics` names those that clients know."""
+
+    async def make(self, topics: Iterable[str], queues: int | None = None) -> None:
+        """Make topics at every master. Raises `ClientFailure`."""
+        count = self.plan.producers.queues if queues is None else queues
+        brokers = list(self.plan.shape.group_nodes())
+        async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
+            for topic in topics:
+                await admin.create_topic(topic, queues=count, brokers=brokers)
+
+    async def make_late(self) -> None:
+        """Make further topics under load: in half of the cases by the first send to each."""
+        random = Random(f"{self.plan.seed}/late")
+        names = topic_names(self.plan)[len(self.control.topics) :]
+        for name in names:
+            await trio.sleep(random.uniform(0, self.plan.storm_s / (len(names) + 1)))
+            while random.random() < 0.5 and not await self._make_late_one(name):
+                await trio.sleep(LOOK_S)
+            self._tell(name)
+
+    async def make_rest(self) -> None:
+        """Make late topics that no broker has yet, or not every one: there has to be their end."""
+        names = topic_names(self.plan)
+        with trio.move_on_after(REST_S):
+            for name in names[len(names) - self.plan.producers.late :]:
+                while not await self._make_late_one(name):
+                    await trio.sleep(LOOK_S)
+                self._tell(name)
+
+    async def _make_late_one(self, name: str) -> bool:
+        """Make a topic everywhere, as a send makes one; whether that went well."""
+        try:
+            await self.make([name], DEFAULT_QUEUES)
+        except ClientFailure:
+            return False
+        return True
+
+    def _tell(self, name: str) -> None:
+        if name not in self.control.topics:
+            self.control.topics.append(name)

@@ -1,0 +1,70 @@
+"""Moving aside what stands in the way of a queue.
+
+Units are derived, the log is the truth: a file or folder that somebody left where a queue belongs
+must not stop the dispatch of every topic. It is nobody's to delete either, so it is kept in
+`rocketbed.cut`, under the path that it had.
+"""
+
+import errno
+from contextlib import suppress
+from itertools import count
+
+from rocketbed.node.store.files import FilePool
+from rocketbed.world.api import World
+
+CUT_DIR = "rocketbed.cut"
+"""Where bytes that recovery cuts off are kept, and what stood in the way."""
+IN_THE_WAY = (IsADirectoryError, NotADirectoryError, FileExistsError)
+"""What the making of a file meets when a name on its path is taken."""
+
+
+def clear_the_way(world: World, pool: FilePool, root: str, path: str) -> bool:
+    """Move what takes the place of a file, or of a folder on its way from `root`; if anything does.
+
+    A link that leads nowhere counts; where the file itself belongs, only a folder does, as a rename
+    replaces the rest. Raises `FileExistsError` with the path of what cannot be moved.
+    """
+    directory = root
+    for name in path.removeprefix(f"{root}/").split("/"):
+        found = f"{directory}/{name}"
+        if name not in world.disk.listdir(directory):
+            return False
+        if world.disk.is_dir(found) == (found == path):
+            _keep(world, pool, root, found)
+            return True
+        directory = found
+    return False
+
+
+def kept_bytes(world: World, root: str) -> int:
+    """Length of all files that lie in `rocketbed.cut` itself: pieces of the log, bytes."""
+    directory = f"{root}/{CUT_DIR}"
+    total = 0
+    for name in world.disk.listdir(directory) if world.disk.is_dir(directory) else ():
+        with suppress(OSError):  # a folder, or gone
+            file = world.disk.open(f"{directory}/{name}", writable=False)
+            total += file.size()
+            file.close()
+    return total
+
+
+def _keep(world: World, pool: FilePool, root: str, path: str) -> None:
+    """Move it to `rocketbed.cut`, durable with the next sync of names."""
+    kind, _, below = path.removeprefix(f"{root}/").partition("/")
+    taken = world.disk.listdir(f"{root}/{CUT_DIR}")
+    number = next(number for number in count(1) if f"{kind}.{number}" not in taken)
+    target = f"{root}/{CUT_DIR}/{kind}.{number}/{below}".rstrip("/")
+    try:
+        _move(world, pool, path, target)
+    except OSError as exc:
+        raise FileExistsError(
+            errno.EEXIST, f"in the way of a queue, and cannot be moved: {exc.strerror}", path
+        ) from exc
+    world.log.warning("store.moved_aside", path=path, to=target, reason="in the way of a queue")
+
+
+def _move(world: World, pool: FilePool, path: str, target: str) -> None:
+    pool.make_dir(target.rpartition("/")[0])
+    world.disk.rename(path, target)
+    pool.named(path)
+    pool.named(target)

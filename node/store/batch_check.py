@@ -1,0 +1,75 @@
+"""Whether batch queues are what the log makes of them (store.md 3.5), for the scrub.
+
+Where a record's unit stands in a batch queue does not follow from its queue offset. So a queue is
+gone through beside the log, unit by unit.
+"""
+
+from rocketbed.node.store.batch_queue import MESSAGES_MAX, BatchConsumeQueue, is_unit_of
+from rocketbed.node.store.commitlog import CommitLog
+from rocketbed.node.store.cursor import LogCursor
+from rocketbed.node.store.entry import Entry
+
+BLOCK = 1024
+"""Units read at once, to find where to begin."""
+
+
+class BatchCheck:
+    """Follows the log with a place in each batch queue."""
+
+    def __init__(self, log: CommitLog, cursor: LogCursor) -> None:
+        self._log = log
+        self._cursor = cursor
+        self._due: dict[BatchConsumeQueue, int] = {}
+        """Number of the unit that is due."""
+
+    def find(self, queue: BatchConsumeQueue, entry: Entry) -> int | None:
+        """Number of the unit that stands for a record, or has to; None where there is none.
+
+        Records have to come in the order of the log; some may be left out. Raises `OSError`.
+        """
+        if abs(entry.units) > MESSAGES_MAX:
+            return None
+        number = self._due.get(queue, -1)
+        if number < queue.first_unit:
+            number = self._first(queue, entry.physical_offset)
+        while number < queue.stored_units:
+            unit = queue.unit_at(number)
+            if is_unit_of(unit, entry) or not self._is_true(queue, number):
+                self._due[queue] = number + 1
+                return number
+            if unit is not None and unit[0] > entry.physical_offset:
+                break
+            number += 1
+        self._due[queue] = number
+        return None
+
+    def _first(self, queue: BatchConsumeQueue, offset: int) -> int:
+        """The first unit that is not that of a record below `offset`."""
+        number, end = queue.first_unit, queue.stored_units
+        while number < end:
+            units = queue.units(number, BLOCK)
+            if not units or units[-1][0] >= offset:
+                break
+            number += len(units)
+        while number < end:
+            unit = queue.trusted_unit(number)
+            if unit is not None and unit[0] >= offset:
+                break
+            number += 1
+        while number > queue.first_unit and not self._is_below(queue, number - 1, offset):
+            number -= 1
+        return number
+
+    def _is_below(self, queue: BatchConsumeQueue, number: int, offset: int) -> bool:
+        unit = queue.unit_at(number)
+        return unit is not None and unit[0] < offset and self._is_true(queue, number)
+
+    def _is_true(self, queue: BatchConsumeQueue, number: int) -> bool:
+        """Whether a unit is that of a record of its queue, or may be that of one that expired."""
+        unit = queue.unit_at(number)
+        if unit is None or unit[0] < self._log.min_offset:
+            return queue.trusted_unit(number, ignore_next=number > queue.first_unit) is not None
+        entry = next(iter(self._cursor.one(unit[0]).entries), None)
+        if entry is None or (entry.topic, entry.queue_id) != (queue.topic, queue.queue_id):
+            return False
+        return is_unit_of(unit, entry)

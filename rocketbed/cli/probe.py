@@ -1,0 +1,99 @@
+"""What `rocketbed health` does: one question, with little of the standard library.
+
+Containers ask every few seconds. To load the command line's library and the client took ten times
+the processor time of the question itself, and on a busy machine so long that servers were reported
+as down. So nothing else of ours is imported; `rocketbed.__main__` comes here directly.
+"""
+
+import json
+import socket
+import struct
+import sys
+
+READINESS = 32100
+"""`RequestCode.RB_READINESS`."""
+NOT_SUPPORTED = 3
+TIMEOUT_S = 10.0
+"""For connecting and for each part of the answer. A server that is slow is not down, and what asks
+has a limit of its own."""
+FRAME_MAX = 1 << 20
+"""No answer is near this: who says otherwise is no server of ours."""
+
+
+def run_plain(words: list[str]) -> int | None:
+    """The exit code of `rocketbed health [--live] HOST:PORT`; None where the words are others."""
+    address = [word for word in words if word != "--live"]
+    if len(address) != 1 or len(words) > 2 or address[0].startswith("-"):
+        return None
+    try:
+        parse(address[0])
+    except ValueError:
+        return None
+    try:
+        return check(address[0], live="--live" in words)
+    except KeyboardInterrupt:
+        return 130
+
+
+def parse(text: str) -> tuple[str, int]:
+    """`host:port` as a pair; IPv6 hosts may stand in brackets. Raises `ValueError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"not an address of the form host:port: {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check(address: str, *, live: bool) -> int:
+    """Ask, and say what is known in one line; 0 good, 1 not."""
+    why, code, remark = "", 0, ""
+    try:
+        code, remark = ask(*parse(address))
+    except (ConnectionResetError, BrokenPipeError):
+        # Full of other connections, most likely: somebody is at home, and a restart helps nobody.
+        why = "" if live else "it closed the connection without an answer"
+    except TimeoutError:
+        why = f"no answer within {TIMEOUT_S:g} s"
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+    except ValueError:
+        why = "what answers there is no server of rocketbed"
+    if why:
+        return _say(1, f"{address} is not {'live' if live else 'ready'}: {why}")
+    if live:
+        return _say(0, f"{address} is live")
+    if code == NOT_SUPPORTED:
+        remark = "it does not know the question: another version, or not rocketbed"
+    if code:
+        return _say(1, f"{address} is not ready: {remark or f'code {code}'}")
+    return _say(0, f"{address} is ready{f' ({remark})' if remark else ''}")
+
+
+def ask(host: str, port: int) -> tuple[int, str]:
+    """Code and remark of the answer. Raises `OSError`, and `ValueError` for what is no answer."""
+    header = json.dumps(
+        {"code": READINESS, "flag": 0, "language": "OTHER", "opaque": 1, "version": 0}
+    ).encode()
+    with socket.create_connection((host, port), TIMEOUT_S) as stream:
+        stream.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
+        length, header_length = struct.unpack(">II", _exactly(stream, 8))
+        if not header_length <= length - 4 <= FRAME_MAX:  # its first byte says JSON: zero
+            raise ValueError("no header in JSON")
+        answer = json.loads(_exactly(stream, header_length))
+    if not isinstance(answer, dict) or not isinstance(answer.get("code"), int):
+        raise ValueError("no header of an answer")
+    return answer["code"], str(answer.get("remark") or "")
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = stream.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError
+        data += part
+    return data
+
+
+def _say(code: int, line: str) -> int:
+    sys.stdout.write(line + "\n")
+    return code

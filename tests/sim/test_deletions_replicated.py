@@ -1,0 +1,419 @@
+"""A topic deleted and made again on the master: what its slaves serve, now and as masters.
+
+The queue offsets begin at 0 again, so a slave that does not know of the deletion has no place for
+the new messages. It learns of it with the master's tables.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from rocketbed.chaos.cluster.ends import KnownEnd, missing_in
+from rocketbed.chaos.cluster.plan import ClusterMember
+from rocketbed.chaos.cluster.status import MemberStatus
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.inspect.directory import open_directory
+from rocketbed.inspect.rebuild import rebuild, rebuild_in_place
+from rocketbed.node.store.store import MessageStore
+from rocketbed.remoting.client import dial
+from rocketbed.wire.codes import RequestCode
+from rocketbed.wire.command import request
+from rocketbed.world.api import World
+from tests.support.sim.client_cluster import PORT
+from tests.support.sim.links import cut, heal
+from tests.support.sim.promotion import Group
+from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+
+OLD, NEW = 24, 36
+SLAVE = settings(is_slave=True)
+
+
+def bodies(store: MessageStore) -> list[str]:
+    """What can be pulled of topic T, sorted."""
+    found = [
+        message.body.decode().split()[0]
+        for topic, queue_id in store.queues()
+        if topic == "T"
+        for message in pull(store, topic, queue_id)
+    ]
+    return sorted(found)
+
+
+def expected(count: int = NEW, prefix: str = "new") -> list[str]:
+    return sorted(f"{prefix}-{number}" for number in range(count))
+
+
+class Deletions(Group):
+    """A group whose master deletes topics."""
+
+    def delete(self, name: str = "b1") -> None:
+        async def main(world: World) -> None:
+            connection = await dial(world, (name, PORT))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.run)
+                code = RequestCode.DELETE_TOPIC_IN_BROKER
+                assert (await connection.request(request(code, {"topic": "T"}))).code == 0
+                connection.close()
+
+        self.run(main)
+
+    def served(self, name: str) -> list[str]:
+        found: list[str] = self.simulation.process(name).call(bodies, self.nodes[name].store)
+        return found
+
+    def unqueued(self, name: str) -> dict[str, tuple[int, int, int]]:
+        return self.nodes[name].store.unqueued()
+
+
+def begin(group: Deletions, *, size: int = 300, period_ms: int = 500) -> None:
+    """b1 with the slave b2, and old messages that both have."""
+    group.start("b1", "b2", metadata_sync_ms=period_ms)
+    group.simulation.run(2)
+    group.send(OLD, prefix="old", size=size)
+    group.run_until_equal("b2")
+    group.simulation.run(2)
+    assert group.served("b2") == expected(OLD, "old")
+
+
+def fail_over(group: Deletions) -> None:
+    """b1 is gone for good, b2 is the master."""
+    group.end("b1")
+    group.promote("b2")
+    group.restart("b2")
+    group.simulation.run(2)
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "power"])
+@pytest.mark.parametrize("period_ms", [500, 60_000])
+def test_between_two_copies_of_the_tables(period_ms: int, how: str, tmp_path: Path) -> None:
+    """With the longer period it is the first message without a place that makes the slave ask."""
+    with Deletions(1, sync=True, sync_flush=how == "power") as group:
+        begin(group, period_ms=period_ms)
+        group.delete()
+        group.send(NEW, prefix="new")
+        group.run_until_equal("b2")
+        group.simulation.run(2)
+        assert group.served("b1") == group.served("b2") == expected()
+        assert group.unqueued("b2") == {}
+        if how != "stop":
+            group.end("b2", power="random" if how == "power" else "")
+            group.start("b2", metadata_sync_ms=period_ms)
+            group.simulation.run(2)
+            assert group.served("b2") == expected()
+        fail_over(group)
+        assert group.served("b2") == expected()
+        group.send(3, prefix="more")
+        assert len(group.served("b2")) == NEW + 3
+        group.restart("b2")
+        group.simulation.run(2)
+        group.check_directory("b2", tmp_path)
+
+
+def test_several_times(tmp_path: Path) -> None:
+    with Deletions(2) as group:
+        begin(group)
+        for number in range(4):
+            group.delete()
+            group.send(10 + 3 * number, prefix=f"round{number}")
+            group.simulation.run(0.1)
+        group.run_until_equal("b2")
+        group.simulation.run(2)
+        assert group.served("b2") == expected(19, "round3")
+        fail_over(group)
+        assert group.served("b2") == expected(19, "round3")
+
+
+@pytest.mark.parametrize("size", [300, 6000])
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_while_the_slave_was_away(how: str, size: int) -> None:
+    """It gets the log and the tables at once, in any order."""
+    with Deletions(3) as group:
+        begin(group, size=size)
+        if how == "kill":
+            group.end("b2")
+        else:
+            process = group.simulation.process("b2")
+            group.simulation.stop("b2")
+            group.simulation.run(20, until=lambda: process.done)
+        group.send(5, prefix="late", size=size)
+        group.delete()
+        group.send(NEW, prefix="new", size=size)
+        group.start("b2")
+        group.run_until_equal("b2")
+        group.simulation.run(2)
+        assert group.served("b2") == expected()
+        group.end("b2")
+        group.start("b2")
+        group.simulation.run(2)
+        assert group.served("b2") == expected()
+        fail_over(group)
+        assert group.served("b2") == expected()
+
+
+def test_a_slave_that_is_killed_while_it_learns() -> None:
+    """At every moment from the first record that has no place."""
+    for at in range(0, 60, 3):
+        with Deletions(4) as group:
+            begin(group)
+            cut(group.simulation.network, "b1", "b2")
+            group.delete()
+            group.send(NEW, prefix="new")
+            heal(group.simulation.network)
+            store = group.nodes["b2"].store
+            group.simulation.run(10, until=lambda store=store: store.odd_records > 0)  # type: ignore[misc]
+            group.simulation.run(at / 1000)
+            group.end("b2")
+            group.start("b2")
+            group.run_until_equal("b2")
+            group.simulation.run(2)
+            assert group.served("b2") == expected(), at
+            fail_over(group)
+            assert group.served("b2") == expected(), at
+
+
+def test_another_topic_is_left_as_it_is() -> None:
+    async def work(store: MessageStore) -> None:
+        for number in range(10):
+            put(store, "T", body=b"old-%d" % number)
+            put(store, "U", body=b"u-%d" % number)
+        at = store.max_offset
+        for number in range(10):
+            put(store, "U", body=b"u-%d" % (number + 10))
+        await settle(store)
+        await store.removal.learn_deletions({"T": at, "V": at})
+        assert [len(pull(store, topic)) for topic in ("T", "U")] == [0, 20]
+        assert store.removal.deletions() == {"T": at, "V": at}
+
+    run = session(work)
+
+    async def look(store: MessageStore) -> list[int]:
+        assert store.recovery.reason == ""
+        return [len(pull(store, topic)) for topic in ("T", "U")]
+
+    assert session(look, image=run.image).value == [0, 20]
+
+
+async def master(store: MessageStore) -> tuple[bytes, int, int]:
+    """Ten old messages, a deletion, twelve new ones: the log, where the new ones begin, and the
+    deletion as a slave is told of it."""
+    for number in range(10):
+        put(store, body=b"old-%d" % number, keys=(f"o{number}",))
+    await settle(store)
+    await store.removal.delete_topic("T")
+    at = store.max_offset
+    for number in range(12):
+        put(store, body=b"new-%d" % number, keys=(f"n{number}",))
+    await settle(store)
+    log = b"".join(store.log.read(start, 4096) for start in range(0, store.max_offset, 4096))
+    return log[: store.max_offset], at, store.removal.deletions()["T"]
+
+
+async def append(store: MessageStore, log: bytes) -> None:
+    for start in range(store.max_offset, len(log), 4096):
+        store.log.append_raw(start, log[start : start + 4096])
+    await settle(store)
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[bytes, int, int]:
+    found: tuple[bytes, int, int] = session(master).value
+    assert found[1] == found[2]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_crash_at_any_moment_of_learning(kind: str, made: tuple[bytes, int, int]) -> None:
+    log, at, _ = made
+
+    async def follow(store: MessageStore) -> None:
+        await append(store, log)
+        assert len(bodies(store)) == 12
+
+    async def learn(store: MessageStore) -> None:
+        await store.removal.learn_deletions({"T": at})
+
+    async def look(store: MessageStore) -> list[str]:
+        # What the master sends again, and tells.
+        await append(store, log)
+        await store.removal.learn_deletions({"T": at})
+        return bodies(store)
+
+    image = session(follow, config=SLAVE).image
+    whole = session(learn, config=SLAVE, image=image)
+    assert session(look, config=SLAVE, image=whole.image).value == expected(12)
+    for event in range(1, whole.events + 1, 2):
+        crashed = session(learn, config=SLAVE, image=image, crash_at=event, kind=kind)
+        boots = 1 if kind == "kill" else 2
+        again = session(look, image=crashed.image, config=SLAVE, boots=boots)
+        assert again.value == expected(12), event
+
+
+def test_a_deletion_that_the_log_has_not_reached(made: tuple[bytes, int, int]) -> None:
+    """What comes below it is deleted all the same, and nothing above the end is promised."""
+    log, at, _ = made
+
+    async def work(store: MessageStore) -> list[str]:
+        for end in (at // 2, at, len(log)):
+            await append(store, log[:end])
+            await store.removal.learn_deletions({"T": at})
+            assert store.removal.deletions().get("T", 0) <= store.dispatched.value
+        return bodies(store)
+
+    assert session(work, config=SLAVE).value == expected(12)
+
+
+def test_a_cut_below_a_deletion_takes_it_back(made: tuple[bytes, int, int]) -> None:
+    """What comes behind the cut is another master's, and was not deleted there."""
+    log, at, _ = made
+
+    async def work(store: MessageStore) -> tuple[list[str], dict[str, int]]:
+        await append(store, log)
+        await store.removal.learn_deletions({"T": at})
+        below = await store.removal.boundary_below(at - 50)
+        assert below is not None
+        await store.removal.cut(below.end)
+        await append(store, log[:at])
+        return bodies(store), store.removal.deletions()
+
+    served, deletions = session(work, config=SLAVE).value
+    assert served == ["old-9"]
+    assert deletions["T"] < at
+
+
+def test_a_cut_takes_away_what_had_no_place(made: tuple[bytes, int, int]) -> None:
+    log, at, _ = made
+
+    async def work(store: MessageStore) -> tuple[list[str], object, object]:
+        await append(store, log)
+        before = store.unqueued()
+        await store.removal.cut(at)
+        return bodies(store), before, store.unqueued()
+
+    assert session(work, config=SLAVE).value == (expected(10, "old"), {"T": (at, 10, at)}, {})
+
+
+def test_no_record_goes_on_behind_the_offset_that_it_is_looked_for_below() -> None:
+    """Else a cut leaves a record of which the last bytes are not the master's."""
+
+    async def work(store: MessageStore) -> None:
+        ends = [0]
+        for number in range(3):
+            put(store, body=b"m-%d" % number)
+            ends.append(store.max_offset)
+        await settle(store)
+        for back in range(1, 20):
+            below = await store.removal.boundary_below(ends[-1] - back)
+            assert below is not None
+            assert below.end == ends[-2], back
+
+    session(work)
+
+
+def without_mark(image: DiskImage) -> DiskImage:
+    def change(disk: SimDisk) -> None:
+        for name in ("rocketbed.ckpt", "rocketbed.flushed", "checkpoint"):
+            disk.remove_name(f"{ROOT}/{name}")
+
+    return edited(image, change)
+
+
+def test_a_rebuild_goes_by_what_was_learned(made: tuple[bytes, int, int], tmp_path: Path) -> None:
+    log, at, _ = made
+
+    async def learn(store: MessageStore) -> None:
+        await append(store, log)
+        await store.removal.learn_deletions({"T": at})
+        await store.close()
+
+    image = session(learn, config=SLAVE).image
+    image.export(str(tmp_path))
+    with closing(open_directory(f"{tmp_path}{ROOT}")) as opened:
+        report = rebuild_in_place(opened)
+    assert (report.refused, report.left_out, report.units) == ([], {"T": 10}, 12)
+
+
+def test_a_rebuild_without_the_mark_says_what_stays_out(
+    made: tuple[bytes, int, int], tmp_path: Path
+) -> None:
+    log, at, _ = made
+
+    async def follow(store: MessageStore) -> None:
+        await append(store, log)
+        await store.close()
+
+    image = without_mark(session(follow, config=SLAVE).image)
+    image.export(str(tmp_path))
+    with closing(open_directory(f"{tmp_path}{ROOT}")) as opened:
+        report = rebuild(opened, f"{tmp_path}/new")
+    assert len(report.refused) == 10
+    assert report.begun_anew == {"T/0": at}
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_operator_may_tell_of_a_deletion(marked: bool, made: tuple[bytes, int, int]) -> None:
+    log, at, _ = made
+
+    async def follow(store: MessageStore) -> None:
+        await append(store, log)
+        await store.close()
+
+    async def look(store: MessageStore) -> tuple[list[str], list[str], bool]:
+        await settle(store)
+        found = bodies(store), store.recovery.findings, store.recovery.took_over
+        await store.close()
+        return found
+
+    image = session(follow, config=SLAVE).image
+    if not marked:
+        image = without_mark(image)
+        _, findings, _ = session(look, image=image).value
+        assert any(f"rbTopicDeleted=T:{at}" in finding for finding in findings)
+    first = session(look, image=image, config=settings(topics_deleted=(("T", at),)))
+    assert first.value[0] == expected(12)
+    again = session(look, image=first.image, config=settings(topics_deleted=(("T", at),)))
+    assert (again.value[0], again.value[2]) == (expected(12), False)
+    assert session(look, image=again.image).value[0] == expected(12)
+
+
+def test_a_node_with_messages_in_no_queue_is_not_promoted_without_a_word(
+    made: tuple[bytes, int, int],
+) -> None:
+    log, at, _ = made
+
+    async def follow(store: MessageStore) -> dict[str, str]:
+        await append(store, log)
+        return store.runtime_info()
+
+    info = session(follow, config=SLAVE).value
+    node = ClusterMember(name="slave-1", port=10911, broker_id=1)
+    status = MemberStatus(member=node, pid=1, info=info, is_routed=True)
+    end = KnownEnd("slave-1", len(log), "running", status.unqueued)
+    problem = missing_in(end, [KnownEnd("master", len(log), "running")])
+    assert f"10 good records stand in no queue (T: 10 from offset {at} on" in problem
+    assert f"its queue offsets begin anew at {at}" in problem
+    assert missing_in(KnownEnd("slave-1", 5, "running"), []) == ""
+
+
+def test_a_wrong_bit_drops_no_queue(made: tuple[bytes, int, int]) -> None:
+    """A record that says queue offset 0, and a master that tells of no deletion."""
+
+    async def work(store: MessageStore) -> bytes:
+        for number in range(5):
+            put(store, body=b"m-%d" % number)
+        await settle(store)
+        return store.log.read(0, store.max_offset)
+
+    log = bytearray(session(work).value)
+    third = 3 * (len(log) // 5)
+    log[third + 20 : third + 28] = bytes(8)
+
+    async def follow(store: MessageStore) -> list[str]:
+        await append(store, bytes(log))
+        await store.removal.learn_deletions({})
+        assert store.unqueued() == {}
+        return bodies(store)
+
+    assert session(follow, config=SLAVE).value == expected(5, "m")

@@ -1,0 +1,209 @@
+"""Generated mutants are planted where their lines are visited, and what was found is kept."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.hunt.runner import Options, run_plan
+from rocketbed.chaos.mutants import generated
+from rocketbed.chaos.mutants.draw import Generated, Source, candidates, read_sources
+from rocketbed.chaos.mutants.equivalent import load_equivalents
+from rocketbed.chaos.mutants.generated import RESULTS, Fate, Found, Search, UnknownMutant, search
+from rocketbed.chaos.mutants.mutant import StaleMutant
+from rocketbed.chaos.mutants.tally import as_row, percent, score, score_lines, write_survivors
+from rocketbed.chaos.mutants.visits import VisitError, digest_of_sources, measure, run_name
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
+
+PLAN = Plan(
+    name="lone",
+    seed=1,
+    shape=Shape(brokers=1, nameservers=1, flush="sync", repl="async"),
+    producers=Producers(count=1, rate=8.0),
+    consumers=Consumers(count=1),
+    steps=(parse_step("at 1s powercut b1 for 300ms"),),
+    storm_s=3.0,
+    calm_s=3.0,
+)
+SLICE = 12
+OTHER = replace(PLAN, seed=2)
+SOURCES = read_sources(
+    mutated=("node/config/node_config.py", "node/release.py", "node/store/heal.py")
+)
+
+
+def mutant(function: str, made: str, sources: list[Source] = SOURCES) -> Generated:
+    """The one of a function that makes a text, with its surroundings."""
+    return next(
+        one
+        for source in sources
+        for one in candidates(source)
+        if one.site.function == function and made in one.diff
+    )
+
+
+BUG = mutant("ReleaseQueue._is_safe", "self._flushed.value >= end) or (")
+HARMLESS = mutant("ReleaseQueue._is_safe", "self._flushed.value >= (end + 1)")
+"""`ReleaseQueue._expire` comes behind it, and lets go of what lacks nothing."""
+CRASH = mutant("NodeConfig.is_slave", "return not (")
+UNVISITED = next(one for one in candidates(SOURCES[2]) if one.site.function == "_check")
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[Fate]]]:
+    """Search for some of the mutants of `SOURCES`; what was told meanwhile."""
+
+    def asked(
+        *chosen: Generated, plans: Sequence[Plan] = (PLAN,), runs: int = 1
+    ) -> tuple[Found, list[Fate]]:
+        told: list[Fate] = []
+        keys = tuple(one.key for one in chosen)
+        wanted = Search(number=10_000, out=tmp_path, runs=runs, only=keys)
+        found = search(wanted, told.append, lambda line: None, plans=list(plans), sources=SOURCES)
+        return found, told
+
+    return asked
+
+
+Ask = Callable[..., tuple[Found, list[Fate]]]
+
+
+def states(found: Found) -> dict[str, str]:
+    return {mutant.key: fate.state for mutant, fate in found.fates}
+
+
+def test_a_bug_is_found_and_a_later_call_goes_on(ask: Ask, tmp_path: Path) -> None:
+    first, told = ask(BUG, UNVISITED)
+    assert states(first) == {BUG.key: "found", UNVISITED.key: "not visited"}
+    fate = next(fate for fate in told if fate.key == BUG.key)
+    assert (fate.by, fate.run, fate.passed) == (["I7"], "lone/1", [])
+
+    with (tmp_path / RESULTS).open("a") as file:
+        file.write('{"key": "cut sh')
+    again, told = ask(BUG, HARMLESS, UNVISITED)
+    assert states(again) == {**states(first), HARMLESS.key: "not found"}
+    assert [fate.key for fate in told] == [UNVISITED.key, HARMLESS.key]
+    assert told[1].passed == ["lone/1"]
+    assert told[1].same, "not one event differs"
+
+    more, told = ask(BUG, HARMLESS, plans=(PLAN, OTHER), runs=2)
+    assert states(more)[HARMLESS.key] == "not found"
+    assert [(fate.key, sorted(fate.passed)) for fate in told] == [
+        (HARMLESS.key, ["lone/1", "lone/2"])
+    ]
+    lines = (tmp_path / RESULTS).read_text().splitlines()
+    assert len(lines) == 4, "the one that was cut short does no harm to the next"
+    assert '"passed": ["lone/1"]' in lines[2]
+
+
+def test_results_of_other_sources_do_not_count(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(HARMLESS)
+    monkeypatch.setattr(generated, "digest_of_sources", lambda: "other")
+    _, told = ask(HARMLESS)
+    assert [fate.key for fate in told] == [HARMLESS.key]
+
+
+def test_a_run_that_hangs_is_a_find(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated, "PATIENCE", 0.0)
+    monkeypatch.setattr(generated, "PATIENCE_S", 1.0)
+    _, told = ask(mutant("ReleaseQueue.run", "+            if (self._queue):"))
+    assert (told[0].state, told[0].by) == ("found", ["hang"])
+
+
+def test_a_harness_that_fails_is_a_find(ask: Ask) -> None:
+    _, told = ask(CRASH)
+    assert (told[0].state, told[0].by) == ("found", ["crash"])
+    assert told[0].error
+
+
+def test_a_known_equivalent_is_not_run_and_a_lost_one_is_named(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "equivalent.toml"
+    row = '[[mutant]]\nkey = "{}"\nwhere = "release"\nchange = "none"\nreason = "none"\n'
+    path.write_text(row.format(HARMLESS.key) + row.format("0123456789ab"))
+    monkeypatch.setattr(generated, "load_equivalents", lambda: load_equivalents(path))
+    found, told = ask(BUG, HARMLESS)
+    assert [fate.key for fate in told] == [BUG.key]
+    assert score(found)["node"] == {
+        "found": 1,
+        "not found": 0,
+        "not visited": 0,
+        "equivalent": 1,
+    }
+    assert percent(score(found)["all"]) == 100
+    assert "0123456789ab" in list(score_lines(found))[-1]
+
+
+def test_what_is_left_is_written_with_its_difference(ask: Ask, tmp_path: Path) -> None:
+    found, _ = ask(BUG, HARMLESS, UNVISITED)
+    path = tmp_path / "survivors.txt"
+    assert write_survivors(found, path) == 1
+    assert HARMLESS.diff in path.read_text()
+    assert "the same events as without it in lone/1" in path.read_text()
+    lines = list(score_lines(found))
+    assert f"no run visits node/store/heal.py:{UNVISITED.site.line} _check" in lines
+    assert as_row(found)["score"]["all"]["percent"] == 33
+
+
+def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
+    old = SOURCES[1]
+    edited = Source(old.path, old.data.replace(b"end >= self._queue[-1].end", b"end > 0"))
+    changed = mutant("ReleaseQueue.add", "(end + 1)", [edited])
+    outcome = run_plan(PLAN, Options(before=changed.plant))
+    assert StaleMutant.__name__ in outcome.error
+    with pytest.raises(StaleMutant, match="was it edited"):
+        changed.plant()
+
+
+def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
+    bad = replace(PLAN, expect=replace(PLAN.expect, checks=("X1",)))
+    with pytest.raises(VisitError, match="lone/1 fails with nothing planted: unknown"):
+        measure([bad], SOURCES, tmp_path / "visits.json", jobs=1, say=lambda line: None)
+
+
+def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    cache = tmp_path / "visits.json"
+    for _ in range(2):
+        (visited,) = measure([PLAN], SOURCES, cache, jobs=1, say=said.append)
+    assert len(said) == 1
+    assert visited.name == run_name(PLAN)
+    assert visited.digest == run_plan(PLAN).digest
+    site = BUG.site
+    assert visited.visits("node/release.py", site.line)
+    assert not visited.visits("node/store/heal.py", UNVISITED.site.line)
+
+
+def test_the_digest_is_of_what_a_run_depends_on(tmp_path: Path) -> None:
+    for place in ("node/a.py", "chaos/mutants/b.py", "chaos/scenario/library/c.toml"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("1")
+    before = digest_of_sources(tmp_path)
+    (tmp_path / "chaos/mutants/b.py").write_text("2")
+    assert digest_of_sources(tmp_path) == before
+    (tmp_path / "chaos/scenario/library/c.toml").write_text("2")
+    assert digest_of_sources(tmp_path) != before
+
+
+@pytest.mark.slow
+def test_a_slice_of_all_sources(tmp_path: Path) -> None:
+    """One mutant of every eighth module, in four short runs: the way from a seed to a score."""
+    names = ("power-roll", "isr-squeeze", "rolling-restart", "soak-swarm")
+    plans = [load_scenario(name).plan(1, quick=True) for name in names]
+    wanted = Search(number=SLICE, out=tmp_path, runs=2)
+    found = search(wanted, lambda fate: None, lambda line: None, plans=plans)
+    row = score(found)["all"]
+    assert sum(row.values()) == SLICE
+    assert row["found"] >= 1, list(score_lines(found))
+    assert [one.key for one in found.stale] == [], "look at them again (docs/testing.md)"
+
+
+def test_a_key_that_was_not_drawn_is_named(ask: Ask) -> None:
+    with pytest.raises(UnknownMutant, match="0123: not among"):
+        ask(replace(BUG, key="0123"))

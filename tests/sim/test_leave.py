@@ -1,0 +1,61 @@
+"""Which ends of a node a fault explains, and for how long (C1)."""
+
+import pytest
+import trio
+
+from rocketbed.chaos.hunt.runner import Options, run_plan
+from rocketbed.chaos.mutants.mutant import swap
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
+
+SICK = ("at 1s disk b1 eio-fsync once for 1s as hurt", "after hurt+2s restart b1 down")
+ARMED = ("at 1s crash b1 at store-event 20 as hurt", "after hurt+2s restart b1 down")
+STOPPED = (
+    "at 1s crash b1 at mark store.recovery_finished as hurt",
+    "at 2s stop b1 for 500ms",
+)
+UNMET = ("at 1s crash b1 at mark store.cut_* within 1s",)
+
+
+def findings(*steps: str, ends_again: bool = False) -> list[str]:
+    """What is found of a lone node; one that ends again does so 3 s after its second start, and
+    says that its disk failed."""
+
+    def plant() -> None:
+        from rocketbed.node.store.errors import StoreFailed
+
+        async def keep(self: object) -> None:
+            starts.append(self)
+            if len(starts) == 2:
+                await trio.sleep(3)
+                raise StoreFailed("planted")
+            await original(self)
+
+        starts: list[object] = []
+        original = swap("rocketbed.node.store.retention:Retention.run", keep)
+
+    plan = Plan(
+        name="leave",
+        seed=3,
+        shape=Shape(brokers=1, nameservers=1, repl="async"),
+        producers=Producers(count=1, rate=20.0),
+        consumers=Consumers(count=0),
+        steps=tuple(map(parse_step, steps)),
+        storm_s=9.0,
+        calm_s=9.0,
+    )
+    return run_plan(plan, Options(before=plant if ends_again else None)).finding_ids
+
+
+@pytest.mark.parametrize("steps", [SICK, ARMED, STOPPED, UNMET])
+def test_an_end_that_a_fault_makes_is_none_by_itself(steps: tuple[str, ...]) -> None:
+    assert findings(*steps) == []
+
+
+@pytest.mark.parametrize("steps", [SICK, ARMED])
+def test_a_node_that_ends_again_is_found(steps: tuple[str, ...]) -> None:
+    assert "C1" in findings(*steps, ends_again=True)
+
+
+def test_a_restart_does_not_hide_an_end() -> None:
+    assert "C1" in findings(*SICK, "at 6.2s restart b1 down", ends_again=True)

@@ -1,0 +1,52 @@
+"""Load that most runs lack: it happens, it is written down as what it was, and nothing is found."""
+
+from pathlib import Path
+
+from rocketbed.chaos.history import Function, Outcome, read_history
+from rocketbed.chaos.hunt.runner import run_plan
+from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.scenario.dump import plan_to_toml
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.toml import read_toml
+
+LARGE = 100_000
+PLAN = Plan(
+    name="rare",
+    seed=4,
+    shape=Shape(
+        brokers=2,
+        nameservers=2,
+        min_isr=1,
+        flush="sync",
+        settings={"rbDispatchRing": "4", "maxMessageSize": str(2 * LARGE)},
+    ),
+    producers=Producers(
+        count=2, rate=10.0, oneway=0.3, burst=30, large=LARGE, late=2, topics=3, stay_s=3.0
+    ),
+    consumers=Consumers(count=2),
+    storm_s=12.0,
+    calm_s=28.0,
+    broken="follower:any",
+)
+
+
+def test_rare_load_with_a_minority_that_stays_broken(tmp_path: Path) -> None:
+    outcome = run_plan(PLAN, directory=tmp_path)
+    assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
+    assert outcome.record is not None
+    assert outcome.record.marks["b1:store.ring_lost"]
+    assert outcome.judgement is not None
+    assert outcome.judgement.result("R9").examined
+    history = read_history(tmp_path / HISTORY_FILE)
+    rows = list(history.columns.rows())
+    oneway = {row.outcome for row in rows if row.function == Function.SEND_ONEWAY}
+    assert oneway == {Outcome.INFO}
+    sends = [row for row in rows if row.function == Function.SEND and row.outcome == Outcome.OK]
+    assert {history.topic(row) for row in sends} == {"load-1", "load-2", "load-3"}
+    assert max(row.length for row in sends) > LARGE // 10
+    assert len({row.process for row in sends}) > PLAN.producers.count
+
+
+def test_its_keys_are_read_back() -> None:
+    plan = read_toml(plan_to_toml(PLAN), "rare.toml").plan(PLAN.seed)
+    assert (plan.producers, plan.broken) == (PLAN.producers, PLAN.broken)

@@ -1,0 +1,105 @@
+"""Bugs of the consumer's half that once escaped, kept out of the catalogue that the testbed knows.
+
+Each is put into the node in the processes of its runs only, and the swarm alone has to find it.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from rocketbed.chaos.mutants.mutant import swap
+from tests.support.reserve import assert_found
+
+OFFSETS = "rocketbed.node.broker.offsets:Offsets"
+FIRST_SEED = 11_000
+BUDGET_S = 900.0
+"""Simulated seconds, some 14 runs."""
+
+
+def held_pulls_never_woken() -> None:
+    swap("rocketbed.node.broker.long_polling:LongPolls.on_arrival", lambda self, entries: None)
+
+
+def two_of_three_commits_dropped() -> None:
+    numbers = count()
+
+    def commit(self: Any, *arguments: Any) -> None:
+        if next(numbers) % 3 == 0:
+            original(self, *arguments)
+
+    original = swap(f"{OFFSETS}.commit", commit)
+
+
+def positions_not_copied_to_slaves() -> None:
+    def replace(self: Any, name: str, table: Any, theirs: Any) -> None:
+        if "ffset" not in name:
+            original(self, name, table, theirs)
+
+    original = swap("rocketbed.replication.metadata:MetadataSync._replace", replace)
+
+
+def tag_rewritten() -> None:
+    def add(self: Any, topic: str, queue: int, body: bytes, properties: bytes, **more: Any) -> Any:
+        renamed = properties.replace(b"TAGS\x01red", b"TAGS\x01der")
+        return original(self, topic, queue, body, renamed, **more)
+
+    original = swap("rocketbed.node.store.run:Run.add", add)
+
+
+def time_search_off_by_one() -> None:
+    async def search(self: Any, *arguments: Any, **more: Any) -> int:
+        found: int = await original(self, *arguments, **more)
+        return found + 1
+
+    original = swap("rocketbed.node.store.reader:Reader.offset_by_time", search)
+
+
+def every_key_query_fails() -> None:
+    async def query(self: Any, *arguments: Any) -> None:
+        raise CorruptRecord("planted", offset=0)
+
+    from rocketbed.node.store.errors import CorruptRecord
+
+    swap("rocketbed.node.store.reader:Reader.query", query)
+
+
+def unflushed_data_readable() -> None:
+    def make(self: Any, parts: Any) -> None:
+        original(self, parts)
+        self._limit = parts.log.written
+        self._limit.subscribe(lambda _: self._wake.set())
+
+    original = swap("rocketbed.node.store.dispatch:Dispatcher.__init__", make)
+
+
+def negative_hashes_never_match() -> None:
+    def code(tag: str) -> int:
+        found: int = original(tag)
+        return found & 0xFFFFFFFF
+
+    original = swap("rocketbed.node.broker.subscriptions:tag_code", code)
+
+
+def positions_forgotten_at_start() -> None:
+    swap(f"{OFFSETS}.load", lambda self: None)
+
+
+CASES: list[tuple[Callable[[], None], tuple[str, ...]]] = [
+    (held_pulls_never_woken, ("A32",)),
+    (positions_forgotten_at_start, ("A35",)),
+    (two_of_three_commits_dropped, ("L8", "A30", "S21")),
+    (positions_not_copied_to_slaves, ("S21",)),
+    (tag_rewritten, ("A4l",)),
+    (time_search_off_by_one, ("A19",)),
+    (every_key_query_fails, ("A17",)),
+    (unflushed_data_readable, ("I11",)),
+    (negative_hashes_never_match, ("A22",)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plant", "ids"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_is_found(plant: Callable[[], None], ids: tuple[str, ...]) -> None:
+    assert_found(plant, ids, first_seed=FIRST_SEED, budget_s=BUDGET_S)

@@ -1,0 +1,71 @@
+"""Bugs that only rare load or rare faults show, kept out of the catalogue that the testbed knows.
+
+Each is put into the node in the processes of its runs only, and seeds alone have to find it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketbed.chaos.mutants.mutant import swap
+from tests.support.reserve import assert_found
+
+FIRST_SEED = 12_000
+BUDGET_S = 1000.0
+"""Simulated seconds, some 14 runs."""
+
+
+def ring_overflow_forgets() -> None:
+    """What overflowed is not read again from the log."""
+
+    def push(self: Any, entries: Any) -> None:
+        was_lost = self._lost
+        original(self, entries)
+        self._lost = self._lost and was_lost
+
+    original = swap("rocketbed.node.store.dispatch:Dispatcher.push", push)
+
+
+def reported_before_it_was_written() -> None:
+    """A slave reports a little more than it has."""
+
+    def acknowledged(self: Any) -> int:
+        return int(original(self)) + 100
+
+    original = swap("rocketbed.replication.follow:MasterConnection._acknowledged", acknowledged)
+
+
+def large_bodies_cut() -> None:
+    def add(self: Any, topic: str, queue: int, body: bytes, properties: bytes, **more: Any) -> Any:
+        return original(self, topic, queue, body[: 1 << 17], properties, **more)
+
+    original = swap("rocketbed.node.store.run:Run.add", add)
+
+
+def topic_used_before_durable() -> None:
+    swap("rocketbed.node.broker.topics:Topics.is_durable", lambda self, topic: True)
+
+
+def positions_left_beyond_their_queue() -> None:
+    swap("rocketbed.node.broker.offsets:Offsets.bring_down", lambda self, queue_max: 0)
+
+
+SWARM, POSITIONS = "soak-swarm", "table-cuts"
+TOPICS = str(Path(__file__).parent / "topic-cuts.toml")
+CASES: list[tuple[Callable[[], None], str, tuple[str, ...]]] = [
+    (ring_overflow_forgets, SWARM, ("S5", "S6", "A2", "A30", "A31", "A22", "L5", "L8", "I13")),
+    (reported_before_it_was_written, SWARM, ("R3",)),
+    (large_bodies_cut, SWARM, ("A4",)),
+    (topic_used_before_durable, TOPICS, ("S25",)),
+    (positions_left_beyond_their_queue, POSITIONS, ("A36",)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plant", "scenario", "ids"), CASES, ids=[case[0].__name__ for case in CASES]
+)
+def test_it_is_found(plant: Callable[[], None], scenario: str, ids: tuple[str, ...]) -> None:
+    assert_found(plant, ids, first_seed=FIRST_SEED, budget_s=BUDGET_S, scenario=scenario)

@@ -1,0 +1,210 @@
+"""Units of batch queues have no checksum either, and say which queue offsets they cover."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.node.store.batch_queue import BATCH_UNIT
+from rocketbed.node.store.errors import CorruptRecord
+from rocketbed.node.store.parts import AllTopics
+from rocketbed.node.store.store import MessageStore
+from tests.support.sim.store_session import HOST, ROOT, edited, put, session, settings, settle
+
+COUNT = 24
+"""Records: every other one an inner batch of three messages."""
+PER_FILE = 10
+MESSAGES = COUNT * 2
+CONFIG = settings(scrub_rate=0, batch_queue_segment_size=PER_FILE * BATCH_UNIT.size)
+SCRUBBED = settings(scrub_rate=1 << 30, batch_queue_segment_size=PER_FILE * BATCH_UNIT.size)
+
+
+class Batches(AllTopics):
+    """A topic table of batch topics."""
+
+    def exists(self, topic: str) -> bool | None:
+        return True
+
+    def is_batch_queue(self, topic: str) -> bool:
+        return True
+
+
+def flips(field: int, bit: int) -> Callable[[list[int]], list[int]]:
+    def change(unit: list[int]) -> list[int]:
+        unit[field] = unit[field] - (1 << bit) if bit in (31, 63) else unit[field] ^ 1 << bit
+        return unit
+
+    return change
+
+
+KINDS = {
+    "zeros": lambda unit: [0] * 8,
+    "offset sign": flips(0, 63),
+    "offset bit 40": flips(0, 40),
+    "offset bit 4": flips(0, 4),
+    "size bit 12": flips(1, 12),
+    "size bit 3": flips(1, 3),
+    "tag": flips(2, 5),
+    "time": flips(3, 9),
+    "base bit 40": flips(4, 40),
+    "base bit 4": flips(4, 4),
+    "base bit 0": flips(4, 0),
+    "base sign": flips(4, 63),
+    "count bit 3": flips(5, 3),
+    "count bit 1": flips(5, 1),
+    "count bit 0": flips(5, 0),
+}
+HARMLESS = ("tag", "time")
+
+
+async def fill(store: MessageStore) -> None:
+    for number in range(COUNT):
+        if number % 2:
+            put(store, body=b"one" + bytes(300))
+        else:
+            run = store.begin()
+            run.add_inner_batch(
+                "T", 0, bytes(300), b"", count=3, flag=0, sys_flag=0, born_ms=1, born_host=HOST,
+                unique_key=f"u{number}",
+            )  # fmt: skip
+            store.commit(run)
+    await settle(store)
+    await store.close()
+
+
+def rot(disk: SimDisk, number: int, kind: str, per_file: int = PER_FILE) -> None:
+    first = number // per_file * per_file
+    path = f"{ROOT}/batchconsumequeue/T/0/{first * BATCH_UNIT.size:020d}"
+    data, at = bytearray(disk.image().contents(path)), (number - first) * BATCH_UNIT.size
+    BATCH_UNIT.pack_into(data, at, *KINDS[kind](list(BATCH_UNIT.unpack_from(data, at))))
+    disk.replace_contents(path, bytes(data))
+
+
+async def deliver(store: MessageStore) -> tuple[int, int, bool]:
+    """How many records a reader gets from the beginning on, how far it comes, and whether what
+    comes then is refused to it."""
+    offset, records = store.queue_min("T", 0), 0
+    while offset < store.queue_max("T", 0):
+        try:
+            result = store.get_messages("T", 0, offset, 4)
+            await store.read(result.ranges)
+        except CorruptRecord:
+            return records, offset, True
+        assert result.next_offset > offset
+        records += len(result.ranges)
+        offset = result.next_offset
+    return records, offset, False
+
+
+def unqueued(store: MessageStore) -> int:
+    return sum(count for _, count in store.scrubber.unqueued.values())
+
+
+async def scrubbed(store: MessageStore) -> tuple[tuple[int, int, bool], int]:
+    await store.scrubber.finished.wait()
+    return await deliver(store), unqueued(store)
+
+
+@pytest.mark.parametrize("number", [0, 6, 9, 12, COUNT - 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rotten_unit_hides_nothing_and_is_mended(kind: str, number: int) -> None:
+    good = session(fill, config=CONFIG, topics=Batches()).image
+    image = edited(good, lambda disk: rot(disk, number, kind))
+    records, offset, is_refused = session(
+        deliver, image=image, config=CONFIG, topics=Batches()
+    ).value
+    if kind in HARMLESS or not is_refused:
+        assert (records, offset) == (COUNT, MESSAGES)
+    else:
+        assert records <= number
+    mended = session(scrubbed, image=image, config=SCRUBBED, topics=Batches()).value
+    assert mended == ((COUNT, MESSAGES, False), 0)
+
+
+def test_whole_batch_queues_are_left_alone() -> None:
+    image = session(fill, config=CONFIG, topics=Batches()).image
+    found = session(scrubbed, image=image, config=SCRUBBED, topics=Batches()).value
+    assert found == ((COUNT, MESSAGES, False), 0)
+
+
+@pytest.mark.parametrize("kinds", [("zeros", "zeros"), ("base bit 4", "offset bit 4")])
+def test_two_rotten_units_beside_each_other(kinds: tuple[str, str]) -> None:
+    def both(disk: SimDisk) -> None:
+        rot(disk, 9, kinds[0])
+        rot(disk, 10, kinds[1])
+
+    image = edited(session(fill, config=CONFIG, topics=Batches()).image, both)
+    records, _, is_refused = session(deliver, image=image, config=CONFIG, topics=Batches()).value
+    assert is_refused
+    assert records <= 9
+    mended = session(scrubbed, image=image, config=SCRUBBED, topics=Batches()).value
+    assert mended == ((COUNT, MESSAGES, False), 0)
+
+
+async def expire(store: MessageStore) -> int:
+    store.delete_expired()
+    await trio.sleep(5)
+    await store._retention.round()
+    await store.close()
+    return store.queue_min("T", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("per_file", [PER_FILE, COUNT])  # the latter keeps units of expired records
+def test_a_rotten_unit_at_the_beginning_of_what_is_kept(
+    kind: str, behind: int, per_file: int
+) -> None:
+    config = replace(CONFIG, batch_queue_segment_size=per_file * BATCH_UNIT.size)
+    good = session(fill, config=config, topics=Batches()).image
+    kept = session(
+        expire,
+        image=good,
+        config=replace(config, reserved_ms=1, delete_batch_max=1),
+        topics=Batches(),
+    )
+    assert kept.value % 4 == 0 < kept.value
+    number = kept.value // 2 + behind
+    image = edited(kept.image, lambda disk: rot(disk, number, kind, per_file))
+    wanted = ((COUNT - kept.value // 2, MESSAGES, False), 0)
+    found = session(
+        scrubbed, image=image, config=replace(config, scrub_rate=1 << 30), topics=Batches()
+    )
+    assert found.value == wanted
+    for path in kept.image.paths():
+        if "batchconsumequeue" in path:
+            assert found.image.contents(path) == kept.image.contents(path)
+
+
+def inner_batch(store: MessageStore, count: int, says: str = "") -> None:
+    run = store.begin()
+    text = f"INNER_NUM\x01{says}\x02".encode() if says else b""
+    run.add_inner_batch(
+        "T", 0, b"many", text, count=count, flag=0, sys_flag=0, born_ms=1, born_host=HOST,
+        unique_key="many",
+    )  # fmt: skip
+    store.commit(run)
+
+
+@pytest.mark.parametrize("says", ["", "99999999999", "9" * 5000])
+def test_a_batch_of_more_messages_than_a_unit_can_say_ends_no_node(says: str) -> None:
+    """No checksum covers the count."""
+
+    async def add(store: MessageStore) -> str:
+        inner_batch(store, 3)
+        inner_batch(store, 40_000, says)
+        await settle(store)
+        return store._parts.queues.first_odd
+
+    async def look(store: MessageStore) -> tuple[int, int]:
+        inner_batch(store, 2)
+        await settle(store)
+        await store.scrubber.finished.wait()
+        return (await deliver(store))[0], unqueued(store)
+
+    config = replace(SCRUBBED, segment_size=16_384)
+    killed = session(add, config=config, topics=Batches())
+    assert "a batch queue's unit takes 32767" in killed.value
+    assert session(look, image=killed.image, config=config, topics=Batches()).value == (2, 1)

@@ -1,0 +1,49 @@
+"""A recorded run from which something was taken, or in which something is wrong, does not pass."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rocketbed.chaos.hunt.alterations import ALTERATIONS
+from rocketbed.chaos.hunt.runner import Options, run_here
+from rocketbed.chaos.hunt.tamper import Tampered, tamper
+from rocketbed.chaos.scenario.library import load_scenario
+from rocketbed.cli.chaos.tamper import tamper as command
+
+SEED = 5
+NOT_RUN = {"searches-gone", "history-cut", "trace-gone"}
+"""What leaves a check nothing to look at: such a run is no pass either."""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("run")
+    outcome = run_here(load_scenario("soak-swarm").plan(SEED), directory, Options())
+    assert outcome.verdict == "pass", outcome.finding_ids
+    return directory
+
+
+def test_every_known_alteration_is_noticed(recorded: Path, tmp_path: Path) -> None:
+    answers: dict[str, Tampered] = {one.name: one for one in tamper(recorded, tmp_path)}
+    assert list(answers) == [one.name for one in ALTERATIONS]
+    assert [name for name, answer in answers.items() if answer.passed] == []
+    assert [name for name, answer in answers.items() if answer.verdict == "nothing"] == []
+    assert {name for name, answer in answers.items() if answer.verdict == "unknown"} == NOT_RUN
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_what_was_noticed_and_by_which_checks(recorded: Path) -> None:
+    result = CliRunner().invoke(
+        command, [str(recorded), "--only", "topics-gone", "--only", "labels"], standalone_mode=False
+    )
+    assert result.return_value == 0
+    assert "2 of 2 alterations were noticed" in result.output
+    assert "anomaly        labels" in result.output
+    assert result.output.splitlines()[1].endswith("topics.json is missing on every node: S21")
+
+
+def test_a_run_that_did_not_pass_says_nothing(recorded: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, [str(tmp_path)])
+    assert result.exit_code == 2
+    assert "only a run that passes says something" in result.output

@@ -1,0 +1,25 @@
+"""Bugs kept out of the catalogue that the testbed knows: seeds alone have to find them."""
+
+from collections.abc import Callable
+
+from rocketbed.chaos.mutants.examine import hunt
+from rocketbed.chaos.mutants.mutant import Mutant
+from rocketbed.chaos.scenario.library import load_scenario
+
+
+def assert_found(
+    plant: Callable[[], None],
+    ids: tuple[str, ...],
+    *,
+    first_seed: int,
+    budget_s: float,
+    scenario: str = "soak-swarm",
+) -> None:
+    """Put a bug into the node in the processes of its runs only, and look for it with seeds from
+    the first on, for so many simulated seconds."""
+    planted = Mutant(
+        id="R0", title=plant.__name__, bug="", edit="", caught_by=ids, targets={}, plant=plant
+    )
+    family = load_scenario(scenario)
+    found = hunt(planted, family, first_seed=first_seed, budget_s=budget_s)
+    assert found.found, found.noisy

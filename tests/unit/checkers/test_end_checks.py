@@ -1,0 +1,206 @@
+"""What readers and tables have to have at the end: A4l, A22, A30, A31, S21."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.history import Row
+from rocketbed.chaos.record import Expectation
+from tests.support.run_maker import (
+    COUNT,
+    GROUP,
+    MS,
+    NODES,
+    SECOND,
+    TOPIC,
+    Ids,
+    Made,
+    RunMaker,
+    found,
+    results,
+    write_table,
+)
+from tests.support.stores import Spec
+
+Change = Callable[[RunMaker], None]
+END = COUNT // 2
+"""Of each queue."""
+FOLLOWER = 7
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    made = RunMaker(tmp_path / "run")
+    made.record.consumer_groups = {"group-1": GROUP}
+    made.record.followers = {"consumer-2": FOLLOWER}
+    follow(made, range(COUNT))
+    for node in NODES:
+        keep(made, node, END, END)
+    return made
+
+
+def keep(run: RunMaker, node: str, *positions: int) -> None:
+    """What a node's table of positions says, queue by queue; the last word stands."""
+    rows = {str(queue): offset for queue, offset in enumerate(positions)}
+    table = {"offsetTable": {f"{TOPIC}@group-1": rows}}
+    run.after.append(lambda path: write_table(path / "stores" / node, "consumerOffset.json", table))
+
+
+def follow(run: RunMaker, values: "range | list[int]", time_ns: int = 85 * SECOND) -> None:
+    """The follower gets these, a pull for each queue."""
+
+    def rows(_run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+        return [
+            row
+            for queue in (0, 1)
+            for row in ids.pull(
+                FOLLOWER,
+                queue,
+                0,
+                [(v, made.places[v][1]) for v in values if made.places[v][0] == queue],
+                time_ns,
+            )
+        ]
+
+    run.rows.append(rows)
+
+
+def relabel(spec: Spec, tag: str) -> Spec:
+    names = dict(spec.properties) | {"TAGS": tag}
+    return replace(spec, properties=tuple(names.items()))
+
+
+def as_it_should_be(run: RunMaker) -> None:
+    pass
+
+
+def another_tag(run: RunMaker) -> None:
+    run.specs[5] = relabel(run.specs[5], "u")
+
+
+def a_group_keeps_nothing(run: RunMaker) -> None:
+    keep(run, "b1")
+
+
+def a_group_is_behind(run: RunMaker) -> None:
+    keep(run, "b1", END, END - 1)
+
+
+def a_group_is_beyond(run: RunMaker) -> None:
+    keep(run, "b1", END, END + 1_000_000)
+
+
+def a_group_got_nothing(run: RunMaker) -> None:
+    run.delivered, run.committed = [], {0: 0, 1: 0}
+
+
+def a_group_stopped_half_way(run: RunMaker) -> None:
+    run.delivered, run.committed = list(range(COUNT // 2)), {0: END // 2, 1: END // 2}
+
+
+def a_slave_has_old_positions(run: RunMaker) -> None:
+    def commit(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+        return [ids.commit(1, 5, 80 * SECOND)]
+
+    run.rows.append(commit)
+    keep(run, "b3", END, 4)
+
+
+def a_slave_lacks_what_was_committed_just_now(run: RunMaker) -> None:
+    keep(run, "b3")
+
+
+def a_topic_is_forgotten(run: RunMaker) -> None:
+    run.after.append(lambda path: (path / "stores/b2/config/topics.json").unlink())
+
+
+def change_checkpoint(run: RunMaker, change: Callable[[bytes], bytes]) -> None:
+    def after(path: Path) -> None:
+        checkpoint = path / "stores" / "b2" / "checkpoint"
+        checkpoint.write_bytes(change(checkpoint.read_bytes()))
+
+    run.after.append(after)
+
+
+def a_checkpoint_names_another_record(run: RunMaker) -> None:
+    change_checkpoint(run, lambda data: data[:24] + data[32:40] + data[24:32] + data[40:])
+
+
+def a_checkpoint_names_a_queue_offset(run: RunMaker) -> None:
+    change_checkpoint(run, lambda data: data[:47] + b"\1" + data[48:])
+
+
+def pulls_without_messages(run: RunMaker) -> None:
+    run.rows.clear()
+    follow(run, [])
+
+
+def one_message_missed(run: RunMaker) -> None:
+    run.rows.clear()
+    follow(run, [value for value in range(COUNT) if value != 9])
+
+
+def passed_before_a_loss(run: RunMaker) -> None:
+    one_message_missed(run)
+    run.rows.clear()
+    follow(run, [value for value in range(COUNT) if value != 9], 240 * MS)
+    run.strike(250 * MS, "b1", "powercut", written=10_000, durable=1_000)
+    run.event(251 * MS, "b1", "recovered", end=1_000)
+
+
+CASES: list[tuple[Change, set[str]]] = [
+    (as_it_should_be, set()),
+    (another_tag, {"A4l"}),
+    (a_group_keeps_nothing, {"A30"}),
+    (a_group_is_behind, {"A30"}),
+    (a_group_is_beyond, {"A25", "A30"}),
+    (a_group_got_nothing, {"A22"}),
+    (a_group_stopped_half_way, {"A22"}),
+    (a_slave_has_old_positions, {"S21"}),
+    (a_slave_lacks_what_was_committed_just_now, set()),
+    (a_topic_is_forgotten, {"S21"}),
+    (a_checkpoint_names_another_record, {"S21"}),
+    (a_checkpoint_names_a_queue_offset, {"S21"}),
+    (pulls_without_messages, {"A31"}),
+    (one_message_missed, {"A11", "A31"}),
+]
+
+
+@pytest.mark.parametrize(("change", "wanted"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str]) -> None:
+    change(run)
+    judgement = run.judge()
+    assert found(judgement) == wanted, [
+        (result.id, result.findings) for result in judgement.findings
+    ]
+
+
+def test_a_follower_may_have_passed_what_stands_there_since_a_loss(run: RunMaker) -> None:
+    passed_before_a_loss(run)
+    result = results(run.judge())["A31"]
+    assert (result.found, result.allowed_found) == (0, 1)
+
+
+@pytest.mark.parametrize("due", ["A15", "A99"])
+def test_a_check_that_had_to_run_and_did_not_is_no_pass(run: RunMaker, due: str) -> None:
+    run.record.expect = Expectation(checks=("A1", due))
+    judgement = run.judge()
+    assert results(judgement)["A1"].passed
+    assert results(judgement)[due].verdict is Verdict.DID_NOT_RUN
+    assert (str(judgement.verdict), judgement.exit_code) == ("unknown", 6)
+
+
+@pytest.mark.parametrize(("delay_s", "wanted"), [(1, set()), (5, {"A32"})])
+def test_what_is_sent_late_in_calm_comes_soon(
+    run: RunMaker, delay_s: int, wanted: set[str]
+) -> None:
+    run.record.calm_ns = 1
+    last = run.sends[-1]
+    run.sends[-1] = replace(last, invoked_ns=84 * SECOND, returned_ns=84 * SECOND + 5 * MS)
+    run.rows.clear()
+    follow(run, range(COUNT), 84 * SECOND + delay_s * SECOND)
+    run.record.consumer_groups = {}
+    assert found(run.judge()) & {"A32"} == wanted

@@ -1,0 +1,44 @@
+"""Which consumers of a plan are in which group, and what groups ask for."""
+
+from dataclasses import replace
+
+import pytest
+
+from rocketbed.chaos.scenario.plan import Consumers, Plan
+from rocketbed.chaos.trial.group import groups_of
+from rocketbed.chaos.trial.load import TAGS
+
+
+def members(consumers: Consumers) -> list[tuple[int, tuple[str, ...]]]:
+    plan = Plan(name="made", seed=1, consumers=consumers)
+    return [
+        (group.number, tuple(name.removeprefix("consumer-") for name in group.members))
+        for group in groups_of(plan)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("consumers", "wanted"),
+    [
+        (Consumers(count=3, mode="pull"), []),
+        (Consumers(count=3, mode="group"), [(1, ("1",)), (2, ("2",)), (3, ("3",))]),
+        (Consumers(count=4, mode="mixed"), [(1, ("1",)), (3, ("3",))]),
+        (Consumers(count=5, mode="mixed", members=2), [(1, ("1", "3")), (5, ("5",))]),
+        (Consumers(count=3, mode="group", members=3), [(1, ("1", "2", "3"))]),
+    ],
+)
+def test_groups_take_so_many_consumers_each(
+    consumers: Consumers, wanted: list[tuple[int, tuple[str, ...]]]
+) -> None:
+    assert members(consumers) == wanted
+
+
+def test_a_share_of_groups_asks_for_some_tags() -> None:
+    plan = Plan(name="made", seed=1, consumers=Consumers(count=40, mode="group", filtered=0.5))
+    asked = [group.tags for group in groups_of(plan)]
+    assert 8 < asked.count(()) < 32
+    assert {tag for tags in asked for tag in tags} == set(TAGS)
+    assert groups_of(plan)[0].expression in {"*", *TAGS, *(" || ".join(tags) for tags in asked)}
+    every = replace(plan, consumers=replace(plan.consumers, filtered=1.0))
+    assert all(1 <= len(group.tags) <= 2 for group in groups_of(every))
+    assert groups_of(every) == groups_of(every)

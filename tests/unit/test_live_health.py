@@ -1,0 +1,69 @@
+"""The mark of a live page, and the times in which nothing was acknowledged."""
+
+from typing import Any
+
+from rocketbed.chaos.live.feed import Feed
+from rocketbed.chaos.live.health import Health, troubles
+from rocketbed.chaos.live.picture import Picture
+
+GROUPS = {"b": ["b1", "b2"]}
+
+
+def machine(role: str, state: str = "running", *, cut: bool = False) -> dict[str, Any]:
+    return {"role": role, "state": state, "cut": cut}
+
+
+WELL = {"b1": machine("master"), "b2": machine("slave")}
+HEADLESS = {"b1": machine("master", "down"), "b2": machine("slave")}
+
+
+def outages(feed: Feed) -> list[tuple[float, float | None]]:
+    spans = [value for key, value in feed.since(0).items() if key.startswith("span:")]
+    return [(span["begin"], span["end"]) for span in spans if span["kind"] == "outage"]
+
+
+def test_without_acknowledgements_for_a_second_no_writes_are_taken() -> None:
+    feed = Feed()
+    health = Health(Picture(feed), GROUPS, rate=60)
+    health.look(10, WELL, 5, loaded=True)
+    assert feed.get("health") == {"mark": "well", "since": None, "why": []}
+    health.look(10.9, HEADLESS, 5, loaded=True)
+    assert feed.get("health")["mark"] == "degraded"
+    health.look(16, HEADLESS, 5, loaded=True)
+    assert feed.get("health") == {"mark": "no writes", "since": 10, "why": ["b1 down", "no master"]}
+    assert outages(feed) == [(10, None)]
+    health.look(17, WELL, 6, loaded=True)
+    assert feed.get("health")["mark"] == "well"
+    assert outages(feed) == [(10, 17)]
+
+
+def test_where_few_messages_are_sent_silence_is_waited_for_longer() -> None:
+    feed = Feed()
+    health = Health(Picture(feed), GROUPS, rate=1)
+    health.look(0, WELL, 5, loaded=True)
+    health.look(7.9, WELL, 5, loaded=True)
+    assert feed.get("health")["since"] is None
+    health.look(8, WELL, 5, loaded=True)
+    assert feed.get("health")["since"] == 0
+
+
+def test_without_a_load_silence_is_no_outage_and_ends_one() -> None:
+    feed = Feed()
+    health = Health(Picture(feed), GROUPS, rate=60)
+    health.look(0, WELL, 0, loaded=False)
+    health.look(9, WELL, 0, loaded=False)
+    assert feed.get("health")["mark"] == "well"
+    health.look(10, WELL, 0, loaded=True)
+    health.look(12, WELL, 0, loaded=True)
+    health.look(15, WELL, 0, loaded=False)
+    assert outages(feed) == [(10, 15)]
+
+
+def test_what_is_wrong_is_named() -> None:
+    machines = {
+        "ns1": machine("nameserver", "paused"),
+        "b1": machine("master", cut=True),
+        "c1": machine("slave"),
+    }
+    found = troubles(machines, {"b": ["b1"], "c": ["c1"]})
+    assert found == ["ns1 paused", "b1 cut off", "no master in c"]

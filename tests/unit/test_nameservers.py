@@ -1,0 +1,52 @@
+"""Which nameserver a client asks."""
+
+from typing import Any, cast
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.simulation import Simulation
+from rocketbed.client.connections import Connections
+from rocketbed.client.nameservers import Nameservers
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer, request
+from rocketbed.world.api import Address, World
+
+
+class Links:
+    """Connections to nameservers of which the first that is asked says nothing."""
+
+    def __init__(self) -> None:
+        self.silent: Address | None = None
+        self.closed: list[Address] = []
+
+    async def link(self, address: Address, *, timeout_s: float) -> "Link":
+        self.silent = self.silent or address
+        return Link(is_silent=address == self.silent)
+
+    def close(self, address: Address) -> None:
+        self.closed.append(address)
+
+
+class Link:
+    def __init__(self, *, is_silent: bool) -> None:
+        self._is_silent = is_silent
+
+    async def request(self, command: Command, *, timeout_s: float) -> Command:
+        if self._is_silent:
+            await trio.sleep_forever()
+        return answer(command, ResponseCode.SUCCESS)
+
+
+@pytest.mark.parametrize("limit_s", [0.1, 1.0])
+def test_a_call_without_time_leaves_the_next_one_to_another(limit_s: float) -> None:
+    async def ask(world: World) -> Any:
+        addresses = [("ns1", 9876), ("ns2", 9876)]
+        nameservers = Nameservers(world, addresses, cast(Connections, Links()))
+        with trio.move_on_after(limit_s) as scope:
+            await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        assert scope.cancelled_caught
+        with trio.fail_after(limit_s):
+            return (await nameservers.request(request(RequestCode.GET_BROKER_CLUSTER_INFO))).code
+
+    with Simulation() as simulation:
+        assert simulation.run_process(simulation.start("client", ask)) == ResponseCode.SUCCESS

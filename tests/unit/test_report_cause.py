@@ -1,0 +1,91 @@
+"""What is said first of a failing run: the step that took messages, and all checks that saw it."""
+
+from array import array
+
+from rocketbed.chaos.checkers.context import FaultSpan
+from rocketbed.chaos.checkers.judgement import Judgement
+from rocketbed.chaos.checkers.result import CheckResult, Example, judged
+from rocketbed.chaos.record import Promise, RunRecord
+from rocketbed.chaos.report.cause import roots
+from rocketbed.chaos.report.charts import timeline
+from rocketbed.chaos.report.story import Story
+from rocketbed.chaos.trace import NodeTrace, Trace
+
+MS = 1_000_000
+ZERO_NS = 1000 * MS
+CUT = FaultSpan("at 1.715s powercut b1", "powercut", ["b1"], ZERO_NS + 1715 * MS, 4000 * MS)
+KILL = FaultSpan("at 0.1s kill b1", "kill", ["b1"], ZERO_NS + 100 * MS, ZERO_NS + 200 * MS)
+
+
+def lost(number: int) -> Example:
+    """Acknowledged `number` ms before the power cut, 100 bytes further on for each."""
+    time_ns = CUT.begin_ns - number * MS
+    return Example(
+        f"value {number}", value=number, topic="t", queue=0, offset=number, physical=1000,
+        time_ns=time_ns,
+    )  # fmt: skip
+
+
+def judgement(*results: CheckResult) -> tuple[Judgement, RunRecord]:
+    record = RunRecord(
+        scenario="x", backend="sim", seed=1, promise=Promise(), groups={"b": ["b1"]},
+        facts={"zero_ns": ZERO_NS},
+    )  # fmt: skip
+    return Judgement(record=record, results=list(results), faults=[KILL, CUT]), record
+
+
+def trace(durable_ns: int) -> Trace:
+    """A log whose record at 1000 is on disk from a moment on."""
+    times, ends = array("q", [0, durable_ns]), array("q", [1000, 1200])
+    return Trace({"b1": NodeTrace(True, times, ends, ends)})
+
+
+def test_a_loss_names_the_power_cut_and_how_long_before_it_was_acknowledged() -> None:
+    judged_, record = judgement(judged("A1 lost write", 9, "messages", [lost(40), lost(10)]))
+    (root,) = roots(judged_, record, trace(CUT.begin_ns + MS))
+    assert root.sentence == (
+        "2 messages acknowledged, lost by the power cut of b1 at 0:01.715: not on disk when the"
+        " power went, 10 ms to 40 ms after the acknowledgement"
+    )
+    assert root.moments == [("b1", 1.715)]
+    (root,) = roots(judged_, record, None)
+    assert root.sentence.endswith("at 0:01.715")
+
+
+def test_a_loss_of_what_was_on_disk_says_when_it_came_there() -> None:
+    judged_, record = judgement(judged("A1 lost write", 9, "messages", [lost(90)]))
+    (root,) = roots(judged_, record, trace(CUT.begin_ns - 50 * MS))
+    assert root.sentence.endswith("at 0:01.715: on disk 40 ms after the acknowledgement")
+
+
+def test_the_master_of_that_time_is_blamed_before_a_slave_that_fell_first() -> None:
+    example = lost(40)
+    example.roles = {"b1": "master", "b2": "slave"}
+    judged_, record = judgement(judged("A1 lost write", 9, "messages", [example]))
+    slave = FaultSpan("at 1.7s powercut b2", "powercut", ["b2"], CUT.begin_ns - MS, CUT.end_ns)
+    judged_.faults.insert(0, slave)
+    (root,) = roots(judged_, record, None)
+    assert root.moments == [("b1", 1.715)]
+
+
+def test_findings_of_one_root_stand_in_one_group_and_others_apart() -> None:
+    place = Example("two values", value=77, topic="t", queue=0, offset=40)
+    judged_, record = judgement(
+        judged("A7 inconsistent offset", 9, "reads", [place]),
+        judged("A5 duplicate", 9, "reads", [Example("other", value=5)]),
+        judged("I7 acknowledged before its promise", 9, "acknowledgements", [lost(3)]),
+        judged("A1 lost write", 9, "messages", [lost(40)]),
+    )
+    first, second = roots(judged_, record, None)
+    assert [one.id for one in first.results] == ["A1", "A7", "I7"]
+    assert [one.id for one in second.results] == ["A5"]
+    assert second.sentence == "duplicate: 1 of 9 reads"
+
+
+def test_a_dot_stands_where_the_loss_happened_with_a_line_to_what_showed_it() -> None:
+    judged_, record = judgement(judged("A1 lost write", 9, "messages", [lost(40)]))
+    found = roots(judged_, record, None)
+    drawing = timeline(Story(end_s=10.0, calm_s=0.0, roles={"b1": []}), judged_, found)
+    assert '<a href="#root-1"><circle' in drawing
+    assert '<a href="#find-A1-1"><circle' in drawing
+    assert drawing.count('class="thread"') == 1
