@@ -2,6 +2,7 @@
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Check, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.result import CheckResult, Severity, judged, not_applicable
 from rocketbed.chaos.history import Function, Outcome
 from rocketbed.wire.command import ResponseCode
@@ -18,8 +19,8 @@ LIVENESS: tuple[tuple[str, str], ...] = (
 )
 """Name, and the stall of `record.Stall` that breaks it."""
 SUCCESS_MIN = 0.99
-ONEWAY_MIN = 0.95
-"""Share of sends in the last third of the calm phase that have to be acknowledged."""
+"""Share of sends in the last third of the calm phase that have to be acknowledged, or stored
+where nobody asked for an answer."""
 
 
 @check("C1 no node ended by itself", "nodes", severity=Severity.CRASH, needs_history=False)
@@ -58,9 +59,9 @@ liveness = Check(tuple(title for title, _ in LIVENESS), _liveness, needs_history
 def producers_succeed(case: Case, found: Findings) -> int:
     """L7: at least 99 % of the sends in the last third of the calm phase are acknowledged.
 
-    And 95 % of those that asked for no answer, but for two, are stored: a node that is busy refuses
-    these without a word. One that was refused because the node was busy, and acknowledged in
-    another attempt, counts as good: bursts are there to meet limits.
+    And as many of those that asked for no answer are stored, but for those that nodes counted as
+    refused: a busy node drops these. One that was refused because the node was busy, and
+    acknowledged in another attempt, counts as good: bursts are there to meet limits.
     """
     evidence, calm_ns = case.evidence, case.evidence.record.calm_ns
     sends = evidence.rows((Function.SEND,))
@@ -85,6 +86,23 @@ def producers_succeed(case: Case, found: Findings) -> int:
     since_ns = begin if reserved_ns is None else max(begin, evidence.record.end_ns - reserved_ns)
     late = oneway.at(passes.above(oneway.column("invoked_ns"), since_ns)).column("value")
     absent = passes.missing(late, evidence.stored.values)
-    if not evidence.no_final() and len(absent) > max(2, (1 - ONEWAY_MIN) * len(late)):
-        found.add(f"{len(absent)} of {len(late)} sends without an answer are in no final log")
+    answered = sum(outcome in (Outcome.FAIL, Outcome.WEAK) for outcome, _, _ in outcomes)
+    refused = max(_refused(evidence, since_ns) - answered, 0)
+    if not evidence.no_final() and len(absent) - refused > (1 - SUCCESS_MIN) * len(late):
+        found.add(
+            f"{len(absent)} of {len(late)} sends without an answer are in no final log, and nodes"
+            f" refused {refused} of them at most"
+        )
     return len(outcomes) + len(late)
+
+
+def _refused(evidence: Evidence, since_ns: int) -> int:
+    """How many sends nodes refused from then on, by their own counts, which begin with a start."""
+    before: dict[str, int] = {}
+    total = 0
+    for event in evidence.events(Function.NODE, "sample", "start"):
+        count = int(event.fields.get("refused", 0)) if event.what == "sample" else 0
+        if event.what == "sample" and event.time_ns >= since_ns:
+            total += max(count - before.get(event.node, 0), 0)
+        before[event.node] = count
+    return total

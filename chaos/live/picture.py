@@ -22,6 +22,8 @@ LASTING: Final = ("partition", "isolate", "link", "disk", "pause", "clock", "cpu
 MENDED: Final = ("partition", "isolate", "link", "disk")
 """Those that a step `heal` ends."""
 EVERYTHING: Final = "everything"
+UNSHOWN: Final = ("master", "refused")
+"""What a sample says that the page has from elsewhere, or needs not."""
 
 
 class Picture:
@@ -100,7 +102,7 @@ class Picture:
             if known is not None:
                 self.feed.put(key, {**known, "following": False, "answers": False})
             return
-        row = {name: value for name, value in sample.as_row().items() if name != "master"}
+        row = {name: value for name, value in sample.as_row().items() if name not in UNSHOWN}
         self.feed.put(key, {**row, "disk": sample.disk_used, "answers": True})
 
     def _end(self, numbers: Iterable[int], time_s: float) -> None:

@@ -43,7 +43,7 @@ from rocketbed.chaos.trial.api import (
 from rocketbed.chaos.trial.links import LinkState
 from rocketbed.world.api import Address, World
 
-END_S: Final = 20.0
+END_S: Final = 60.0
 MISSING: Final = {
     "client.pause": "clients share the harness's process: they cannot be stopped one by one",
     "nameserver.stale": "a nameserver process cannot be given the table of an earlier one",
@@ -92,6 +92,8 @@ class ProcessBackend:
         self._paused: set[str] = set()
         self._armed: dict[str, bool] = {}
         """Nodes that have a crash point; whether the power goes with it."""
+        self._withdrawn: dict[Launched, bool] = {}
+        """Processes whose crash point was withdrawn; the same. One may be dying of it just then."""
         self._watcher = Watcher(
             self._software, self.history, self._machines.keys(), self._struck, self._lose_unflushed
         )
@@ -307,6 +309,8 @@ class ProcessBackend:
         cut, peers hear of that death.
         """
         if point == CrashPoint():
+            if name in self._armed and name in self._processes:
+                self._withdrawn[self._processes[name]] = self._armed[name]
             self._armed.pop(name, None)
         else:
             self._armed[name] = point.power
@@ -347,9 +351,11 @@ class ProcessBackend:
 
     def _struck(self, name: str, code: int | None) -> str | None:
         """What the crash point of a node did, if that ended it; it is not armed any more then."""
-        if name not in self._armed or code != -signal.SIGKILL:
+        withdrawn = self._withdrawn.pop(self._processes[name], None)
+        with_power = self._armed.get(name, withdrawn)
+        if with_power is None or code != -signal.SIGKILL:
             return None
-        with_power = self._armed.pop(name)
+        self._armed.pop(name, None)
         self._machines[name].crash_at(None, None)
         return POWER_CUT if with_power else "kill"
 

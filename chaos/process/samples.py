@@ -77,6 +77,7 @@ def sample_of(table: dict[str, str], ha: HaRuntimeInfo) -> Sample | None:
         in_sync=1 + ha.in_sync_slave_nums if ha.master else 0,
         is_master=ha.master,
         is_following=not ha.master and slave.is_activated,
+        refused=_number(table, "putMessageFailedTimes") or 0,
         disk_used=_share(table.get("commitLogDiskRatio", "")),
     )
 

@@ -123,6 +123,7 @@ class SimBackend:
             in_sync=0 if node.config.is_slave else 1 + info.in_sync_slave_nums,
             is_master=not node.config.is_slave,
             is_following=node.replication.is_following,
+            refused=node.broker.sender.failed,
         )
 
     async def settled(self, name: str) -> None:

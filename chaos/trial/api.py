@@ -42,6 +42,8 @@ class Sample:
     is_master: bool
     is_following: bool
     """A slave that is connected and has the same log."""
+    refused: int = 0
+    """Sends that it has refused since its start, with an answer or without one."""
     disk_used: float | None = None
     """Share of its disk; None where it does not say. For the live page: in no history."""
 

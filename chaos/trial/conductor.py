@@ -130,6 +130,8 @@ class Conductor:
         self.schedule = Schedule(plan, self.control, self.actions, self.resolver, self._tell)
         self._company = company
         self._storm_scope = trio.CancelScope()
+        self._is_healed = False
+        """All faults are over, but a node that met one may still end by it: it is started again."""
         self.phase = "set up"
         """`set up`, `storm`, `calm`, `drain`, `reading`, `stopping`."""
         self.storm_s = 0.0
@@ -231,6 +233,7 @@ class Conductor:
         self.storm_s = round(self.schedule.now_s(), 6)
         # The schedule first: a step that is still under way would break what was just healed.
         await self.schedule.close()
+        self._is_healed = True
         await self._mend()
         if self.plan.broken:
             await self.actions.leave_broken(self.plan.broken)
@@ -356,6 +359,7 @@ class Conductor:
 
     async def _stop(self) -> None:
         self._enter("stopping")
+        self._is_healed = False
         self.control.producing = self.control.consuming = False
         self._note_ends()
         for name in self.programs:
@@ -438,6 +442,9 @@ class Conductor:
                 # The way it should when its disk failed it, or a fault killed it.
                 expected = not reason or reason.startswith(BY_DISK)
                 if expected and self.actions.leave.has(node, reason):
+                    if self._is_healed and self.actions.nursery is not None:
+                        member.claim()
+                        self.actions.nursery.start_soon(self.members.launch, node)
                     continue
                 if node in self.actions.damaged and reason.startswith(REFUSALS):
                     continue

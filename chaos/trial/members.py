@@ -47,6 +47,10 @@ class Member:
     own: dict[str, str] = field(default_factory=dict)
     """Settings that an operator gave it, other than the group's."""
 
+    def claim(self) -> None:
+        """It is about to be started. From here on: a fault that comes now may not be undone."""
+        self.busy = self.wanted = True
+
     def set(self, key: str, value: str) -> None:
         """Give it a setting from its next start on; without a value the group's again."""
         self.own[key] = value
@@ -157,7 +161,13 @@ class Members:
             return
         if member.wanted:  # it ended by itself, which nobody may have seen yet
             self.look()
-        member.busy = member.wanted = True  # from here on: a fault that comes now may not be undone
+        if not member.busy:
+            member.claim()
+            await self.launch(node)
+
+    async def launch(self, node: str) -> None:
+        """Start a node that is down and was claimed for that."""
+        member = self.members[node]
         try:
             member.incarnation += 1
             settings = self.settings(node)
@@ -177,7 +187,9 @@ class Members:
         with trio.move_on_after(timeout_s):
             while await self.backend.observe(node) is None:
                 if self.backend.state(node) == "down":
-                    return False
+                    self.look()
+                    if not self.members[node].wanted:
+                        return False
                 await trio.sleep(LOOK_S)
             return True
         return False

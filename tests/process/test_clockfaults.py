@@ -71,12 +71,15 @@ def test_only_the_wall_clock_moves(run: Ledger) -> None:
         assert child.stdout is not None
         for jump, ahead in ((0, 0), (2 * HOUR_S, 2 * HOUR_S), (-3 * HOUR_S, -HOUR_S)):
             assert clock.jump(jump) == ahead
+            began, began_boot = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
             child.stdin.write("\n")
             child.stdin.flush()
             wall, waited, boot = map(float, child.stdout.readline().split())
-            assert abs(wall - time.time() - ahead) < HOUR_S / 2
-            assert 0.05 <= waited < HOUR_S / 2
-            assert abs(boot - time.clock_gettime(time.CLOCK_BOOTTIME)) < HOUR_S / 2
+            ended, ended_boot = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+            # The clocks tick from one start: what is between two of ours is exact but for rounding.
+            assert began - 1 <= wall - ahead <= ended + 1
+            assert 0.05 <= waited <= ended - began + 1
+            assert began_boot - 1 <= boot <= ended_boot + 1
         files = faketime_files(child.pid)
         assert any(path.exists() for path in files)
         child.kill()
@@ -139,23 +142,30 @@ async def test_a_nodes_messages_jump_and_its_timers_do_not(run: Ledger) -> None:
     environment = join_environments(os.environ, faults.environment(), clock.environment())
     node = start_node(faults.root, port, environment)
     clock.attach(node.pid)
+    began = time.time()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             stored = await send_over_jumps(port, clock, [0, HOUR_S, -2 * HOUR_S])
     finally:
         node.kill()
         node.communicate()
         clock.close()
-    now = time.time() * 1000
-    ahead = [(at - now) / 1000 for at in stored]
-    assert [abs(found - jump) < 30 for found, jump in zip(ahead, (0, HOUR_S, -HOUR_S), strict=True)]
+    ended = time.time()
+    for at, ahead in zip(stored, (0, HOUR_S), strict=False):
+        assert began - 1 <= at / 1000 - ahead <= ended + 1
+    assert stored[2] == stored[1], (
+        "store times do not go back with the clock: binary search by time"
+    )
     log = [one for one in faults.flush_trace() if "/commitlog/" in one.path]
     assert len(log) >= 3
-    assert log[-1].time_ns - log[0].time_ns < 60_000_000_000
+    assert log[-1].time_ns - log[0].time_ns < (ended - began + 1) * 1e9
 
 
 async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> list[int]:
-    """Send a message after each jump, then hold a pull for 0.3 s; what time each was stored."""
+    """Send a message after each jump, then hold a pull for 0.3 s; what time each was stored.
+
+    The hold ends long before an hour is over: a jump did not move its timer.
+    """
     stored = []
 
     async def use(connection: Connection) -> None:
@@ -168,7 +178,7 @@ async def send_over_jumps(port: int, clock: ClockFaults, jumps: list[int]) -> li
             began = trio.current_time()
             empty = pull_fields(offset=number + 1, flags=4 | 2, hold_ms=300)
             assert (await connection.request(request(11, empty), timeout_s=30)).code == 19
-            assert trio.current_time() - began > 0.25
+            assert 0.25 < trio.current_time() - began < 30
 
     world = real_world("test")
     while not stored:

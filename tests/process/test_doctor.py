@@ -26,6 +26,9 @@ def test_everything_works_here() -> None:
     print(render_table(rows))
     assert [row.name for row in rows] == names
     assert {row.name: row.reason for row in rows if not row.works} == {}
+    slow = [row.name for row in rows if row.seconds >= 10]
+    while slow:  # other work took the machine; one that is slow by itself never gets through
+        slow = [row.name for row in doctor_rows(slow) if row.seconds >= 10]
 
 
 def three_probes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import trio
 from rocketbed.chaos.process.network.fabric import Machines
 from rocketbed.chaos.process.network.proxy_fabric import ProxyFabric
 from rocketbed.chaos.trial.links import LinkState
+from rocketbed.world.api import Stream
 from rocketbed.world.real import real_world
 from tests.support.fabric import (
     check_replication,
@@ -25,8 +26,8 @@ from tests.support.fabric import (
     speak_on,
 )
 
-DEADLINE_S = 20
-NODES_DEADLINE_S = 60
+DEADLINE_S = 120
+NODES_DEADLINE_S = 120
 CUT = LinkState(cut=True)
 FREE = LinkState()
 
@@ -36,6 +37,13 @@ async def proxied() -> AsyncIterator[ProxyFabric]:
     with trio.fail_after(DEADLINE_S):
         async with ProxyFabric(Machines(["b1", "b2"], ["ns1"], ["producer-1"])) as fabric:
             yield fabric
+
+
+async def one_way(one: Stream, other: Stream) -> float:
+    began = trio.current_time()
+    await one.send_all(b"x")
+    assert await receive(other, 1) == b"x"
+    return trio.current_time() - began
 
 
 async def test_machines_are_told_apart_by_the_address_they_dial_from() -> None:
@@ -50,6 +58,8 @@ async def test_a_delay_lies_on_its_direction_only() -> None:
     async with proxied() as fabric, connected(fabric) as (client, server):
         await fabric.set_link("b2", "b1", LinkState(delay_s=0.03))
         assert await shortest(client, server, below=0.06) >= 0.03
+        while await one_way(server, client) >= 0.03:
+            pass  # other work took the machine
         await fabric.set_link("b2", "b1", FREE)
         await shortest(client, server, below=0.03)
 
@@ -166,18 +176,27 @@ async def test_a_reset_is_one_at_both_ends() -> None:
 async def test_a_rate_holds_for_all_connections_of_a_link() -> None:
     size, rate = 150_000, 1_000_000
     async with proxied() as fabric:
-        async with connected(fabric) as (client, server):
-            other = await dial(fabric, "b2", "b1")
-            await fabric.set_link("b2", "b1", LinkState(rate=rate))
-            began = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.send_all, bytes(size))
-                nursery.start_soon(other.send_all, bytes(size))
-                await receive(server, size)
-            await fabric.set_link("b2", "b1", LinkState())
-            took = trio.current_time() - began
-            await other.aclose()
-        assert size / rate <= took
+        took = await seconds_at(fabric, rate, size)
+        while took >= 6 * size / rate:  # other work took the machine
+            took = await seconds_at(fabric, rate, size)
+
+
+async def seconds_at(fabric: ProxyFabric, rate: int, size: int) -> float:
+    """How long a link of this rate took for so many bytes, of two connections; never less than
+    it has to."""
+    async with connected(fabric) as (client, server):
+        other = await dial(fabric, "b2", "b1")
+        await fabric.set_link("b2", "b1", LinkState(rate=rate))
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, bytes(size))
+            nursery.start_soon(other.send_all, bytes(size))
+            await receive(server, size)
+        await fabric.set_link("b2", "b1", LinkState())
+        took = trio.current_time() - began
+        await other.aclose()
+    assert size / rate <= took
+    return took
 
 
 async def test_a_sender_into_a_cut_has_to_wait() -> None:

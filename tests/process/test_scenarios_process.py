@@ -3,16 +3,25 @@
 Power cuts, disk faults and the packet switch need root and more, so they are slow tests.
 """
 
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.history import read_history
 from rocketbed.chaos.hunt.runner import Options, run_plan
-from rocketbed.chaos.process.backend import MISSING
+from rocketbed.chaos.process.backend import MISSING, ProcessBackend, SetUp
+from rocketbed.chaos.process.machine.machine import Machine
+from rocketbed.chaos.process.network.fabric import Machines, PlainFabric
+from rocketbed.chaos.process.run import ProcessHost, run_in_processes
+from rocketbed.chaos.record import HISTORY_FILE
 from rocketbed.chaos.scenario.family import shorten
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.trial.api import CrashPoint
+from tests.support.fabric import set_up
 
 pytestmark = pytest.mark.process
 SHORT = (7.0, 6.0)
@@ -26,6 +35,52 @@ POWER_AT_A_MARK = Plan(
     storm_s=4.0,
     calm_s=5.0,
 )
+
+
+LONE = replace(
+    POWER_AT_A_MARK,
+    name="crash-point-withdrawn",
+    steps=(parse_step("at 100ms crash b1 at mark no.such_mark"),),
+    storm_s=2.0,
+    calm_s=3.0,
+)
+
+
+class LateBackend(ProcessBackend):
+    """Its node dies of its crash point just when that is withdrawn."""
+
+    async def crash(self, name: str, point: CrashPoint) -> None:
+        await super().crash(name, point)
+        if point == CrashPoint():
+            await self._processes[name].send(signal.SIGKILL)
+
+
+class LateHost(ProcessHost):
+    def backend(self, setup: SetUp) -> ProcessBackend:
+        return LateBackend(setup)
+
+
+def test_a_crash_point_may_strike_as_it_is_withdrawn(tmp_path: Path) -> None:
+    record = run_in_processes(LONE, tmp_path, net="plain", host=LateHost())
+    ends = [event for event in read_history(tmp_path / HISTORY_FILE).events if event.what == "exit"]
+    assert [event.fields["cause"] for event in ends] == ["kill", "stop"]
+    assert (record.crashes, record.stalls) == ([], [])
+
+
+async def test_a_kill_without_a_crash_point_is_an_end_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "b1").mkdir()
+    machines = {"b1": Machine(tmp_path / "b1", "b1")}
+    with set_up(PlainFabric(Machines(["b1"], ["ns1"])), machines, tmp_path / "run") as setup:
+        async with ProcessBackend(setup) as backend:
+            for point, reason in ((CrashPoint(mark="no.such_mark"), ""), (None, "(exit code -9)")):
+                await backend.start("b1", {})
+                if point is not None:
+                    await backend.crash("b1", point)
+                    await backend.crash("b1", CrashPoint())
+                await backend._processes["b1"].send(signal.SIGKILL)
+                await backend.settled("b1")
+                assert backend.end_reason("b1").endswith(reason)
+                assert bool(backend.end_reason("b1")) == bool(reason)
 
 
 def run(

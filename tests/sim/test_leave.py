@@ -14,20 +14,21 @@ STOPPED = (
     "at 1s crash b1 at mark store.recovery_finished as hurt",
     "at 2s stop b1 for 500ms",
 )
+LATE = ("at 8.5s disk b1 eio-fsync once for 400ms",)
 UNMET = ("at 1s crash b1 at mark store.cut_* within 1s",)
 
 
-def findings(*steps: str, ends_again: bool = False) -> list[str]:
-    """What is found of a lone node; one that ends again does so 3 s after its second start, and
-    says that its disk failed."""
+def findings(*steps: str, ends: int | None = None, after_s: float = 3) -> list[str]:
+    """What is found of a lone node. At its start number `ends` it ends by itself, some seconds
+    after it, and says that its disk failed."""
 
     def plant() -> None:
         from rocketbed.node.store.errors import StoreFailed
 
         async def keep(self: object) -> None:
             starts.append(self)
-            if len(starts) == 2:
-                await trio.sleep(3)
+            if len(starts) == ends:
+                await trio.sleep(after_s)
                 raise StoreFailed("planted")
             await original(self)
 
@@ -44,7 +45,7 @@ def findings(*steps: str, ends_again: bool = False) -> list[str]:
         storm_s=9.0,
         calm_s=9.0,
     )
-    return run_plan(plan, Options(before=plant if ends_again else None)).finding_ids
+    return run_plan(plan, Options(before=plant)).finding_ids
 
 
 @pytest.mark.parametrize("steps", [SICK, ARMED, STOPPED, UNMET])
@@ -54,8 +55,12 @@ def test_an_end_that_a_fault_makes_is_none_by_itself(steps: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("steps", [SICK, ARMED])
 def test_a_node_that_ends_again_is_found(steps: tuple[str, ...]) -> None:
-    assert "C1" in findings(*steps, ends_again=True)
+    assert "C1" in findings(*steps, ends=2)
+
+
+def test_a_node_that_ends_by_a_fault_that_is_over_is_started_again() -> None:
+    assert findings(*LATE, ends=1, after_s=12) == []
 
 
 def test_a_restart_does_not_hide_an_end() -> None:
-    assert "C1" in findings(*SICK, "at 6.2s restart b1 down", ends_again=True)
+    assert "C1" in findings(*SICK, "at 6.2s restart b1 down", ends=2)
