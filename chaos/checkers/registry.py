@@ -23,6 +23,7 @@ from rocketbed.chaos.checkers import (
     stores,
     subscriptions,
     tables,
+    told,
 )
 from rocketbed.chaos.checkers.check import Check
 
@@ -71,8 +72,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     groups.redeliveries,
     positions.offset_regress,
     positions.forgotten_positions,
-    positions.positions_beyond,
-    positions.other_positions,
+    told.positions_beyond,
+    told.other_positions,
     positions.offset_overrun,
     subscriptions.unwanted_tags,
     subscriptions.rewinds,

@@ -9,12 +9,13 @@ import json
 import socket
 import struct
 import sys
+import time
 
 READINESS = 32100
 """`RequestCode.RB_READINESS`."""
 NOT_SUPPORTED = 3
 TIMEOUT_S = 10.0
-"""For connecting and for each part of the answer. A server that is slow is not down, and what asks
+"""For connecting and for the whole answer, each. A server that is slow is not down, and what asks
 has a limit of its own."""
 FRAME_MAX = 1 << 20
 """No answer is near this: who says otherwise is no server of ours."""
@@ -74,19 +75,21 @@ def ask(host: str, port: int) -> tuple[int, str]:
         {"code": READINESS, "flag": 0, "language": "OTHER", "opaque": 1, "version": 0}
     ).encode()
     with socket.create_connection((host, port), TIMEOUT_S) as stream:
+        end = time.monotonic() + TIMEOUT_S
         stream.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
-        length, header_length = struct.unpack(">II", _exactly(stream, 8))
+        length, header_length = struct.unpack(">II", _exactly(stream, 8, end))
         if not header_length <= length - 4 <= FRAME_MAX:  # its first byte says JSON: zero
             raise ValueError("no header in JSON")
-        answer = json.loads(_exactly(stream, header_length))
+        answer = json.loads(_exactly(stream, header_length, end))
     if not isinstance(answer, dict) or not isinstance(answer.get("code"), int):
         raise ValueError("no header of an answer")
     return answer["code"], str(answer.get("remark") or "")
 
 
-def _exactly(stream: socket.socket, size: int) -> bytes:
+def _exactly(stream: socket.socket, size: int, end: float) -> bytes:
     data = b""
     while len(data) < size:
+        stream.settimeout(max(end - time.monotonic(), 0.001))
         part = stream.recv(size - len(data))
         if not part:
             raise ConnectionResetError

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from rocketbed.chaos.mutants.examine import hunt
 from rocketbed.chaos.mutants.mutant import Mutant
+from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.library import load_scenario
 
 
@@ -13,13 +14,13 @@ def assert_found(
     *,
     first_seed: int,
     budget_s: float,
-    scenario: str = "soak-swarm",
+    scenario: Family | None = None,
 ) -> None:
     """Put a bug into the node in the processes of its runs only, and look for it with seeds from
     the first on, for so many simulated seconds."""
     planted = Mutant(
         id="R0", title=plant.__name__, bug="", edit="", caught_by=ids, targets={}, plant=plant
     )
-    family = load_scenario(scenario)
+    family = scenario or load_scenario("soak-swarm")
     found = hunt(planted, family, first_seed=first_seed, budget_s=budget_s)
     assert found.found, found.noisy

@@ -5,7 +5,9 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -176,3 +178,22 @@ def test_nothing_is_loaded_that_takes_long(serving: Callable[[Serve], str]) -> N
     }  # fmt: skip
     assert not loaded & {"click", "trio", "orjson", "typing", "dataclasses", "asyncio", "logging"}
     assert "json" in loaded
+
+
+def test_an_answer_that_only_trickles_in_is_none(
+    serving: Callable[[Serve], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def trickle(stream: socket.socket) -> None:
+        question(stream)
+        stream.sendall(struct.pack(">II", 4 + 10_000, 10_000))
+        with suppress(OSError):
+            for _ in range(10_000):
+                stream.sendall(b" ")
+                time.sleep(0.01)
+
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
+    code, line = said(capsys, serving(trickle))
+    assert code == 1
+    assert line.endswith("is not ready: no answer within 0.2 s")

@@ -1,0 +1,168 @@
+"""What masters tell groups of their positions: just what they were given, and none beyond the end.
+
+(chaos.md 2.5)
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.positions import Place, positions
+from rocketbed.chaos.history import Function, Outcome
+
+
+@check("A36 position without a message", "positions read of masters")
+def positions_beyond(case: Case, found: Findings) -> int:
+    """A36: a master tells no position beyond its queue's end, unless somebody committed it since
+    the master started. What a loss took is taken off positions too, or their groups would never be
+    given what gets the same queue offsets next (T20).
+
+    The end is what the same process told in the next answer to a pull, or to a question for it. Not
+    judged where a member lived through the master's start: each of its pulls says again where it
+    stood.
+    """
+    evidence = case.evidence
+    if evidence.foreign:
+        raise NotApplicable("only our own node promises it")
+    lives, given, members = _lives(evidence), _commits(evidence), _members(evidence)
+    ends: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    told = evidence.rows((Function.PULL, Function.BOUNDS), Outcome.OK)
+    columns = (told.column(name) for name in ("node", "invoked_ns", "value"))
+    for queue, by, at, upto in zip(evidence.queue_numbers(told), *columns, strict=True):
+        who = evidence.history.nodes.get(int(by), "")
+        ends[who, int(queue)].append((int(at), int(upto)))
+    for one in ends.values():
+        one.sort()
+    reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
+    examined = 0
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
+        row = reads.row(number)
+        node = evidence.node(row)
+        later = ends[node, queue]
+        after = bisect_right(later, (time_ns, 0))
+        life = lives(node, time_ns)
+        if after == len(later) or lives(node, later[after][0]) != life:
+            continue
+        if any(first < life <= last for first, last in members[group].values()):
+            continue
+        if not _is_lone_master(case, node, time_ns):
+            continue
+        examined += 1
+        _, end = later[after]
+        since = (
+            one.offset
+            for one in given[group, queue]
+            if one.begun_ns < time_ns and (life <= one.begun_ns or life <= one.ended_ns < ENDLESS)
+        )
+        if 0 <= end < offset and max(since, default=0) < offset:
+            name = evidence.queues.names[queue]
+            text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, which ended"
+            text += f" at {end}, and nobody committed that since it started"
+            example = evidence.example(row, text, value=None, distance=offset - end)
+            found.add(example, excuse=evidence.damaged.get(node))
+    if not examined:
+        raise NotApplicable("no position was read of a master that told the end of the queue later")
+    return examined
+
+
+@check("A37 other position", "positions read after a commit")
+def other_positions(case: Case, found: Findings) -> int:
+    """A37: a master that was given a position, and has run on since, tells just that one."""
+    evidence = case.evidence
+    lives, given = _lives(evidence), _commits(evidence)
+    reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
+    latest: dict[tuple[int, int, str], list[_Commit]] = {}
+    examined = 0
+    for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
+        row = reads.row(number)
+        node, commits = evidence.node(row), given[group, queue]
+        if (group, queue, node) not in latest:
+            latest[group, queue, node] = _latest(commits, partial(lives, node))
+        before = bisect_left(commits, time_ns, key=lambda one: one.begun_ns)
+        if not before or lives(node, commits[before - 1].begun_ns) != lives(node, time_ns):
+            continue
+        last = latest[group, queue, node][before - 1]
+        if last.ended_ns > row.invoked_ns or last.node != node:
+            continue  # another one may have come in between
+        if not all(_is_lone_master(case, node, at) for at in (last.begun_ns, time_ns)):
+            continue
+        examined += 1
+        if offset != last.offset:
+            name = evidence.queues.names[queue]
+            text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after it had"
+            text += f" been given {last.offset}"
+            example = evidence.example(row, text, value=None, distance=abs(offset - last.offset))
+            found.add(example)
+    if not examined:
+        raise NotApplicable("no position was read after it had been committed")
+    return examined
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    begun_ns: int
+    ended_ns: int
+    """`ENDLESS` where the answer did not come: it may count at any time."""
+    offset: int
+    node: str
+
+
+def _commits(evidence: Evidence) -> dict[Place, list[_Commit]]:
+    """What groups committed, answered or not, by when it began."""
+    found: dict[Place, list[_Commit]] = defaultdict(list)
+    rows = evidence.rows((Function.COMMIT_OFFSET,))
+    for number, (group, queue, offset, ended_ns) in enumerate(positions(evidence, rows)):
+        row = rows.row(number)
+        ended_ns = ended_ns if row.outcome == Outcome.OK else ENDLESS
+        found[group, queue].append(_Commit(row.invoked_ns, ended_ns, offset, evidence.node(row)))
+    for commits in found.values():
+        commits.sort(key=lambda one: one.begun_ns)
+    return found
+
+
+def _members(evidence: Evidence) -> dict[int, dict[int, tuple[int, int]]]:
+    """By group, each of its processes with the first and the last time that it was seen."""
+    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    rows = evidence.rows((Function.DELIVER, Function.READ_OFFSET, Function.COMMIT_OFFSET))
+    columns = (rows.column(name) for name in ("operation", "process", "invoked_ns"))
+    for group, process, time_ns in zip(*columns, strict=True):
+        first, _ = found[int(group)].get(int(process), (int(time_ns), 0))
+        found[int(group)][int(process)] = min(first, int(time_ns)), int(time_ns)
+    return found
+
+
+def _latest(commits: Iterable[_Commit], life: Callable[[int], int]) -> list[_Commit]:
+    """Beside each commit the one that was answered last of those of the same process, up to it."""
+    found: list[_Commit] = []
+    for one in commits:
+        best = found[-1] if found else one
+        is_same = life(best.begun_ns) == life(one.begun_ns)
+        found.append(best if is_same and best.ended_ns > one.ended_ns else one)
+    return found
+
+
+def _lives(evidence: Evidence) -> Callable[[str, int], int]:
+    """When the process of a node at a time was started; -1: not known."""
+    starts: dict[str, list[int]] = defaultdict(list)
+    for event in evidence.events(Function.NODE, "start"):
+        starts[event.node].append(event.time_ns)
+
+    def life(node: str, time_ns: int) -> int:
+        own = starts[node]
+        at = bisect_right(own, time_ns)
+        return own[at - 1] if at else -1
+
+    return life
+
+
+def _is_lone_master(case: Case, node: str, time_ns: int) -> bool:
+    """Whether a node was master, and nobody else beside it."""
+    group = case.evidence.group_of_name(node)
+    if group < 0 or case.losses.lineages[group].era(time_ns).master != node:
+        return False
+    return not any(begin <= time_ns <= end for begin, end, _ in case.evidence.splits)
