@@ -40,7 +40,7 @@ class Readiness:
 
     def _disk(self) -> str:
         """Why nothing can be stored."""
-        if trouble := self._store.trouble():
+        if trouble := self._store.trouble() or self._store.lack_of_room():
             return trouble
         root = self._config.store.root
         return f"the disk of {root} is read-only" if self._world.disk.usage(root).read_only else ""

@@ -248,20 +248,38 @@ class Evidence:
     def damaged(self) -> dict[str, Excuse]:
         """Nodes whose own copy proves nothing: their disk lied, or was damaged and they said so.
 
-        Damage that a node never reported excuses nothing: it is found, or it did no harm.
+        Each with the first time that was so.
         """
         found: dict[str, Excuse] = {}
+        for node in {*self._lies, *self._told_damages}:
+            both = self._lies.get(node, []) + self._told_damages.get(node, [])
+            found[node] = min(both, key=lambda one: one.begin_ns)
+        return found
+
+    @cached_property
+    def _lies(self) -> dict[str, list[Excuse]]:
+        """By node each time that its disk began to lie."""
+        found: dict[str, list[Excuse]] = defaultdict(list)
         for event in self.events(Function.NEMESIS):
             if LYING in {event.what, *step_of(event).split()}:
                 for node in targets_of(event):
                     cause = f"the disk of {node} lied: {step_of(event) or event.what}"
-                    found.setdefault(node, self.excuse(cause, event.time_ns))
+                    found[node].append(self.excuse(cause, event.time_ns))
+        return found
+
+    @cached_property
+    def _told_damages(self) -> dict[str, list[Excuse]]:
+        """By node each damage of its disk that it reported, or that nobody can see.
+
+        Damage that a node never reported excuses nothing: it is found, or it did no harm.
+        """
+        found: dict[str, list[Excuse]] = defaultdict(list)
         for damage in self.events(Function.NODE, "damaged"):
             node, told = damage.node, self.reports(damage.node, damage.time_ns)
             if damage.fields.get("untold") or told:
                 cause = f"the disk of {node} was damaged ({damage.fields.get('kind')})"
                 cause += ", which it reported" if told else ", so that nobody can see it"
-                found.setdefault(node, self.excuse(cause, damage.time_ns))
+                found[node].append(self.excuse(cause, damage.time_ns))
         return found
 
     def excuse(self, cause: str, begin_ns: int, end_ns: int | None = None) -> Excuse:
@@ -285,12 +303,15 @@ class Evidence:
             stray_ns = self._damages.get(("stray", log.name))
             if file in STRAYS and stray_ns is not None:
                 return self.excuse(f"a stray file was put on the disk of {log.name}", stray_ns)
-            excuse = self.damaged.get(log.name)
-            if excuse is None:
-                continue
-            image = log.image
-            if not self._is_new(log.name) if image is None else image.time_ns >= excuse.begin_ns:
-                return excuse
+            until_ns = self.record.end_ns if log.image is None else log.image.time_ns
+            since_ns = self._emptied_ns(log.name, until_ns)
+            # A disk may go on lying when it is emptied; damage goes with what was there.
+            for excuse in self._lies.get(log.name, ()):
+                if excuse.begin_ns <= until_ns:
+                    return excuse
+            for excuse in self._told_damages.get(log.name, ()):
+                if since_ns <= excuse.begin_ns <= until_ns:
+                    return excuse
         return None
 
     @cached_property
@@ -299,13 +320,16 @@ class Evidence:
         events = self.events(Function.NODE, "damaged")
         return {(str(event.fields.get("kind")), event.node): event.time_ns for event in events}
 
-    def _is_new(self, node: str) -> bool:
-        """Whether a node was given an empty disk after its disk was damaged, and never lied to."""
-        damaged_ns = [time for (_, name), time in self._damages.items() if name == node]
-        wiped_ns = [
-            e.time_ns for e in self.history.events if e.what == "wipe" and node in targets_of(e)
-        ]
-        return bool(damaged_ns) and max(wiped_ns, default=-1) > max(damaged_ns)
+    def _emptied_ns(self, node: str, until_ns: int) -> int:
+        """When a node was last given an empty disk before that time; -1: never."""
+        return max(
+            (
+                event.time_ns
+                for event in self.history.events
+                if event.what == "wipe" and node in targets_of(event) and event.time_ns < until_ns
+            ),
+            default=-1,
+        )
 
     def first_after(self, number: int, is_it: Callable[[Event], bool]) -> int:
         """Time of the first such event behind a position of the events; without any, the end."""

@@ -409,6 +409,7 @@ class Conductor:
         record.facts |= {
             **collected.facts,
             "missed": self.schedule.missed,
+            "burst": self.plan.producers.burst,
             "counts": dict(self.control.counts),
             "outages": [list(outage) for outage in self.control.outages],
         }

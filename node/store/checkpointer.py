@@ -61,7 +61,8 @@ class Checkpointer:
             mark = self._snapshot(end)
             try:
                 parts.index.write()
-                mark = replace(mark, index=parts.index.mark())
+                filled_ms = parts.index.last_filled_ms()
+                mark = replace(mark, index=parts.index.mark(), index_filled_ms=filled_ms)
                 await self._flusher.flush()
                 await self._sync_derived()
                 await parts.pool.sync_names()
@@ -69,7 +70,7 @@ class Checkpointer:
                 # F before W, durably: a crash in between must not leave W above F.
                 flushed = self._flusher.known(parts.log.flushed.value)
                 await parts.marks.store_flushed(flushed, durable=True)
-                await parts.marks.store(replace(mark, index_filled_ms=parts.index.filled_ms))
+                await parts.marks.store(mark)
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:

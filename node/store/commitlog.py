@@ -53,6 +53,8 @@ class CommitLog:
         """Called after each commit with its entries, before `written` rises."""
         self.on_begun: Callable[[int], None] | None = None
         """Called when an empty log begins at an offset other than where it stood."""
+        self.no_room = ""
+        """Why the next segment could not be made when it was last tried; empty if it could."""
         self.last_write_s = 0.0
         """Seconds the last write took, for the page-cache-busy test."""
 
@@ -103,12 +105,19 @@ class CommitLog:
                 if not self.segments.has(offset):
                     self.segments.create(offset - offset % self.segment_size)
                     self._world.mark("store.segment_made")
+                    self.no_room = ""
         except OSError as exc:
-            raise PutFailed(
-                PutStatus.CREATE_MAPPED_FILE_FAILED,
-                f"no new segment of {self.segment_size} bytes in {self.segments.directory}:"
-                f" {exc.strerror}; free some space",
-            ) from exc
+            self.lacks_room(exc)
+            raise PutFailed(PutStatus.CREATE_MAPPED_FILE_FAILED, self.no_room) from exc
+
+    def lacks_room(self, cause: OSError) -> None:
+        """Say once that the disk has no room for the next segment."""
+        if not self.no_room:
+            self._world.log.warning("store.no_next_segment", error=cause.strerror)
+        self.no_room = (
+            f"no new segment of {self.segment_size} bytes in {self.segments.directory}:"
+            f" {cause.strerror}; free some space"
+        )
 
     def _undo(self, run: Run, cause: OSError) -> None:
         """After a short write: leave zeros where the run began, so that no crash revives it.
@@ -194,6 +203,7 @@ class CommitLog:
             disk.rename(temporary, path)
             self.segments.starts.append(start)
             self._world.mark("store.segment_made_ahead")
+            self.no_room = ""
             self._pool.named(path)
             await self._pool.sync_names()
 

@@ -83,7 +83,7 @@ async def _lower_mark(parts: StoreParts, offset: int, record_start: int) -> None
     )
     parts.queues.cut_units(ends)
     parts.index.restore(index)
-    parts.index.filled_ms = 0  # the next sync finds it from the files that are full still
+    parts.index.filled_ms = 0  # the next mark finds it from the files that are full still
     await parts.queues.sync()
     await parts.index.sync()
 

@@ -92,6 +92,8 @@ def gather(parts: StoreParts) -> Evidence:
         hand = _doubt_hand(parts, mark, abort)
         bad_end = _doubt_end(parts, mark)
         derived, ends = _doubt_derived(parts, mark)
+        if abort is None:
+            hand = hand or _doubt_clean(parts, mark, {} if derived else ends)
         if ordered:
             named = ";".join(f"{topic}:{at}" for topic, at in ordered.items())
             derived = derived or f"rbTopicDeleted={named} is not what they were built by"
@@ -113,7 +115,7 @@ def gather(parts: StoreParts) -> Evidence:
         flushed=UNKNOWN if flushed is None else flushed,
         flushed_lost=mark is not None and parts.marks.has_lost_flushed,
         ends=ends,
-        deleted=(mark.deleted if mark is not None and bad_end is None else {}) | ordered,
+        deleted=(mark.deleted if mark is not None else {}) | ordered,
     )
 
 
@@ -127,6 +129,26 @@ def _doubt_hand(parts: StoreParts, mark: Mark, abort: AbortFile | None) -> str:
     if not untouched:
         return "there is no abort file, and no clean stop of rocketbed either"
     return ""
+
+
+def _doubt_clean(parts: StoreParts, mark: Mark, ends: dict[AnyQueue, int]) -> str:
+    """Nothing may stand behind the mark of a clean stop: else the mark is an older copy.
+
+    `ends`: of queues that can be believed.
+    """
+    what = "a record" if _cursor(parts).one(mark.offset).verdict is Verdict.GOOD else ""
+    if not what:
+        ends = ends or parts.queues.find_ends(mark.offset, thorough=False, deleted=mark.deleted)
+        for queue, end in ends.items():
+            if not queue.begins_before(mark.deleted) and queue.goes_on(end):
+                what = f"a unit of {queue.topic}/{queue.queue_id}"
+                break
+    return (
+        f"{what} stands behind the durable mark of a clean stop at {mark.offset}: one of them is an"
+        " old copy"
+        if what
+        else ""
+    )
 
 
 def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:

@@ -113,8 +113,13 @@ class Index:
             await file.sync()
             if file is not self.files[-1]:
                 file.release()
+
+    def last_filled_ms(self) -> int:
+        """Store time of the last entry in a full file, for the durable mark: on disk once this is
+        synced. Asked before the log is flushed, or it may be of a record that is not (T1)."""
         filled = [file.end_ms for file in self.files if file.full]
         self.filled_ms = max([self.filled_ms, *filled])
+        return self.filled_ms
 
     def mark(self) -> tuple[str, Header] | None:
         """Name and header of the newest file, for the durable mark."""

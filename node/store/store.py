@@ -173,7 +173,7 @@ class MessageStore:
                 try:
                     await log.prepare_next()
                 except OSError as exc:
-                    self._world.log.warning("store.no_next_segment", error=exc.strerror)
+                    log.lacks_room(exc)
             await log.written.wait_above(log.written.value)
 
     async def _guard(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -238,6 +238,13 @@ class MessageStore:
                 f" ({self.config.disk_warning_percent} %)"
             )
         return self._dispatcher.stuck
+
+    def lack_of_room(self) -> str:
+        """Why messages that need a new segment are refused; empty as soon as there is room."""
+        log = self._parts.log
+        if log.no_room and self._world.disk.usage(self.config.root).free < log.segment_size:
+            return log.no_room
+        return ""
 
     def refusal(self) -> tuple[PutStatus, str] | None:
         """Why no message is taken now, or None. Asked once before each run."""

@@ -155,6 +155,11 @@ class UnitQueue:
     def _is_blank(self, unit: tuple[int, ...]) -> bool:
         return unit[0] == 0 and unit[1] == BLANK_UNIT_SIZE
 
+    def goes_on(self, number: int) -> bool:
+        """Whether a unit of a record stands there."""
+        unit = self.unit_at(number)
+        return unit is not None and self._is_whole(unit) and not self._is_blank(unit)
+
     def _walk(self, offset: int) -> int:
         """End of the valid prefix, unit by unit; pre-blanks at its end do not count."""
         end = first = self.first_unit

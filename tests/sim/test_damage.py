@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk, SimFile
+from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.store import scrub
 from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
@@ -186,6 +187,74 @@ def test_without_any_mark_the_queues_tell_of_an_end_that_is_gone(damage: Change)
     finding = next(sentence for sentence in findings if "queues named" in sentence)
     assert f"{COUNT - kept} messages that the queues named are not in the log" in finding
     assert finding in run_solo(check, settings(), image=image).value
+
+
+SMALL = ("rocketbed.ckpt", "rocketbed.flushed", "checkpoint")
+
+
+def small_files_of_the_clean_stop_before() -> tuple[DiskImage, Change]:
+    """A directory that was stopped cleanly twice, and the change that brings back the small files
+    of the first time."""
+    first = session(fill_and_close).image
+    old = SimDisk(first)
+
+    def bring_back(disk: SimDisk) -> None:
+        for name in SMALL:
+            disk.replace_contents(f"{ROOT}/{name}", old.contents(f"{ROOT}/{name}"))
+
+    return session(fill_and_close, image=first).image, bring_back
+
+
+def test_an_old_mark_beside_a_longer_log_is_another_hand() -> None:
+    """Nothing may stand behind the mark of a clean stop."""
+
+    async def look(store: MessageStore) -> tuple[list[int], list[int], str]:
+        found = [
+            len((await store.query("T", f"k{n}", 9, 0, 1 << 60)).records) for n in range(COUNT)
+        ]
+        return await numbers(store), found, store.recovery.reason
+
+    image, bring_back = small_files_of_the_clean_stop_before()
+    found, queried, reason = session(look, image=edited(image, bring_back)).value
+    assert (found, queried) == (list(range(2 * COUNT)), [2] * COUNT)
+    assert "behind the durable mark" in reason
+    assert session(look, image=image).value == (found, queried, "")
+
+
+def two_segments_deleted(disk: SimDisk) -> None:
+    for _ in range(2):
+        newest_segment_deleted(disk)
+
+
+def all_behind_the_first_stop_zeroed(disk: SimDisk) -> None:
+    while last_record(disk)[0] != segments_of(disk.image())[2]:
+        newest_segment_deleted(disk)
+    path, data = segments_of(disk.image())[2], bytes(300)
+    whole = disk.contents(path)
+    end = whole.index(b"%d" % (COUNT - 1) + data)
+    end = whole.index(b"k%d" % (COUNT - 1), end) + len(b"k%d\2" % (COUNT - 1))
+    disk.replace_contents(path, whole[:end].ljust(len(whole), b"\0"))
+
+
+@pytest.mark.parametrize(
+    "damage", [newest_segment_deleted, two_segments_deleted, all_behind_the_first_stop_zeroed]
+)
+def test_an_old_mark_does_not_hide_an_end_that_is_gone(damage: Change) -> None:
+    async def look(store: MessageStore) -> tuple[int, list[str]]:
+        return len(await numbers(store)), store.recovery.findings
+
+    image, bring_back = small_files_of_the_clean_stop_before()
+
+    def change(disk: SimDisk) -> None:
+        bring_back(disk)
+        damage(disk)
+
+    hurt = edited(image, change)
+    kept, findings = session(look, image=hurt).value
+    assert COUNT <= kept < 2 * COUNT
+    named = f"{2 * COUNT - kept} messages that the queues named are not in the log"
+    assert any(named in finding for finding in findings)
+    assert any(named in line for line in run_solo(check, settings(), image=hurt).value)
 
 
 @pytest.mark.parametrize("stop", STOPS)

@@ -1,13 +1,28 @@
 """Deleted topics: while others go on sending, with crashes at any moment, and built anew later."""
 
+import re
+
 import pytest
 import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.node.store.errors import DamagedLog
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.command import RequestCode, request
 from tests.support.broker import Session, send_fields, with_node
-from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
+from tests.support.sim.filled_store import segments_of
+from tests.support.sim.store_session import (
+    ROOT,
+    Work,
+    edited,
+    flip_bit,
+    pull,
+    put,
+    session,
+    settings,
+    settle,
+)
 
 
 def slow(disk: SimDisk) -> None:
@@ -98,3 +113,85 @@ def test_a_topic_that_everybody_sends_to_can_be_deleted() -> None:
     seconds, code, codes = with_node(scenario)
     assert (code, seconds < 2) == (0, True)
     assert {0} <= codes <= {0, 17}
+
+
+OLD, NEW = 20, 6
+
+
+async def made_again(store: MessageStore) -> None:
+    """A topic with old messages, deleted, and made again; another one's message comes last."""
+    for number in range(OLD):
+        put(store, body=b"old %d" % number)
+    await settle(store)
+    await store.removal.delete_topic("T")
+    for number in range(NEW):
+        put(store, body=b"new %d" % number)
+    put(store, "U", body=b"last")
+    await settle(store)
+
+
+async def made_again_and_closed(store: MessageStore) -> None:
+    await made_again(store)
+    await store.close()
+
+
+async def made_again_and_more(store: MessageStore) -> None:
+    await made_again(store)
+    for number in range(NEW, 2 * NEW):
+        put(store, body=b"new %d" % number)
+    await store._flusher.flush()
+
+
+def bit_of_the_record_at_the_mark(disk: SimDisk) -> None:
+    """Of the last record of the other topic."""
+    path = segments_of(disk.image())[0]
+    flip_bit(disk, path, disk.contents(path).index(b"last") * 8)
+
+
+def ways_out(image: DiskImage) -> dict[str, int]:
+    """The orders that a start which refuses offers, each with its offset."""
+    with pytest.raises(DamagedLog) as caught:
+        session(made_again, image=image)
+    return {key: int(at) for key, at in re.findall(r"--set (\w+)=(\d+)", str(caught.value))}
+
+
+async def found_of(store: MessageStore) -> list[bytes]:
+    await settle(store)
+    return [message.body for message in pull(store)]
+
+
+@pytest.mark.parametrize("work", [made_again, made_again_and_closed])
+def test_a_deletion_is_known_where_the_log_is_cut_short_behind_it(work: Work) -> None:
+    image = edited(session(work).image, bit_of_the_record_at_the_mark)
+    offset = ways_out(image)["rbAcceptCut"]
+    run = session(found_of, image=image, config=settings(accept_cut_at=offset))
+    assert run.value == [b"new %d" % number for number in range(NEW)]
+
+
+def test_a_deletion_is_known_where_a_hole_is_closed_behind_it() -> None:
+    image = edited(session(made_again_and_more).image, bit_of_the_record_at_the_mark)
+    offset = ways_out(image)["rbFillHole"]
+    run = session(found_of, image=image, config=settings(fill_hole_at=offset))
+    assert run.value == [b"new %d" % number for number in range(2 * NEW)]
+
+
+def test_what_comes_after_a_cut_below_a_deletion_is_not_deleted() -> None:
+    """The log ends below the place of the deletion, and goes on there."""
+
+    def cut_into_the_old(disk: SimDisk) -> None:
+        path = segments_of(disk.image())[0]
+        data = disk.contents(path)
+        disk.replace_contents(path, data[: data.index(b"old 12")].ljust(len(data), b"\0"))
+
+    async def go_on(store: MessageStore) -> list[bytes]:
+        before = await found_of(store)
+        put(store, body=b"after")
+        await settle(store)
+        await store.close()
+        return before
+
+    image = edited(session(made_again_and_closed).image, cut_into_the_old)
+    offset = ways_out(image)["rbAcceptCut"]
+    first = session(go_on, image=image, config=settings(accept_cut_at=offset))
+    assert first.value == []
+    assert session(found_of, image=first.image).value == [b"after"]

@@ -5,7 +5,7 @@ import trio
 from rocketbed.remoting.client import open_connection
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.world.api import World
-from tests.support.broker import Session, with_node
+from tests.support.broker import Session, send_fields, with_node
 from tests.support.sim.replicated import PORT, Cluster
 
 READY = (ResponseCode.SUCCESS, None)
@@ -52,6 +52,27 @@ def test_a_full_disk_is_named() -> None:
     assert code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert remark
     assert "diskSpaceWarningLevelRatio" in remark
+
+
+def test_a_disk_without_room_for_a_segment_is_named_until_it_has_room() -> None:
+    async def scenario(session: Session) -> list[tuple[int, str | None]]:
+        disk, store = session.world.disk, session.node.store
+        body, code = bytes(store.config.segment_size // 3), 0
+        answers = [await ask(session)]
+        while code == 0:
+            command = request(RequestCode.SEND_MESSAGE_V2, send_fields("T"), body)
+            code = (await session.connection.request(command)).code
+            disk.quota = disk.allocated() + 100_000  # type: ignore[attr-defined]
+        answers.append(await ask(session))
+        disk.quota = None  # type: ignore[attr-defined]
+        return [*answers, await ask(session)]
+
+    settings = ("mappedFileSizeCommitLog=262144", "diskSpaceWarningLevelRatio=90")
+    before, full, after = with_node(scenario, *settings)
+    assert (before, after) == (READY, READY)
+    assert full[0] == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert full[1]
+    assert full[1].startswith("no new segment of 262144 bytes in /store/commitlog:")
 
 
 def test_a_broker_that_no_nameserver_has_is_not_ready() -> None:

@@ -1,4 +1,4 @@
-"""L7: sends without an answer are stored in the calm phase, or a node counted them as refused."""
+"""L7: what is sent in the calm phase is stored, or was refused for a reason that is known."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,21 +7,26 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.history import Function, Outcome, Row
-from tests.support.run_maker import MS, Ids, Made, RunMaker, found, results, spec_of
+from rocketbed.wire.command import ResponseCode
+from tests.support.run_maker import COUNT, MS, Ids, Made, RunMaker, found, results, spec_of
 
 SENT = 200
 FIRST = 1000
-"""Value of the first one."""
+"""Value of the first one without an answer."""
+BATCH = 8
+LATE_NS = 300 * MS
 
 
 @pytest.fixture
 def maker(tmp_path: Path) -> RunMaker:
+    """A run with bursts."""
     maker = RunMaker(tmp_path / "run")
     maker.record.calm_ns = 1
+    maker.record.facts["burst"] = 40
 
     def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
         for value in range(FIRST, FIRST + SENT):
-            times = {"invoked_ns": 200 * MS, "returned_ns": 200 * MS}
+            times = {"invoked_ns": LATE_NS, "returned_ns": LATE_NS}
             yield ids.row(Function.SEND_ONEWAY, process=1, queue=value % 2, value=value, **times)
 
     maker.rows.append(rows)
@@ -30,6 +35,35 @@ def maker(tmp_path: Path) -> RunMaker:
 
 def store_all_but(maker: RunMaker, count: int) -> None:
     maker.specs += [spec_of(value) for value in range(FIRST, FIRST + SENT - count)]
+
+
+def count_refusals(maker: RunMaker, count: int) -> None:
+    maker.event(150 * MS, "b1", "sample", refused=40)  # before: says nothing of these
+    maker.event(310 * MS, "b1", "sample", refused=40 + count)
+
+
+def refuse_a_batch(maker: RunMaker, *, again: Outcome | None = None) -> None:
+    """A batch was refused, since the node was busy; and what came of it in another attempt."""
+
+    def rows(_maker: RunMaker, _made: Made, ids: Ids) -> Iterable[Row]:
+        attempts = [(LATE_NS, Outcome.FAIL, int(ResponseCode.SYSTEM_BUSY))]
+        attempts += [] if again is None else [(LATE_NS + 9 * MS, again, 0)]
+        for number, (time_ns, outcome, status) in enumerate(attempts):
+            for place in range(BATCH):
+                yield ids.row(
+                    Function.SEND,
+                    process=1,
+                    queue=0,
+                    operation=500,
+                    attempt=number,
+                    value=5000 + number * 100 + place,
+                    invoked_ns=time_ns,
+                    returned_ns=time_ns + MS,
+                    outcome=outcome,
+                    status=status,
+                )
+
+    maker.rows.append(rows)
 
 
 @pytest.mark.parametrize(("absent", "is_found"), [(2, False), (3, True)])
@@ -45,24 +79,53 @@ def test_what_nodes_counted_as_refused_is_excused(
     maker: RunMaker, counted: int, is_found: bool
 ) -> None:
     store_all_but(maker, 10)
-    maker.event(150 * MS, "b1", "sample", refused=40)  # before: says nothing of these
-    maker.event(210 * MS, "b1", "sample", refused=40 + counted)
+    count_refusals(maker, counted)
     assert found(maker.judge(only=("L7",))) == ({"L7"} if is_found else set())
+
+
+def test_a_node_that_nothing_made_busy_may_refuse_nothing(maker: RunMaker) -> None:
+    maker.record.facts["burst"] = 0
+    store_all_but(maker, 10)
+    count_refusals(maker, 10)
+    assert found(maker.judge(only=("L7",))) == {"L7"}
 
 
 def test_a_count_begins_again_with_a_start(maker: RunMaker) -> None:
     store_all_but(maker, 10)
     maker.event(150 * MS, "b1", "sample", refused=40)
     maker.event(200 * MS, "b1", "start", role="master", id=0)
-    maker.event(210 * MS, "b1", "sample", refused=8)
+    maker.event(310 * MS, "b1", "sample", refused=8)
     assert found(maker.judge(only=("L7",))) == set()
 
 
-def test_a_refusal_that_was_answered_excuses_no_other(maker: RunMaker) -> None:
+def test_a_refused_batch_is_one_refusal_that_was_told(maker: RunMaker) -> None:
     store_all_but(maker, 10)
-    maker.event(150 * MS, "b1", "sample", refused=0)
-    maker.event(210 * MS, "b1", "sample", refused=8)
-    maker.sends[-1] = replace(maker.sends[-1], outcome=Outcome.FAIL)
-    judgement = maker.judge(only=("L7",))
-    texts = results(judgement)["L7"].findings
+    count_refusals(maker, 8)
+    refuse_a_batch(maker, again=Outcome.OK)
+    texts = results(maker.judge(only=("L7",)))["L7"].findings
     assert any("refused 7 of them" in str(text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("again", "burst", "is_found"),
+    [
+        (Outcome.OK, 40, False),  # it came in another attempt
+        (None, 40, False),  # the load ended before there was one
+        (Outcome.INFO, 40, True),
+        (Outcome.OK, 0, True),
+        (None, 0, True),
+    ],
+)
+def test_a_refusal_by_a_busy_node(
+    maker: RunMaker, again: Outcome | None, burst: int, is_found: bool
+) -> None:
+    maker.record.facts["burst"] = burst
+    store_all_but(maker, 0)
+    refuse_a_batch(maker, again=again)
+    assert found(maker.judge(only=("L7",))) == ({"L7"} if is_found else set())
+
+
+def test_another_failure_is_one(maker: RunMaker) -> None:
+    store_all_but(maker, 0)
+    maker.sends[COUNT - 1] = replace(maker.sends[COUNT - 1], outcome=Outcome.FAIL)
+    assert found(maker.judge(only=("L7",))) == {"L7"}
