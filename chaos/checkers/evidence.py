@@ -251,9 +251,9 @@ class Evidence:
         Each with the first time that was so.
         """
         found: dict[str, Excuse] = {}
-        for node in {*self._lies, *self._told_damages}:
-            both = self._lies.get(node, []) + self._told_damages.get(node, [])
-            found[node] = min(both, key=lambda one: one.begin_ns)
+        for node in sorted({*self._lies, *self._told_damages}):
+            causes = [*self._lies.get(node, ()), *self._told_damages.get(node, ())]
+            found[node] = min(causes, key=lambda one: one.begin_ns)
         return found
 
     @cached_property
@@ -265,7 +265,7 @@ class Evidence:
                 for node in targets_of(event):
                     cause = f"the disk of {node} lied: {step_of(event) or event.what}"
                     found[node].append(self.excuse(cause, event.time_ns))
-        return found
+        return dict(found)
 
     @cached_property
     def _told_damages(self) -> dict[str, list[Excuse]]:
@@ -280,7 +280,7 @@ class Evidence:
                 cause = f"the disk of {node} was damaged ({damage.fields.get('kind')})"
                 cause += ", which it reported" if told else ", so that nobody can see it"
                 found[node].append(self.excuse(cause, damage.time_ns))
-        return found
+        return dict(found)
 
     def excuse(self, cause: str, begin_ns: int, end_ns: int | None = None) -> Excuse:
         """An excuse for a time; without an end until that of the run."""
@@ -304,12 +304,14 @@ class Evidence:
             if file in STRAYS and stray_ns is not None:
                 return self.excuse(f"a stray file was put on the disk of {log.name}", stray_ns)
             until_ns = self.record.end_ns if log.image is None else log.image.time_ns
-            since_ns = self._emptied_ns(log.name, until_ns)
+            emptied_ns = max(
+                (time_ns for time_ns in self._emptied.get(log.name, ()) if time_ns < until_ns),
+                default=-1,
+            )
             # A disk may go on lying when it is emptied; damage goes with what was there.
-            for excuse in self._lies.get(log.name, ()):
-                if excuse.begin_ns <= until_ns:
-                    return excuse
-            for excuse in self._told_damages.get(log.name, ()):
+            causes = [(excuse, -1) for excuse in self._lies.get(log.name, ())]
+            causes += [(excuse, emptied_ns) for excuse in self._told_damages.get(log.name, ())]
+            for excuse, since_ns in causes:
                 if since_ns <= excuse.begin_ns <= until_ns:
                     return excuse
         return None
@@ -320,16 +322,15 @@ class Evidence:
         events = self.events(Function.NODE, "damaged")
         return {(str(event.fields.get("kind")), event.node): event.time_ns for event in events}
 
-    def _emptied_ns(self, node: str, until_ns: int) -> int:
-        """When a node was last given an empty disk before that time; -1: never."""
-        return max(
-            (
-                event.time_ns
-                for event in self.history.events
-                if event.what == "wipe" and node in targets_of(event) and event.time_ns < until_ns
-            ),
-            default=-1,
-        )
+    @cached_property
+    def _emptied(self) -> dict[str, list[int]]:
+        """By node each time that it was given an empty disk."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for event in self.history.events:
+            if event.what == "wipe":
+                for node in targets_of(event):
+                    found[node].append(event.time_ns)
+        return dict(found)
 
     def first_after(self, number: int, is_it: Callable[[Event], bool]) -> int:
         """Time of the first such event behind a position of the events; without any, the end."""

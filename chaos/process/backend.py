@@ -309,9 +309,9 @@ class ProcessBackend:
         cut, peers hear of that death.
         """
         if point == CrashPoint():
-            if name in self._armed and name in self._processes:
-                self._withdrawn[self._processes[name]] = self._armed[name]
-            self._armed.pop(name, None)
+            with_power = self._armed.pop(name, None)
+            if with_power is not None and name in self._processes:
+                self._withdrawn[self._processes[name]] = with_power
         else:
             self._armed[name] = point.power
         self._machines[name].crash_at(point.event, point.mark)

@@ -235,6 +235,7 @@ def test_any_two_logs(seed: int) -> None:
 def test_a_slave_that_knows_the_masters_end_is_done_at_once() -> None:
     with Pair(500, 2000, 0) as pair:
         pair.run_until(pair.is_equal, seconds=1)
+        assert pair.is_equal()
 
 
 @pytest.mark.parametrize(("theirs", "tells"), [(0, True), (2000, True), (2000, False)])

@@ -23,8 +23,11 @@ def test_an_address_where_nothing_listens_is_refused_at_once(kind: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["local[2]", "local[*]", "k8s://https://nowhere:1", ""])
-def test_other_addresses_are_left_to_spark(address: str) -> None:
+def test_other_addresses_are_left_to_spark(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialled: list[object] = []
+    monkeypatch.setattr(socket, "create_connection", lambda *where, **_: dialled.append(where))
     refuse_silent(address)
+    assert dialled == []
 
 
 def test_connect_without_its_libraries_says_what_to_install(
