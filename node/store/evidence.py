@@ -136,7 +136,11 @@ def _doubt_clean(parts: StoreParts, mark: Mark, ends: dict[AnyQueue, int]) -> st
 
     `ends`: of queues that can be believed.
     """
-    what = "a record" if _cursor(parts).one(mark.offset).verdict is Verdict.GOOD else ""
+    cursor = _cursor(parts)
+    step = cursor.one(mark.offset)
+    if step.verdict is Verdict.BLANK:
+        step = cursor.one(step.end)
+    what = "a record" if step.verdict is Verdict.GOOD else ""
     if not what:
         ends = ends or parts.queues.find_ends(mark.offset, thorough=False, deleted=mark.deleted)
         for queue, end in ends.items():

@@ -218,6 +218,12 @@ class Marks:
         return None if value is None or value < 0 else value
 
     @property
+    def has_traces(self) -> bool:
+        """Whether a start of rocketbed left a file here, whole or not."""
+        disk = self._world.disk
+        return disk.exists(self._path) or disk.exists(self._flushed_path)
+
+    @property
     def has_lost_flushed(self) -> bool:
         """Whether the file of F, which every start writes, is gone or damaged."""
         return self._stored_flushed() is None

@@ -315,8 +315,13 @@ class Recovery:
         parts.index.filled_ms = mark.index_filled_ms
 
     def _closed(self, evidence: Evidence, ending: LogEnd) -> ClosedByRocketMQ | None:
-        """What RocketMQ closed and can be taken as it is, if that is what this is."""
+        """What RocketMQ closed and can be taken as it is, if that is what this is.
+
+        Never where we were before: an older copy of some of the files looks the same.
+        """
         if not (evidence.was_clean and evidence.hand) or evidence.bad_end is not None:
+            return None
+        if self._parts.marks.has_traces:
             return None
         closed = closed_by_rocketmq(self._parts, self._parts.witnesses.load_checkpoint())
         return closed if closed is not None and closed.end >= ending.known else None

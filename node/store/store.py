@@ -242,7 +242,7 @@ class MessageStore:
     def lack_of_room(self) -> str:
         """Why messages that need a new segment are refused; empty as soon as there is room."""
         log = self._parts.log
-        if log.no_room and self._world.disk.usage(self.config.root).free < log.segment_size:
+        if log.no_room and self._world.disk.usage(log.segments.directory).free < log.segment_size:
             return log.no_room
         return ""
 

@@ -221,6 +221,76 @@ def test_an_old_mark_beside_a_longer_log_is_another_hand() -> None:
     assert session(look, image=image).value == (found, queried, "")
 
 
+@pytest.mark.parametrize("count", range(8, 14))
+def test_an_old_mark_at_any_place_of_a_segment_is_noticed(count: int) -> None:
+    """Also before the filler at its end."""
+
+    async def put_some(store: MessageStore) -> None:
+        for number in range(count):
+            put(store, body=bytes(300), keys=(f"k{number}",))
+        await settle(store)
+        await store.close()
+
+    async def look(store: MessageStore) -> tuple[int, list[int], str]:
+        queried = [
+            len((await store.query("T", f"k{n}", 9, 0, 1 << 60)).records) for n in range(count)
+        ]
+        return len(await numbers(store)), queried, store.recovery.reason
+
+    first = session(put_some).image
+    second, old = session(put_some, image=first).image, SimDisk(first)
+
+    def bring_back(disk: SimDisk) -> None:
+        parts = tuple(f"{ROOT}/{name}" for name in (*SMALL, "consumequeue/"))
+        for path in list(disk.paths()):
+            if path.startswith(parts):
+                disk.remove_name(path)
+        for path in old.paths():
+            if path.startswith(parts):
+                disk.replace_contents(path, old.contents(path))
+
+    found, queried, reason = session(look, image=edited(second, bring_back)).value
+    assert (found, queried) == (2 * count, [2] * count)
+    assert "behind the durable mark" in reason
+
+
+def mark_gone(disk: SimDisk) -> None:
+    disk.remove_name(f"{ROOT}/rocketbed.ckpt")
+
+
+def mark_rotten(disk: SimDisk) -> None:
+    flip_bit(disk, f"{ROOT}/rocketbed.ckpt", 400)
+
+
+@pytest.mark.parametrize("trace", ["consumequeue/T/", "index/"])
+@pytest.mark.parametrize("damage", [mark_gone, mark_rotten])
+def test_our_own_directory_is_not_taken_for_one_that_rocketmq_closed(
+    damage: Change, trace: str
+) -> None:
+    """The longest queue reaches the end of the log; another one, or the index, is gone."""
+
+    async def fill_two(store: MessageStore) -> None:
+        for number in range(COUNT):
+            put(store, "T" if number < COUNT - 2 else "U", body=bytes(300), keys=(f"k{number}",))
+        await settle(store)
+        await store.close()
+
+    async def look(store: MessageStore) -> tuple[int, int, list[int]]:
+        queried = [
+            len((await store.query("T", f"k{n}", 9, 0, 1 << 60)).records) for n in range(COUNT - 2)
+        ]
+        return len(pull(store)), len(pull(store, "U")), queried
+
+    def change(disk: SimDisk) -> None:
+        damage(disk)
+        for path in list(disk.paths()):
+            if path.startswith(f"{ROOT}/{trace}"):
+                disk.remove_name(path)
+
+    image = edited(session(fill_two).image, change)
+    assert session(look, image=image).value == (COUNT - 2, 2, [1] * (COUNT - 2))
+
+
 def two_segments_deleted(disk: SimDisk) -> None:
     for _ in range(2):
         newest_segment_deleted(disk)
