@@ -89,17 +89,18 @@ def _kept(
     """By place, and how often the group had gone back there (and node): what was committed since
     then and kept, from which times on, and the highest by then, with its time.
 
-    A commit is kept 6 s after it, unless its master of that time ended before by violence.
+    A commit is kept 6 s after it, unless its master of that time ended before by violence, which
+    it may have done while the answer was on its way.
     """
     found: dict[tuple[int, ...], _Kept] = defaultdict(lambda: ([], []))
     rows = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
     commits = positions(evidence, rows)
-    nodes = map(int, rows.column("node"))
-    for (group, queue, offset, at), node in sorted(
-        zip(commits, nodes, strict=True), key=lambda pair: pair[0][3]
+    begun, nodes = (map(int, rows.column(name)) for name in ("invoked_ns", "node"))
+    for (group, queue, offset, at), begun_ns, node in sorted(
+        zip(commits, begun, nodes, strict=True), key=lambda one: one[0][3]
     ):
         struck = ends[evidence.group_of(node)]
-        after = bisect_right(struck, at)
+        after = bisect_right(struck, begun_ns)
         if after < len(struck) and struck[after] < at + PERSIST_NS:
             continue
         place = group, queue, bisect_right(resets[group, queue], at)

@@ -1,12 +1,14 @@
 """Which brokers serve a topic: a cache of what the nameservers say (wire.md 3.6, 4.7).
 
-A route is used for half a minute, or until someone found it wrong. When no nameserver answers, an
-old route is better than none. A topic that nobody knows yet is sent to the brokers of `TBW102`,
-which make it on the first message if they are allowed to.
+A route is asked for again when it is half a minute old, and used meanwhile: as long as brokers are
+where it says, no send waits for a nameserver. One that someone found wrong is waited for; when no
+nameserver answers, an old route is better than none. A topic that nobody knows yet is sent to the
+brokers of `TBW102`, which make it on the first message if they are allowed to.
 """
 
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
 import trio
 
@@ -15,8 +17,11 @@ from rocketbed.client.nameservers import Nameservers
 from rocketbed.remoting.client import parse_address
 from rocketbed.wire.bodies import PERM_READ, PERM_WRITE, MessageQueue, TopicRouteData
 from rocketbed.wire.command import RequestCode, ResponseCode, request
+from rocketbed.wire.errors import RocketbedError
 from rocketbed.wire.headers_admin import GetRouteRequest
 from rocketbed.world.api import Address, World
+
+Begin = Callable[..., Any]
 
 MASTER_ID: Final = 0
 DEFAULT_TOPIC: Final = "TBW102"
@@ -24,6 +29,10 @@ DEFAULT_QUEUES: Final = 4
 """Queues of a topic that the first message makes, at most (wire.md 4.1)."""
 REFRESH_S: Final = 30.0
 """Age at which a route is asked for again (wire.md 6.1)."""
+AGAIN_S: Final = 5.0
+"""After this long, where no nameserver answered."""
+UNUSED_S: Final = 30.0
+"""One that nobody used for this long, when it was due, is asked for before it is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +106,24 @@ def route_of(topic: str, data: TopicRouteData, *, template: bool = False) -> Rou
 class _Entry:
     route: Route
     fetched_at: float
+    due_at: float
+    """When to ask again, in the background."""
+    uses_template: bool
     is_stale: bool = False
-    uses_template: bool = field(default=False)
+    """Someone found it wrong: ask before the next use."""
+
+    def tried(self) -> None:
+        self.due_at = trio.current_time() + AGAIN_S
 
 
 class Routes:
     """The cache."""
 
-    def __init__(self, world: World, nameservers: Nameservers) -> None:
+    def __init__(self, world: World, nameservers: Nameservers, begin: Begin) -> None:
+        """`begin` starts a task that lives as long as the client."""
         self._world = world
         self._nameservers = nameservers
+        self._begin = begin
         self._entries: dict[str, _Entry] = {}
         self._locks: dict[str, trio.Lock] = {}
 
@@ -123,9 +140,17 @@ class Routes:
             return route if route is not None else await self._refresh(topic, make)
 
     def known(self, topic: str, *, make: bool = False) -> Route | None:
-        """The same where nobody has to be asked; else None."""
-        entry = self._fresh(topic, make)
-        return None if entry is None else entry.route
+        """The same where nobody has to be asked first; else None."""
+        entry = self._entries.get(topic)
+        if entry is None or entry.is_stale or (entry.uses_template and not make):
+            return None
+        age_s = trio.current_time() - entry.due_at
+        if age_s >= UNUSED_S:
+            return None
+        if age_s >= 0:
+            entry.tried()
+            self._begin(self._renew, topic, make)
+        return entry.route
 
     def distrust(self, topic: str, *, older_than_s: float = 0.0) -> None:
         """Ask again before the next use: a broker was not where the route said.
@@ -151,14 +176,17 @@ class Routes:
             return None
         raise RequestRefused(f"route of topic {topic}", "nameserver", answer.code, answer.remark)
 
-    def _fresh(self, topic: str, make: bool) -> _Entry | None:
-        entry = self._entries.get(topic)
-        if entry is None or entry.is_stale or (entry.uses_template and not make):
-            return None
-        return entry if trio.current_time() - entry.fetched_at < REFRESH_S else None
+    async def _renew(self, topic: str, make: bool) -> None:
+        try:
+            async with self._locks.setdefault(topic, trio.Lock()):
+                await self._refresh(topic, make)
+        except RocketbedError as exc:
+            self._world.log.info("client.route_not_renewed", topic=topic, error=str(exc))
 
     async def _refresh(self, topic: str, make: bool) -> Route:
         old = self._entries.get(topic)
+        if old is not None:
+            old.tried()
         try:
             data = await self.fetch(topic)
             template = data is None
@@ -177,6 +205,7 @@ class Routes:
             route = route_of(topic, data, template=template)
         except ValueError as exc:
             raise NoRoute(f"invalid route of topic {topic}: {exc}") from exc
-        entry = _Entry(route, trio.current_time(), uses_template=template)
+        now = trio.current_time()
+        entry = _Entry(route, now, now + REFRESH_S, template)
         self._entries[topic] = entry
         return route

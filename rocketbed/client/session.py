@@ -5,7 +5,7 @@ comes out as it is, not in an exception group, since the tasks of a client are n
 program that uses it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, Self
@@ -57,7 +57,7 @@ class Session:
         self._ns_connections = Connections(self.world)
         addresses = parse_nameservers(nameservers)
         self.nameservers = Nameservers(self.world, addresses, self._ns_connections)
-        self.routes = Routes(self.world, self.nameservers)
+        self.routes = Routes(self.world, self.nameservers, self._begin)
         self._groups = groups
         self._client_id = ""
         self._keys: UniqueKeys | None = None
@@ -126,6 +126,10 @@ class Session:
                     for header in requests:
                         command = request(RequestCode.UNREGISTER_CLIENT, header.encode())
                         nursery.start_soon(_quietly, link, command)
+
+    def _begin(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        assert self.nursery is not None
+        self.nursery.start_soon(task, *arguments)
 
     # --- asking brokers
 

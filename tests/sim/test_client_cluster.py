@@ -284,6 +284,28 @@ def test_an_unreachable_nameserver_leaves_time_for_the_others() -> None:
         assert 0.5 < cluster.run(main) < 2.0
 
 
+def test_no_send_waits_for_a_nameserver_while_brokers_are_where_they_were() -> None:
+    """All nameservers are silent, which a connection that is used does not notice for seconds."""
+
+    async def main(world: World) -> list[type[Outcome]]:
+        kinds = []
+        async with admin(world) as upkeep:
+            await upkeep.create_topic("T")
+        async with producer(world, timeout_s=1.0) as sender:
+            await sender.send(Message("T", b"first"))
+            for name in ("ns-1", "ns-2"):
+                cluster.simulation.power_cut(name)
+            for _ in range(80):
+                await trio.sleep(0.5)
+                kinds.append(type(await sender.send(Message("T", b"on"))))
+        return kinds
+
+    with SimCluster(5) as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        assert cluster.run(main) == [Sent] * 80
+
+
 # --- administration
 
 

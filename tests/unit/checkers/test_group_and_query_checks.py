@@ -140,7 +140,8 @@ def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
             invoked_ns=79 * SECOND,
             returned_ns=79 * SECOND,
         )
-        return [ids.commit(0, 6, 50 * SECOND)._replace(node=ids.b1), read]
+        commit = ids.commit(0, 6, 50 * SECOND)
+        return [commit._replace(node=ids.b1, invoked_ns=50 * SECOND - 2 * MS), read]
 
     run.rows.append(rows)
 
@@ -154,6 +155,12 @@ def forgotten_by_a_kill(run: RunMaker) -> None:
 def forgotten_by_a_kill_at_once(run: RunMaker) -> None:
     forgotten(run)
     run.event(54 * SECOND, "b1", "exit", cause="kill")
+    run.event(75 * SECOND, "b1", "start", id=0)
+
+
+def forgotten_by_a_kill_before_the_answer_came(run: RunMaker) -> None:
+    forgotten(run)
+    run.event(50 * SECOND - MS, "b1", "exit", cause="kill")
     run.event(75 * SECOND, "b1", "start", id=0)
 
 
@@ -370,6 +377,7 @@ CASES: list[tuple[Change, set[str]]] = [
     (forgotten, {"A24", "A35", "A37"}),
     (forgotten_by_a_kill, {"A24", "A35"}),
     (forgotten_by_a_kill_at_once, set()),
+    (forgotten_by_a_kill_before_the_answer_came, set()),
     (not_known_to_its_slave, {"A24"}),
     (begun_too_early, {"A24"}),
     (not_persisted_yet, set()),
