@@ -37,6 +37,8 @@ def run_command(record: RunRecord) -> str:
     """The command that makes the same plan and runs it."""
     command = f"rocketbed chaos run {record.scenario} --backend {record.backend}"
     command += f" --seed {record.seed}"
+    if record.facts.get("quick"):
+        command += " --quick"
     if "target" in record.facts:
         command += f" --target {record.facts['target']} --mode {record.facts['mode']}"
     return command

@@ -43,7 +43,7 @@ class Family:
                 if written_for in BACKENDS
                 else unknown("backend", backend, [*BACKENDS, *LIKE])
             )
-        return replace(self.make(seed, written_for, quick), needs=self.needs)
+        return replace(self.make(seed, written_for, quick), needs=self.needs, quick=quick)
 
     def seed_count(self, backend: str) -> int:
         """How many seeds are a usual run."""

@@ -138,3 +138,5 @@ class Plan:
     expect: Expectation = field(default_factory=Expectation)
     needs: tuple[str, ...] = ()
     """Capabilities without which the run would prove nothing: it is skipped as a whole."""
+    quick: bool = False
+    """Whether it is the scenario's shortened form."""

@@ -410,6 +410,7 @@ class Conductor:
             **collected.facts,
             "missed": self.schedule.missed,
             "burst": self.plan.producers.burst,
+            "quick": self.plan.quick,
             "counts": dict(self.control.counts),
             "outages": [list(outage) for outage in self.control.outages],
         }

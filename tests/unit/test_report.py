@@ -28,6 +28,7 @@ def plan() -> Plan:
     )
     return Plan(
         name="page",
+        quick=True,
         seed=1,
         shape=Shape(brokers=3, flush="sync"),
         producers=Producers(count=2, rate=5.0),
@@ -107,7 +108,7 @@ def test_a_green_page_says_what_was_promised_and_lost(
     assert "lost 0 of" in text
     assert 'class="cause"' not in text
     assert "<strong" not in text
-    assert f"--seed {outcome.plan.seed}</code>" in text
+    assert f"--seed {outcome.plan.seed} --quick</code>" in text
     assert 'class="passed"><summary>' in text
     assert text.count("<svg") == 3 + 3
     for step in outcome.record.steps if outcome.record else []:
