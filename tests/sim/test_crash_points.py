@@ -15,7 +15,11 @@ from tests.support.sim.store_script import config, recover
 
 KINDS = ["kill", "power-random", "power-strict", "power-prefix", "power-reorder"]
 QUICK = ("kill", "power-random")
-"""Kinds of crash that `make test` visits; `make test-all` visits all."""
+"""Kinds of crash that `make test` visits, at every second event; `make test-all` visits all."""
+CASES = [
+    *((kind, 2) for kind in QUICK),
+    *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in KINDS),
+]
 
 
 def on_all_cores(visit: Callable[[Sequence[int]], None], events: Sequence[int]) -> None:
@@ -27,13 +31,11 @@ def on_all_cores(visit: Callable[[Sequence[int]], None], events: Sequence[int]) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
-)
-def test_every_crash_point_recovers(mode: str, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "step"), CASES)
+def test_every_crash_point_recovers(mode: str, kind: str, step: int) -> None:
     events = whole_run(mode)
     assert events > 400
-    on_all_cores(partial(crash_at_each, mode, kind), range(1, events + 1))
+    on_all_cores(partial(crash_at_each, mode, kind), range(1, events + 1, step))
 
 
 def crash_at_each(mode: str, kind: str, events: Sequence[int]) -> None:
@@ -46,9 +48,10 @@ def crash_at_each(mode: str, kind: str, events: Sequence[int]) -> None:
             raise AssertionError(f"{mode} {kind} at event {event}: {exc!r}") from exc
 
 
-@pytest.mark.parametrize("kind", ["kill", "power-random"])
-def test_a_crash_during_recovery_recovers(kind: str) -> None:
-    on_all_cores(partial(crash_recoveries, kind), range(7, whole_run("async"), 41))
+@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize("step", [90, pytest.param(37, marks=pytest.mark.slow)])
+def test_a_crash_during_recovery_recovers(kind: str, step: int) -> None:
+    on_all_cores(partial(crash_recoveries, kind), range(7, whole_run("async"), step))
 
 
 def crash_recoveries(kind: str, events: Sequence[int]) -> None:

@@ -19,7 +19,8 @@ NOT_RUN = {"searches-gone", "history-cut", "trace-gone"}
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("run")
-    outcome = run_here(load_scenario("soak-swarm").plan(SEED), directory, Options())
+    plan = load_scenario("soak-swarm").plan(SEED, quick=True)
+    outcome = run_here(plan, directory, Options())
     assert outcome.verdict == "pass", outcome.finding_ids
     return directory
 
