@@ -126,7 +126,7 @@ class Puller:
         status = STATUSES.get(answer.code)
         if status is None:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                self._session.routes.distrust(queue.topic)
+                self._session.routes.distrust(queue.topic, gone=True)
             peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
             raise RequestRefused(f"pull of {describe(queue)}", peer, answer.code, answer.remark)
         return self._read(queue, offset, answer, status, tags, member)

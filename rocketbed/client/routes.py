@@ -1,9 +1,10 @@
 """Which brokers serve a topic: a cache of what the nameservers say (wire.md 3.6, 4.7).
 
 A route is asked for again when it is half a minute old, and used meanwhile: as long as brokers are
-where it says, no send waits for a nameserver. One that someone found wrong is waited for; when no
-nameserver answers, an old route is better than none. A topic that nobody knows yet is sent to the
-brokers of `TBW102`, which make it on the first message if they are allowed to.
+where it says, no send waits for a nameserver. One that someone found wrong is waited for. When no
+nameserver answers, or one that has just started knows nothing yet, an old route is better than
+none. A topic that nobody knows yet is sent to the brokers of `TBW102`, which make it on the first
+message if they are allowed to.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from rocketbed.client.nameservers import Nameservers
 from rocketbed.remoting.client import parse_address
 from rocketbed.wire.bodies import PERM_READ, PERM_WRITE, MessageQueue, TopicRouteData
 from rocketbed.wire.command import RequestCode, ResponseCode, request
-from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.errors import ProtocolError, RocketbedError
 from rocketbed.wire.headers_admin import GetRouteRequest
 from rocketbed.world.api import Address, World
 
@@ -31,6 +32,8 @@ REFRESH_S: Final = 30.0
 """Age at which a route is asked for again (wire.md 6.1)."""
 AGAIN_S: Final = 5.0
 """After this long, where no nameserver answered."""
+WRONG_AGAIN_S: Final = 0.5
+"""After this long, where the answer was the same: many queues of a dead broker ask as one."""
 UNUSED_S: Final = 30.0
 """One that nobody used for this long, when it was due, is asked for before it is used."""
 
@@ -109,11 +112,12 @@ class _Entry:
     due_at: float
     """When to ask again, in the background."""
     uses_template: bool
+    held_until: float
+    """Until then nobody asks, wrong or not."""
     is_stale: bool = False
     """Someone found it wrong: ask before the next use."""
-
-    def tried(self) -> None:
-        self.due_at = trio.current_time() + AGAIN_S
+    is_gone: bool = False
+    """A broker said that the topic does not exist."""
 
 
 class Routes:
@@ -142,29 +146,33 @@ class Routes:
     def known(self, topic: str, *, make: bool = False) -> Route | None:
         """The same where nobody has to be asked first; else None."""
         entry = self._entries.get(topic)
-        if entry is None or entry.is_stale or (entry.uses_template and not make):
+        if entry is None or (entry.uses_template and not make):
             return None
-        age_s = trio.current_time() - entry.due_at
-        if age_s >= UNUSED_S:
+        now = trio.current_time()
+        if entry.is_stale:
+            return entry.route if now < entry.held_until else None
+        if now - entry.due_at >= UNUSED_S:
             return None
-        if age_s >= 0:
-            entry.tried()
+        if now >= entry.due_at:
+            entry.due_at = now + AGAIN_S
             self._begin(self._renew, topic, make)
         return entry.route
 
-    def distrust(self, topic: str, *, older_than_s: float = 0.0) -> None:
-        """Ask again before the next use: a broker was not where the route said.
+    def distrust(self, topic: str, *, older_than_s: float = 0.0, gone: bool = False) -> None:
+        """Ask again before the next use: a broker was not where the route said, or, `gone`, said
+        that it has no such topic.
 
         A route that is younger than `older_than_s` stays.
         """
         entry = self._entries.get(topic)
         if entry is not None and trio.current_time() - entry.fetched_at >= older_than_s:
             entry.is_stale = True
+            entry.is_gone = entry.is_gone or gone
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
         """What a nameserver says now; None for an unknown topic.
 
-        Raises `NoNameserver`, `RequestRefused`.
+        Raises `NoNameserver`, `RequestRefused`, `ProtocolError`.
         """
         header = GetRouteRequest(topic=topic)
         answer = await self._nameservers.request(
@@ -186,26 +194,32 @@ class Routes:
     async def _refresh(self, topic: str, make: bool) -> Route:
         old = self._entries.get(topic)
         if old is not None:
-            old.tried()
+            old.due_at = trio.current_time() + AGAIN_S
         try:
-            data = await self.fetch(topic)
-            template = data is None
-            if data is None and make:
-                data = await self.fetch(DEFAULT_TOPIC)
-        except NoNameserver as exc:
-            if old is None or (old.uses_template and not make):
+            route = await self._ask(topic, make)
+        except (NoNameserver, NoRoute) as exc:
+            is_gone = isinstance(exc, NoRoute) and old is not None and old.is_gone
+            if old is None or is_gone or (old.uses_template and not make):
+                self._entries.pop(topic, None)
                 raise
             self._world.log.warning("client.route_kept", topic=topic, error=str(exc))
+            old.held_until = trio.current_time() + WRONG_AGAIN_S
             return old.route
-        if data is None:
-            self._entries.pop(topic, None)
-            hint = " and no broker creates topics automatically" if make else ""
-            raise NoRoute(f"topic {topic} does not exist{hint}: create it first")
-        try:
-            route = route_of(topic, data, template=template)
-        except ValueError as exc:
-            raise NoRoute(f"invalid route of topic {topic}: {exc}") from exc
         now = trio.current_time()
-        entry = _Entry(route, now, now + REFRESH_S, template)
-        self._entries[topic] = entry
+        is_same = old is not None and old.route == route
+        held_until = now + WRONG_AGAIN_S if is_same else now
+        self._entries[topic] = _Entry(route, now, now + REFRESH_S, route.is_template, held_until)
         return route
+
+    async def _ask(self, topic: str, make: bool) -> Route:
+        try:
+            data = await self.fetch(topic)
+            is_template = data is None
+            if data is None and make:
+                data = await self.fetch(DEFAULT_TOPIC)
+            if data is not None:
+                return route_of(topic, data, template=is_template)
+        except (ValueError, ProtocolError) as exc:
+            raise NoRoute(f"invalid route of topic {topic}: {exc}") from exc
+        hint = " and no broker creates topics automatically" if make else ""
+        raise NoRoute(f"topic {topic} does not exist{hint}: create it first")

@@ -92,7 +92,8 @@ def test_a_route_that_counts_is_known_without_a_wait() -> None:
             known.append(routes.known("T"))
             await trio.sleep(1)
             renewed = routes.known("T")
-            assert renewed not in (None, got)
+            assert renewed == got
+            assert renewed is not got
             await trio.sleep(61)
             known.append(routes.known("T"))
             await routes.get("T")
@@ -134,11 +135,44 @@ def test_a_topic_that_is_gone_is_gone() -> None:
         async with Session(stage.world, NAMESERVER) as session:
             await session.routes.get("T")
             del stage.routes["T"]
-            session.routes.distrust("T")
+            await trio.sleep(1)
+            session.routes.distrust("T", gone=True)
             with pytest.raises(NoRoute, match="create it first"):
                 await session.routes.get("T")
 
     on_stage(scenario)
+
+
+@pytest.mark.parametrize("is_empty", [True, False], ids=["knows nothing", "sends damage"])
+def test_a_good_route_is_kept_whatever_a_nameserver_says(is_empty: bool) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session:
+            found = await session.routes.get("T")
+            if is_empty:
+                del stage.routes["T"]
+            else:
+                stage.nameserver.answering = lambda command: answer(command, 0, body=b'{"brokerD')
+            for _ in range(4):
+                await trio.sleep(20)
+                assert await session.routes.get("T") is found
+            session.routes.distrust("T")
+            assert await session.routes.get("T") is found
+
+    on_stage(scenario)
+
+
+def test_a_route_that_stays_wrong_is_asked_for_twice_a_second() -> None:
+    async def scenario(stage: Stage) -> int:
+        stage.routes["T"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session:
+            for _ in range(100):
+                await session.routes.get("T")
+                session.routes.distrust("T")
+                await trio.sleep(0.05)
+        return len(stage.nameserver.requests)
+
+    assert 10 <= on_stage(scenario).value <= 11
 
 
 def test_a_template_serves_those_who_make_topics_only() -> None:
@@ -209,6 +243,7 @@ def test_a_client_stays_with_a_nameserver_until_it_fails(seed: int) -> None:
             for _ in servers:
                 before = [len(server.requests) for server in servers]
                 for _ in range(4):
+                    await trio.sleep(1)
                     session.routes.distrust("T")
                     await session.routes.get("T")
                 grown = [len(s.requests) - old for s, old in zip(servers, before, strict=True)]
