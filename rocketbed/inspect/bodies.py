@@ -49,7 +49,7 @@ def unpack_body(body: bytes, sys_flag: int) -> bytes | None:
             return _unpack_lz4(body)
         if kind == _ZSTD:
             return _unpack_zstd(body)
-        return zlib.decompressobj().decompress(body, BODY_SIZE_MAX)
+        return _unpack_zlib(body)
     except (zlib.error, IndexError, struct.error, ValueError):
         return None
 
@@ -73,6 +73,16 @@ def unpack_inner_batch(body: bytes) -> list[BatchItem] | None:
         items.append(BatchItem(len(items), flag, crc, body[body_at : body_at + size], properties))
         position = end
     return items
+
+
+def _unpack_zlib(data: bytes) -> bytes:
+    """A whole ZLIB stream. Raises `zlib.error`, `ValueError` for damage."""
+    stream = zlib.decompressobj()
+    found = stream.decompress(data, BODY_SIZE_MAX + 1)
+    # Of a stream that is cut off, or longer than that, it gives what there is.
+    if not stream.eof or len(found) > BODY_SIZE_MAX:
+        raise ValueError(f"the ZLIB stream is cut off, or holds more than {BODY_SIZE_MAX} bytes")
+    return found
 
 
 def _unpack_zstd(data: bytes) -> bytes:

@@ -147,3 +147,13 @@ def test_zlib_and_the_old_clients_way() -> None:
     assert unpack_body(packed, ZLIB) == text(10)
     assert unpack_body(packed, 1) == text(10)
     assert unpack_body(packed, 3 << 8) == packed
+
+
+def test_a_zlib_stream_that_is_cut_or_too_long_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = zlib.compress(PLAIN["text"])
+    assert unpack_body(whole, ZLIB) == PLAIN["text"]
+    assert [unpack_body(whole[:size], ZLIB) for size in range(len(whole))] == [None] * len(whole)
+    monkeypatch.setattr(bodies, "BODY_SIZE_MAX", len(PLAIN["text"]))
+    assert unpack_body(whole, ZLIB) == PLAIN["text"]
+    monkeypatch.setattr(bodies, "BODY_SIZE_MAX", len(PLAIN["text"]) - 1)
+    assert unpack_body(whole, ZLIB) is None
