@@ -10,6 +10,7 @@ over to it and wait for its answer, from any number of threads at once. This mod
 `rocketbed/client`, not in it, since client code knows neither threads nor event loops.
 """
 
+import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -69,11 +70,14 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._closing: trio.Event | None = None
         self._failure: BaseException | None = None
+        self._pid = 0
+        """Of the process that has the thread: a child that is forked has none."""
 
     def open(self) -> None:
         """Start the thread and enter the client. Raises what entering raised."""
         if self._thread is not None:
             raise ClientError("a client can be entered only once; create a new one")
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="rocketbed client", daemon=True)
         self._thread.start()
         if not self._began.wait(START_S):
@@ -86,6 +90,12 @@ class Portal:
         """Run an async function of the client in its thread; its result, or what it raised."""
         if self._token is None or self._closing is None:
             raise ClientError("the client is not open: use it in a `with` block")
+        if os.getpid() != self._pid:
+            raise ClientError(
+                f"this client belongs to process {self._pid}, of which {os.getpid()} is a fork:"
+                " create a client after the fork (in gunicorn's post_fork, Celery's"
+                " worker_process_init, multiprocessing's initializer)"
+            )
         try:
             return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as exc:
@@ -97,6 +107,8 @@ class Portal:
         """Leave the client and end the thread. Raises what the client's own tasks raised."""
         if self._thread is None or self._token is None or self._closing is None:
             return
+        if os.getpid() != self._pid:
+            return  # nothing of it lives here
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._closing.set)
         self._thread.join()

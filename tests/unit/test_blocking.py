@@ -1,6 +1,8 @@
 """The blocking face: the same names, calls from any thread, its end (rocketbed.blocking)."""
 
 import inspect
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,6 +124,26 @@ def test_errors_of_the_block_come_out_and_the_thread_ends() -> None:
     with pytest.raises(KeyError):
         fail_inside()
     assert threading.active_count() == before
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_is_told_and_its_parent_goes_on() -> None:
+    """gunicorn's preload, Celery's prefork: the child has no thread that would ever answer."""
+    with nameserver() as at, blocking.Admin(nameservers=at) as upkeep:
+        assert upkeep.route("T") is None
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                upkeep.route("T")
+            except ClientError as exc:
+                upkeep.__exit__(None, None, None)
+                os._exit(0 if f"{os.getpid()} is a fork" in str(exc) else 2)
+            finally:
+                os._exit(3)
+        assert upkeep.route("T") is None
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert upkeep.route("T") is None
 
 
 def test_a_client_that_fails_says_so() -> None:
