@@ -34,7 +34,7 @@ def group_backlog(case: Case, found: Findings) -> int:
         for group in groups:
             for number, end in sorted(evidence.ends.items()):
                 queue = queues.names[number]
-                if queue.group != node.group or not end:
+                if queue.group != node.group or not end or evidence.deleted(queue.topic):
                     continue
                 examined += 1
                 at = kept.get((node.name, number, group))
@@ -73,8 +73,8 @@ def follower_skip(case: Case, found: Findings) -> int:
             queue, offset = int(stored.keys[at]) >> OFFSET_BITS, int(stored.keys[at]) & OFFSET_MASK
             value, place = int(stored.values[at]), evidence.queues.names[queue]
             passed = [time_ns for where, to, time_ns in told if where == queue and to > offset]
-            excuse = None
-            if passed:
+            excuse = evidence.deleted(place.topic)
+            if passed and excuse is None:
                 # Only what was lost there makes room for what it never asked for.
                 end = int(ends[at])
                 excuse = case.losses.loss_between(place.group, passed[0], ENDLESS, behind=end)

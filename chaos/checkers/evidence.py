@@ -5,13 +5,14 @@ Rows are taken in columns, and queues get numbers (`keys`), so that the passes r
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
 from rocketbed.chaos.checkers import passes
+from rocketbed.chaos.checkers.deletions import Generations, deletions_of
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, Queues
 from rocketbed.chaos.checkers.logs import LogReader, NodeLog
 from rocketbed.chaos.checkers.passes import Column
@@ -52,6 +53,9 @@ class Rows:
     def row(self, number: int) -> Row:
         """One of them, counted from 0."""
         return self.history.columns.row(int(self.positions[number]))
+
+    def each(self) -> Iterator[Row]:
+        return map(self.row, range(len(self)))
 
     def at(self, numbers: Any) -> "Rows":
         """Some of them, counted from 0."""
@@ -155,6 +159,8 @@ class Evidence:
 
     def queue_numbers(self, rows: Rows) -> Column:
         """The number of each row's queue; -1 for a row that names none."""
+        if self.generations.deletions:
+            return passes.column([self._queue_number(row) for row in rows.each()])
         nodes, topics = rows.column("node"), rows.column("topic")
         packed = passes.combine(nodes, topics, rows.column("queue"))
         known = {-1: -1}
@@ -167,6 +173,35 @@ class Evidence:
                 number = known[value] = self.queues.number(self.group_of(node), name, queue)
             numbers.append(number)
         return passes.column(numbers)
+
+    def _queue_number(self, row: Row) -> int:
+        """The number of a row's queue; where topics were deleted two may have one name."""
+        if min(row.node, row.topic, row.queue) < 0:
+            return -1
+        value = row.value if row.function in (*SENDS, *READS) else None
+        topic = self.history.topic(row)
+        topic = self.generations.topic_of_row(topic, row.invoked_ns, value)
+        return self.queues.number(self.group_of(row.node), topic, row.queue)
+
+    @cached_property
+    def generations(self) -> Generations:
+        """Which topics were deleted, and which messages with them."""
+        found = Generations(deletions_of(self.history.events), self.record.groups)
+        for row in self.sends.each() if found.deletions else ():
+            found.add_send(self.history.topic(row), row)
+        return found
+
+    def deleted(self, topic: str, time_ns: int | None = None) -> Excuse | None:
+        """The deletion of a topic (by its name among the queues), as far as it had begun."""
+        deletion = self.generations.by_name.get(topic)
+        if deletion is None or (time_ns is not None and time_ns < deletion.begin_ns):
+            return None
+        return self.excuse(deletion.cause, deletion.begin_ns)
+
+    def deleted_message(self, row: Row) -> Excuse | None:
+        """The deletion of the topic that a row's message was in."""
+        topic = self.history.topic(row)
+        return self.deleted(self.generations.topic_of_row(topic, row.invoked_ns, row.value))
 
     def keys(self, rows: Rows) -> Column:
         """The key of each row's place; -1 where it is not known."""
@@ -393,7 +428,8 @@ def gather(
     evidence = Evidence(record, history, queues, [], trace=trace, acks=acks)
     topic_ids = set(map(int, set(evidence.sends.column("topic"))))
     names = sorted(history.topics[topic] for topic in topic_ids if topic in history.topics)
-    reader = LogReader({name.encode(): name for name in names}, queues)
+    topics = {name.encode(): name for name in names}
+    reader = LogReader(topics, queues, evidence.generations)
 
     def read(node: str, path: str, image: Image | None = None) -> None:
         log = reader.read(node, evidence.group_of_name(node), os.path.join(directory, path), image)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rocketbed.chaos.checkers.deletions import Generations
 from rocketbed.chaos.checkers.keys import Queues
 from rocketbed.chaos.record import Image
 from rocketbed.chaos.workload import Writer, body_crc, decode_body, label_crc, tag_crc
@@ -116,6 +117,8 @@ class LogReader:
 
     topics: Mapping[bytes, str]
     queues: Queues
+    generations: Generations
+    """Tells a deleted topic from one of its name that was made later."""
     _known: dict[bytes, _Body] = field(default_factory=dict)
 
     def read(self, name: str, group: int, path: str, image: Image | None = None) -> NodeLog:
@@ -124,7 +127,7 @@ class LogReader:
         messages = Messages()
         boundaries = array("q")
         end = 0
-        numbers: dict[tuple[bytes, int], int] = {}
+        numbers: dict[tuple[str, int], int] = {}
         for item in directory.log.scan():
             if isinstance(item, LogEnd):
                 end = item.offset
@@ -135,10 +138,11 @@ class LogReader:
             body = None if topic is None else self._body(directory, item)
             if topic is None or body is None:
                 continue
-            known = numbers.get((item.topic, item.queue_id))
+            topic = self.generations.topic_of(topic, group, body[0].value, item.offset)
+            known = numbers.get((topic, item.queue_id))
             if known is None:
                 known = self.queues.number(group, topic, item.queue_id)
-                numbers[item.topic, item.queue_id] = known
+                numbers[topic, item.queue_id] = known
             messages.add(*body, known, item)
         minimum = directory.log.min_offset
         end = max(end, minimum)

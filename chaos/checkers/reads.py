@@ -39,7 +39,8 @@ def unseen(case: Case, found: Findings) -> int:
     unseen = passes.missing(values, seen)
     for position in passes.found(passes.take(values, unseen), evidence.stored.values):
         text = f"is in the final log, and {who} did not get it"
-        found.add(example_of(evidence, sends.row(unseen[position]), text))
+        row = sends.row(unseen[position])
+        found.add(example_of(evidence, row, text), excuse=evidence.deleted_message(row))
     found.note = f"read by {who}"
     return len(sends)
 

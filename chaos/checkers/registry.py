@@ -4,6 +4,7 @@ from typing import Final
 
 from rocketbed.chaos.checkers import (
     backlog,
+    deleted_topics,
     expiry,
     followers,
     groups,
@@ -68,6 +69,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     backlog.group_backlog,
     backlog.follower_skip,
     backlog.late_deliveries,
+    deleted_topics.deleted_messages,
     groups.group_skips,
     groups.redeliveries,
     positions.offset_regress,
@@ -94,6 +96,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     stores.abort_law,
     tables.tables_complete,
     tables.topics_first,
+    deleted_topics.deletion_complete,
     expiry.retention,
     recovery.recovered_ends,
     idempotence.recovery_idempotent,

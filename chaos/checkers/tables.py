@@ -29,7 +29,7 @@ def tables_complete(case: Case, found: Findings) -> int:
     for node in evidence.nodes:
         known = node.directory.topics() or {}
         for group, topic in sorted(names):
-            if group != node.group:
+            if group != node.group or evidence.deleted(topic):
                 continue
             examined += 1
             wrong = _topic_fault(known.get(topic), queues_of[group, topic])
@@ -46,7 +46,7 @@ def tables_complete(case: Case, found: Findings) -> int:
         if node.name in evidence.record.stopped_cleanly:
             examined += _compare_positions(evidence, node, found) + 1
             excuse = evidence.may_differ(node)
-            for what in _unfinished(node):
+            for what in _unfinished(evidence, node):
                 found.add(f"{node.name} {what}", excuse=excuse, node=node.name)
     return examined
 
@@ -69,8 +69,11 @@ def topics_first(case: Case, found: Findings) -> int:
         names = {evidence.queues.names[number].topic for number in set(image.messages.queues)}
         examined += len(names)
         for topic in sorted(names.difference(known)):
+            deletion = evidence.generations.by_name.get(topic)
+            if deletion is not None and deletion.topic in known:
+                continue
             text = f"{image.label}: there are messages of {topic}, and {TOPICS} lacks it"
-            excuse = evidence.may_differ(image, file=TOPICS)
+            excuse = evidence.may_differ(image, file=TOPICS) or evidence.deleted(topic, time_ns)
             found.add(text, excuse=excuse, node=image.name, time_ns=time_ns, topic=topic)
     if not examined:
         raise NotApplicable("no image of a first master has messages")
@@ -88,8 +91,9 @@ def _topic_fault(row: dict[str, Any] | None, queues: int) -> str:
     return ""
 
 
-def _unfinished(node: NodeLog) -> Iterator[str]:
-    """What a clean stop leaves, and a log from which nothing has expired."""
+def _unfinished(evidence: Evidence, node: NodeLog) -> Iterator[str]:
+    """What a clean stop leaves, and a log from which nothing has expired; an index that was built
+    again lacks the messages of deleted topics."""
     checkpoint = node.directory.checkpoint
     if checkpoint is None:
         yield "has no checkpoint after a clean stop"
@@ -102,12 +106,14 @@ def _unfinished(node: NodeLog) -> Iterator[str]:
                 f"names {checkpoint.confirm_offset} in its checkpoint as the beginning of its last"
                 f" record, which lies between {before} and {end}"
             )
-    files = node.directory.index_files
-    if not files and node.log_min == 0 and len(node.messages):
-        yield "has no index"
-    if files and node.log_min == 0 and len(node.messages):
-        begin, first = files[0].header().begin_offset, node.messages.physicals[0]
-        if begin > first:
+    files, names, messages = node.directory.index_files, evidence.queues.names, node.messages
+    places = zip(messages.queues, messages.physicals, strict=True)
+    kept = (at for queue, at in places if not evidence.deleted(names[queue].topic))
+    first = next(kept, None)
+    if node.log_min == 0 and first is not None:
+        if not files:
+            yield "has no index"
+        elif (begin := files[0].header().begin_offset) > first:
             yield f"has an index from {begin} on only, and its first key is at {first}"
 
 
@@ -127,7 +133,7 @@ def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> in
     examined = 0
     for (number, group), offset in sorted(last.items()):
         queue = evidence.queues.names[number]
-        if queue.group != node.group or not offset:
+        if queue.group != node.group or not offset or evidence.deleted(queue.topic):
             continue
         examined += 1
         at = kept.get((number, group), 0)

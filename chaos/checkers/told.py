@@ -13,6 +13,7 @@ from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.positions import Place, positions
+from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome
 
 
@@ -72,9 +73,13 @@ def positions_beyond(case: Case, found: Findings) -> int:
 
 @check("A37 other position", "positions read after a commit")
 def other_positions(case: Case, found: Findings) -> int:
-    """A37: a master that was given a position, and has run on since, tells just that one."""
+    """A37: a master that was given a position, and has run on since, tells just that one.
+
+    Where two members read one queue for a while, as they had learned of its topic's queues at
+    different times, each of the other's pulls says again where that one stands.
+    """
     evidence = case.evidence
-    lives, given = _lives(evidence), _commits(evidence)
+    lives, given, holders = _lives(evidence), _commits(evidence), _holders(evidence)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     latest: dict[tuple[int, int, str], list[_Commit]] = {}
     examined = 0
@@ -97,7 +102,8 @@ def other_positions(case: Case, found: Findings) -> int:
             text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after it had"
             text += f" been given {last.offset}"
             example = evidence.example(row, text, value=None, distance=abs(offset - last.offset))
-            found.add(example)
+            excuse = _other_member(holders[group, queue], last)
+            found.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read after it had been committed")
     return examined
@@ -110,6 +116,7 @@ class _Commit:
     """`ENDLESS` where the answer did not come: it may count at any time."""
     offset: int
     node: str
+    process: int
 
 
 def _commits(evidence: Evidence) -> dict[Place, list[_Commit]]:
@@ -119,7 +126,9 @@ def _commits(evidence: Evidence) -> dict[Place, list[_Commit]]:
     for number, (group, queue, offset, ended_ns) in enumerate(positions(evidence, rows)):
         row = rows.row(number)
         ended_ns = ended_ns if row.outcome == Outcome.OK else ENDLESS
-        found[group, queue].append(_Commit(row.invoked_ns, ended_ns, offset, evidence.node(row)))
+        node = evidence.node(row)
+        one = _Commit(row.invoked_ns, ended_ns, offset, node, row.process)
+        found[group, queue].append(one)
     for commits in found.values():
         commits.sort(key=lambda one: one.begun_ns)
     return found
@@ -134,6 +143,28 @@ def _members(evidence: Evidence) -> dict[int, dict[int, tuple[int, int]]]:
         first, _ = found[int(group)].get(int(process), (int(time_ns), 0))
         found[int(group)][int(process)] = min(first, int(time_ns)), int(time_ns)
     return found
+
+
+def _holders(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]:
+    """By place, each process that committed or asked there, and when first and last."""
+    found: dict[Place, dict[int, tuple[int, int]]] = defaultdict(dict)
+    rows = evidence.rows((Function.READ_OFFSET, Function.COMMIT_OFFSET))
+    processes = map(int, rows.column("process"))
+    for process, (group, queue, _, time_ns) in zip(
+        processes, positions(evidence, rows), strict=True
+    ):
+        own = found[group, queue]
+        first, _ = own.get(process, (time_ns, 0))
+        own[process] = first, time_ns
+    return found
+
+
+def _other_member(holders: dict[int, tuple[int, int]], commit: _Commit) -> Excuse | None:
+    """The process that read a queue before a commit of another one, and still does."""
+    for process, (first, last) in holders.items():
+        if process != commit.process and first < commit.begun_ns <= last:
+            return Excuse(f"process {process} of the group read the queue too", first, last)
+    return None
 
 
 def _latest(commits: Iterable[_Commit], life: Callable[[int], int]) -> list[_Commit]:

@@ -223,7 +223,10 @@ def _fewer_clients(plan: Plan, finding: str) -> Iterator[Plan]:
     if load.batch:
         yield replace(plan, producers=replace(load, batch=0.0))
     if load.topics > 1:
-        yield replace(plan, producers=replace(load, topics=1))
+        yield replace(plan, producers=replace(load, topics=1, late=0, deleted=0))
+    if load.deleted:
+        topics = load.topics - load.deleted
+        yield replace(plan, producers=replace(load, topics=topics, deleted=0))
 
 
 def _plain_weather(plan: Plan, finding: str) -> Iterator[Plan]:

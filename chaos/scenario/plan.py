@@ -82,6 +82,9 @@ class Producers:
     """Now and then a body of up to so many bytes; 0: never."""
     late: int = 0
     """How many of the topics come to be only while the faults go on."""
+    deleted: int = 0
+    """How many of those of the beginning are deleted while the faults go on; most of them are made
+    again."""
     stay_s: float = 0.0
     """How long a client, a reader too, stays before it closes and begins again, on the average; 0:
     to the end."""

@@ -104,6 +104,7 @@ class Scenario:
         burst: int = 0,
         large: int = 0,
         late: int = 0,
+        deleted: int = 0,
         stay: float = 0.0,
     ) -> None:
         """Programs that send: messages a second of each, sizes of bodies in bytes, and so on."""
@@ -122,6 +123,7 @@ class Scenario:
             burst=burst,
             large=int(large),
             late=late,
+            deleted=deleted,
             stay_s=seconds_of(stay),
         )
 

@@ -228,6 +228,7 @@ PRODUCER: Final[Mapping[str, Kind]] = {
     "burst": WHOLE,
     "large": Kind(size, str),
     "late": WHOLE,
+    "deleted": WHOLE,
     "stay": TIME,
 }
 CONSUMER: Final[Mapping[str, Kind]] = {

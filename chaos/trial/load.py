@@ -67,6 +67,10 @@ class LoadControl:
     """Whether clients come and go: while there are faults."""
     topics: list[str] = field(default_factory=list)
     """Those that may be sent to and read by now; late ones are added."""
+    known: dict[str, list[str]] = field(default_factory=dict)
+    """Reader -> the topics that it has heard of, where they change."""
+    sending: dict[str, "Counter[str]"] = field(default_factory=dict)
+    """Producer -> its operations that are under way, by topic."""
     counts: "Counter[str]" = field(default_factory=Counter)
     """Messages by outcome: ok, weak, fail, info."""
     latencies_ns: "deque[int]" = field(default_factory=lambda: deque(maxlen=LATENCIES_MAX))
@@ -91,6 +95,19 @@ def topic_names(plan: Plan) -> list[str]:
     return [f"{plan.producers.prefix}-{number + 1}" for number in range(plan.producers.topics)]
 
 
+def late_names(plan: Plan) -> list[str]:
+    """Topics that come to be only under load, of all the last ones."""
+    names = topic_names(plan)
+    return names[len(names) - plan.producers.late :]
+
+
+def deleted_names(plan: Plan) -> list[str]:
+    """Topics that are deleted under load: of those of the beginning the last ones."""
+    load = plan.producers
+    end = load.topics - load.late
+    return topic_names(plan)[end - load.deleted : end]
+
+
 def stay_s(plan: Plan, random: Random) -> float:
     """How long a client stays this time, seconds."""
     load = plan.producers
@@ -107,13 +124,13 @@ async def come_and_go(
     random = Random(f"{plan.seed}/{name}/stay")
     while control.consuming:
         leaves = trio.current_time() + stay_s(plan, random)
-        known = len(control.topics)
+        known = control.known[name] = list(control.topics)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reader, world)
             while control.consuming:
                 await trio.sleep(LOOK_S)
                 is_over = control.leaving and trio.current_time() >= leaves
-                if is_over or len(control.topics) != known:
+                if is_over or control.topics != known:
                     nursery.cancel_scope.cancel()
                     break
 
@@ -148,9 +165,11 @@ class ProducerProgram:
         self._failed_ns: int | None = None
         self._sequence = 0
         self._incarnation = 0
+        self._sending: Counter[str] = Counter()
 
     async def __call__(self, world: World) -> None:
         """Send at the rate until the tap is closed; then finish what is under way."""
+        self._sending = self._control.sending[self._name] = Counter()
         while self._control.producing:
             await self._stay(world)
 
@@ -218,12 +237,16 @@ class ProducerProgram:
         self, limit: trio.CapacityLimiter, producer: Producer, operation: _Operation
     ) -> None:
         number = next(self._control.operations)
-        async with limit:
-            for attempt in range(ATTEMPTS_MAX):
-                sent = await self._attempt(producer, operation, number, attempt)
-                if sent or not self._control.producing:
-                    return
-                await trio.sleep(PAUSE_S * (1 + min(attempt, 9)))
+        self._sending[operation.topic] += 1
+        try:
+            async with limit:
+                for attempt in range(ATTEMPTS_MAX):
+                    sent = await self._attempt(producer, operation, number, attempt)
+                    if sent or not self._control.producing:
+                        return
+                    await trio.sleep(PAUSE_S * (1 + min(attempt, 9)))
+        finally:
+            self._sending[operation.topic] -= 1
 
     async def _attempt(
         self, producer: Producer, operation: _Operation, number: int, attempt: int

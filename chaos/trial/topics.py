@@ -9,7 +9,7 @@ import trio
 
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.load import ClientFailure, LoadControl, topic_names
+from rocketbed.chaos.trial.load import ClientFailure, LoadControl, late_names
 from rocketbed.client.admin import Admin
 from rocketbed.client.routes import DEFAULT_QUEUES
 
@@ -35,23 +35,22 @@ class RunTopics:
     async def make_late(self) -> None:
         """Make further topics under load: in half of the cases by the first send to each."""
         random = Random(f"{self.plan.seed}/late")
-        names = topic_names(self.plan)[len(self.control.topics) :]
+        names = late_names(self.plan)
         for name in names:
             await trio.sleep(random.uniform(0, self.plan.storm_s / (len(names) + 1)))
-            while random.random() < 0.5 and not await self._make_late_one(name):
+            while random.random() < 0.5 and not await self.make_as_sends(name):
                 await trio.sleep(LOOK_S)
             self._tell(name)
 
     async def make_rest(self) -> None:
         """Make late topics that no broker has yet, or not every one: there has to be their end."""
-        names = topic_names(self.plan)
         with trio.move_on_after(REST_S):
-            for name in names[len(names) - self.plan.producers.late :]:
-                while not await self._make_late_one(name):
+            for name in late_names(self.plan):
+                while not await self.make_as_sends(name):
                     await trio.sleep(LOOK_S)
                 self._tell(name)
 
-    async def _make_late_one(self, name: str) -> bool:
+    async def make_as_sends(self, name: str) -> bool:
         """Make a topic everywhere, as a send makes one; whether that went well."""
         try:
             await self.make([name], DEFAULT_QUEUES)

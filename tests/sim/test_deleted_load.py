@@ -1,0 +1,45 @@
+"""A topic that is deleted under load, and made again: done everywhere, judged, nothing found."""
+
+from pathlib import Path
+
+from rocketbed.chaos.history import Function, read_history
+from rocketbed.chaos.hunt.runner import run_plan
+from rocketbed.chaos.record import HISTORY_FILE
+from rocketbed.chaos.scenario.dump import plan_to_toml
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.scenario.toml import read_toml
+
+PLAN = Plan(
+    name="deleted",
+    seed=1,
+    shape=Shape(brokers=2, nameservers=1),
+    producers=Producers(count=2, rate=8.0, topics=3, deleted=2, queues=2),
+    consumers=Consumers(count=3, members=2),
+    steps=(parse_step("at 5s kill leader for 500ms"),),
+    storm_s=12.0,
+    calm_s=15.0,
+)
+
+
+def test_topics_are_deleted_under_load(tmp_path: Path) -> None:
+    outcome = run_plan(PLAN, directory=tmp_path)
+    assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
+    history = read_history(tmp_path / HISTORY_FILE)
+    events = [event for event in history.events if event.what.startswith("topic_")]
+    deleted = [event for event in events if event.what == "topic_deleted"]
+    assert [event.fields["topic"] for event in deleted] == ["load-2", "load-3"]
+    again = {event.fields["topic"]: event.time_ns for event in events if "again" in event.what}
+    assert again
+    assert outcome.judgement is not None
+    assert outcome.judgement.result("S26").passed
+    assert outcome.judgement.result("A39").passed
+    causes = {excuse.cause for excuse in outcome.judgement.ledger}
+    assert causes >= {"deletion of load-2", "deletion of load-3"}
+    read = [row for row in history.columns.rows() if row.function == Function.GOT]
+    assert any(row.invoked_ns > again.get(history.topic(row), 1 << 62) for row in read)
+
+
+def test_its_key_is_read_back() -> None:
+    plan = read_toml(plan_to_toml(PLAN), "deleted.toml").plan(PLAN.seed)
+    assert plan.producers == PLAN.producers

@@ -1,0 +1,143 @@
+"""What a deleted topic may leave, and what counts as excused by its deletion: A2, A31, A39, S26."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.checkers.deletions import Deletion, Generations
+from rocketbed.chaos.checkers.result import Verdict
+from tests.support.run_maker import (
+    COUNT,
+    MS,
+    NODES,
+    SECOND,
+    TOPIC,
+    RunMaker,
+    found,
+    write_table,
+)
+
+Change = Callable[[RunMaker], None]
+IDS = ["A2", "A7", "A31", "A39", "I13", "S25", "S26"]
+BEGIN_NS, END_NS = 40 * SECOND, 41 * SECOND
+LAST = 1 << 40
+"""No log is so long."""
+
+
+def forget(path: Path) -> None:
+    """Every node does what it promised."""
+    for node in NODES:
+        store = path / "stores" / node
+        shutil.rmtree(store / "consumequeue" / TOPIC)
+        write_table(store, "topics.json", {"topicConfigTable": {}})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    """A topic is deleted once all was sent, and nobody reads it at the end."""
+    made = RunMaker(tmp_path / "run")
+    made.record.followers = {"consumer-2": 7}
+    made.event(BEGIN_NS, "", "topic_leaving", topic=TOPIC)
+    made.event(END_NS, "", "topic_deleted", topic=TOPIC, ends={"b": LAST})
+    made.read_values, made.delivered, made.committed = [], [], {0: 0, 1: 0}
+    made.after.append(forget)
+    return made
+
+
+def as_it_should_be(run: RunMaker) -> None:
+    pass
+
+
+def never_deleted(run: RunMaker) -> None:
+    run.events = [one for one in run.events if "topic" not in one[3]]
+
+
+def never_done(run: RunMaker) -> None:
+    run.events = [one for one in run.events if one[3] != "topic_deleted"]
+
+
+def served(run: RunMaker) -> None:
+    run.read_values = [3]
+
+
+def row_left(run: RunMaker) -> None:
+    table = {"topicConfigTable": {TOPIC: {"readQueueNums": 16, "perm": 6}}}
+    run.after.append(lambda path: write_table(path / "stores" / "b2", "topics.json", table))
+
+
+def position_left(run: RunMaker) -> None:
+    table = {"offsetTable": {f"{TOPIC}@group-1": {"0": 3}}}
+    run.after.append(lambda path: write_table(path / "stores" / "b2", "consumerOffset.json", table))
+
+
+def queue_left(run: RunMaker) -> None:
+    def harm(path: Path) -> None:
+        forget(path)
+
+    def keep(path: Path) -> None:
+        stores = path / "stores"
+        shutil.copytree(stores / "b3" / "consumequeue", path / "kept")
+        harm(path)
+        shutil.copytree(path / "kept", stores / "b3" / "consumequeue", dirs_exist_ok=True)
+        shutil.rmtree(path / "kept")
+
+    run.after = [keep]
+
+
+def queue_left_of_one_made_again(run: RunMaker) -> None:
+    queue_left(run)
+    run.event(END_NS, "", "topic_again", topic=TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (as_it_should_be, set()),
+        (never_deleted, {"A2", "A31"}),
+        (never_done, set()),
+        (served, {"A39"}),
+        (row_left, {"S26"}),
+        (position_left, {"S26"}),
+        (queue_left, {"S26"}),
+        (queue_left_of_one_made_again, {"S26"}),
+    ],
+)
+def test_what_a_deletion_leaves(run: RunMaker, change: Change, expected: set[str]) -> None:
+    change(run)
+    judgement = run.judge(only=IDS)
+    assert found(judgement) == expected
+
+
+def test_the_ledger_names_each_message(run: RunMaker) -> None:
+    judgement = run.judge(only=IDS)
+    (line,) = judgement.result("A2").excused
+    assert line.excuse.cause == f"deletion of {TOPIC}"
+    assert (line.excuse.begin_ns, line.count, line.values) == (BEGIN_NS, COUNT, tuple(range(COUNT)))
+
+
+def test_without_a_deletion_the_checks_do_not_apply(tmp_path: Path) -> None:
+    judgement = RunMaker(tmp_path / "run").judge(only=["A39", "S26"])
+    assert {judgement.result(one).verdict for one in ("A39", "S26")} == {Verdict.NOT_APPLICABLE}
+
+
+def test_what_was_sent_later_has_to_be_there(run: RunMaker) -> None:
+    """A message of the topic that was made again is excused by nothing."""
+    late = run.sends[5]
+    late.invoked_ns = END_NS + SECOND
+    run.event(END_NS, "", "topic_again", topic=TOPIC)
+    judgement = run.judge(only=IDS)
+    assert {"A2", "A31"} <= found(judgement)
+    assert [one.value for one in judgement.result("A2").examples] == [late.value]
+
+
+def test_a_send_that_nobody_can_date_goes_by_its_place() -> None:
+    deletion = Deletion("T", BEGIN_NS, END_NS, {"b": 1000})
+    one = Generations({"T": deletion}, ["b"])
+    ids = [one.topic_of("T", 0, value, at) for value, at in ((1, 999), (2, 1000))]
+    assert ids == ["T (deleted)", "T"]
+    assert one.is_deleted(1)
+    assert not one.is_deleted(2)
+    assert one.topic_of_row("T", END_NS + MS, 1) == "T (deleted)"
+    assert one.topic_of("U", 0, 1, 5) == "U"
