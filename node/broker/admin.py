@@ -136,7 +136,10 @@ class Admin:
             if self._topics.delete(topic) or has_queues:
                 await self._topics.save()
                 await self._store.removal.delete_topic(topic)
-                self._offsets.delete_topic(topic)
+            # Durably, also after a deletion that was interrupted: positions that come back would
+            # lead groups past what is sent once the topic is made again.
+            self._offsets.delete_topic(topic)
+            await self._offsets.save()
         finally:
             self._topics.leaving.discard(topic)
         return answer(command)

@@ -338,6 +338,38 @@ def test_topics_are_made_changed_and_deleted() -> None:
         cluster.run(main)
 
 
+def test_positions_in_a_deleted_topic_do_not_come_back_with_a_kill() -> None:
+    """Else the group would pass over what is sent once the topic is made again."""
+    told: list[int | None] = []
+
+    async def delete(world: World) -> None:
+        async with admin(world) as upkeep, producer(world) as sender:
+            await upkeep.create_topic("T", queues=1)
+            await upkeep.create_group(SubscriptionGroupConfig(group_name="G"))
+            assert isinstance(await sender.send(Message("T", b"old")), Sent)
+            (queue,) = await sender.queues("T")
+            await upkeep.offsets.commit("G", queue, 1)
+            await trio.sleep(6)  # positions are saved every 5 s
+            await upkeep.delete_topic("T")
+
+    async def make_again(world: World) -> None:
+        async with admin(world) as upkeep, producer(world) as sender:
+            await upkeep.create_topic("T", queues=1)
+            assert isinstance(await sender.send(Message("T", b"new")), Sent)
+            (queue,) = await sender.queues("T")
+            told.append(await upkeep.offsets.committed("G", queue))
+
+    with SimCluster() as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        cluster.run(delete)
+        cluster.simulation.kill("a-0")
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        cluster.run(make_again)
+    assert told == [None]
+
+
 def test_write_permission_is_wiped_and_given_back() -> None:
     async def main(world: World) -> None:
         async with admin(world) as upkeep, producer(world) as sender:
