@@ -25,6 +25,7 @@ from rocketbed.chaos.checkers import (
     subscriptions,
     tables,
     told,
+    topic_changes,
 )
 from rocketbed.chaos.checkers.check import Check
 
@@ -70,6 +71,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     backlog.follower_skip,
     backlog.late_deliveries,
     deleted_topics.deleted_messages,
+    topic_changes.forbidden_reads,
     groups.group_skips,
     groups.redeliveries,
     positions.offset_regress,
@@ -97,6 +99,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     tables.tables_complete,
     tables.topics_first,
     deleted_topics.deletion_complete,
+    topic_changes.changes_kept,
     expiry.retention,
     recovery.recovered_ends,
     idempotence.recovery_idempotent,

@@ -224,6 +224,8 @@ def _fewer_clients(plan: Plan, finding: str) -> Iterator[Plan]:
         yield replace(plan, producers=replace(load, batch=0.0))
     if load.topics > 1:
         yield replace(plan, producers=replace(load, topics=1, late=0, deleted=0))
+    if load.changes:
+        yield replace(plan, producers=replace(load, changes=0))
     if load.deleted:
         topics = load.topics - load.deleted
         yield replace(plan, producers=replace(load, topics=topics, deleted=0))

@@ -44,8 +44,8 @@ RETENTION: Final = {
 """Expired segments go at any hour, within a second."""
 WALL_RATE: Final = 120
 """An hour is 30 seconds: no slave is away for so long, and at the end each queue has messages."""
-DELETED_SHARE: Final = 0.2
-"""Of the seeds that may have topics deleted."""
+CHORE_SHARE: Final = 0.2
+"""Of each chore, in the seeds that may have any."""
 RARE_SHARE: Final = 0.3
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
@@ -75,7 +75,7 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     shape, producers = draw_extras(extras, shape, producers, weather)
     broken = _draw_broken(extras, shape)
     if not broken.startswith("ns:"):  # a route that is asked of a dead one may cost a send each
-        producers = draw_deleted(Random(f"{name}/{seed}/deleted"), producers, weather)
+        producers = draw_chores(Random(f"{name}/{seed}/chores"), producers, weather)
     may_expire = not (producers.large or producers.ordered or producers.deleted or broken)
     if extras.random() < 0.2 and may_expire:
         shape = replace(shape, segment=min(shape.segment, 1 << 15))
@@ -196,13 +196,16 @@ def draw_extras(
     return replace(shape, settings=settings), load
 
 
-def draw_deleted(random: Random, load: Producers, weather: Weather) -> Producers:
-    """Topics that are deleted meanwhile, in a part of the seeds. Not where a slave takes minutes to
-    make its queues durable, and so to say that it knows."""
-    if random.random() >= DELETED_SHARE or load.ordered or not _is_quick(weather):
+def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
+    """Topics that are deleted or changed meanwhile, in a part of the seeds. Not where a slave takes
+    minutes to make its queues durable, and so to say that it knows."""
+    is_deleted, is_changed = (random.random() < CHORE_SHARE for _ in range(2))
+    if load.ordered or not _is_quick(weather):
         return load
-    count = random.choice((1, 1, 2))
-    return replace(load, deleted=count, topics=load.topics + count)
+    if is_deleted:
+        count = random.choice((1, 1, 2))
+        load = replace(load, deleted=count, topics=load.topics + count)
+    return replace(load, changes=random.randint(1, 3)) if is_changed else load
 
 
 def _draw_broken(random: Random, shape: Shape) -> str:

@@ -85,6 +85,8 @@ class Producers:
     deleted: int = 0
     """How many of those of the beginning are deleted while the faults go on; most of them are made
     again."""
+    changes: int = 0
+    """How often a topic is changed while the faults go on: more queues, or closed for a while."""
     stay_s: float = 0.0
     """How long a client, a reader too, stays before it closes and begins again, on the average; 0:
     to the end."""

@@ -105,6 +105,7 @@ class Scenario:
         large: int = 0,
         late: int = 0,
         deleted: int = 0,
+        changes: int = 0,
         stay: float = 0.0,
     ) -> None:
         """Programs that send: messages a second of each, sizes of bodies in bytes, and so on."""
@@ -124,6 +125,7 @@ class Scenario:
             large=int(large),
             late=late,
             deleted=deleted,
+            changes=changes,
             stay_s=seconds_of(stay),
         )
 

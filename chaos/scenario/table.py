@@ -229,6 +229,7 @@ PRODUCER: Final[Mapping[str, Kind]] = {
     "large": Kind(size, str),
     "late": WHOLE,
     "deleted": WHOLE,
+    "changes": WHOLE,
     "stay": TIME,
 }
 CONSUMER: Final[Mapping[str, Kind]] = {

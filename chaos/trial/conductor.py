@@ -21,7 +21,7 @@ from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import consumer_names, producer_names
 from rocketbed.chaos.trial.actions import Actions
 from rocketbed.chaos.trial.api import Backend, Program
-from rocketbed.chaos.trial.deletions import Deletions
+from rocketbed.chaos.trial.chores import chores_of
 from rocketbed.chaos.trial.due import checks_due
 from rocketbed.chaos.trial.group import Member, groups_of
 from rocketbed.chaos.trial.load import (
@@ -90,7 +90,7 @@ class Conductor:
         self.control = LoadControl(topics=names[: len(names) - plan.producers.late])
         self._topics = RunTopics(plan, backend, self.control)
         self.members = Members(plan.shape, backend, look=self._note_ends)
-        self._deletions = Deletions(plan, backend, self.control, self.members, self._topics)
+        self._chores = chores_of(plan, backend, self.control, self.members, self._topics)
         self.record = RunRecord(
             scenario=plan.name,
             backend=backend.name,
@@ -165,8 +165,8 @@ class Conductor:
                     nursery.start_soon(self.members.follow_elections)
                 if self.plan.producers.late:
                     nursery.start_soon(self._topics.make_late)
-                if self.plan.producers.deleted:
-                    nursery.start_soon(self._deletions.run)
+                for chore in self._chores:
+                    nursery.start_soon(chore.run)
                 await self._storm()
                 await self._calm()
                 await self._drain()
@@ -253,10 +253,10 @@ class Conductor:
         began_s = self.now_s()
         await self._wait_masters()
         await self._topics.make_rest()
-        if self.plan.producers.deleted:
-            away = frozenset(n for n in self.members.nodes if self.backend.state(n) == "down")
-            if left := await self._deletions.finish(away):
-                self._stall("deletion", left, "not every node knows that it was deleted")
+        away = frozenset(n for n in self.members.nodes if self.backend.state(n) == "down")
+        for chore in self._chores:
+            if left := await chore.finish(away):
+                self._stall("chores", left, "some node does not know of it")
         patient = self.backend.name != "sim"
         if patient:
             await self._wait_acknowledged(self.record.calm_ns)

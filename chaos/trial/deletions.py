@@ -17,10 +17,8 @@ from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.load import ClientFailure, LoadControl, deleted_names
 from rocketbed.chaos.trial.members import Members
-from rocketbed.chaos.trial.topics import RunTopics
+from rocketbed.chaos.trial.topics import RunTopics, topic_table
 from rocketbed.client.admin import Admin
-from rocketbed.wire.bodies import TopicConfigTable
-from rocketbed.wire.command import RequestCode
 
 LOOK_S: Final = 0.5
 REST_S: Final = 60.0
@@ -75,7 +73,7 @@ class Deletions:
             for topic in self._again:  # perhaps no send came, or a promotion took it away
                 while not await self.topics.make_as_sends(topic):
                     await trio.sleep(LOOK_S)
-        return ", ".join(self.left)
+        return f"deletion of {', '.join(self.left)}" if self.left else ""
 
     async def _take_away(self, topic: str) -> None:
         """Tell the clients, and wait until nobody sends to a topic or reads it any more."""
@@ -95,9 +93,9 @@ class Deletions:
         history.event(Function.NODE, "", "topic_leaving", {"topic": topic})
         async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
             while True:
-                with suppress(ClientFailure):
+                with suppress(*ClientFailure):
                     await admin.delete_topic(topic)
-                with suppress(ClientFailure):  # a nameserver that is away knows nothing to forget
+                with suppress(*ClientFailure):  # a nameserver that is away knows nothing to forget
                     ends = await self._known(admin, topic)
                     if ends is not None:
                         break
@@ -113,10 +111,7 @@ class Deletions:
             for node in order:
                 if node in self.without and self.backend.state(node) == "down":
                     continue
-                host, port = self.backend.address(node)
-                code = RequestCode.GET_ALL_TOPIC_CONFIG
-                answer = await admin.ask(f"{host}:{port}", code, what=f"topics of {node}")
-                table = TopicConfigTable.decode(answer.body)
+                table = await topic_table(admin, self.backend, node)
                 at = (table.rb_deleted or {}).get(topic, -1)
                 if topic in table.topic_config_table or at < ends.setdefault(group, at):
                     return None

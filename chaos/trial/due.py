@@ -32,6 +32,8 @@ TAPPED: Final = ("R3",)
 """Where besides every report of a slave is seen: in simulation."""
 DELETED: Final = ("S26",)
 """Where topics are deleted."""
+CHANGED: Final = ("S27",)
+"""Where topics are changed."""
 CALM_S: Final = 30.0
 ON_DISK: Final = ("I11",)
 """Where followers are given only what is on disk, and every sync is seen."""
@@ -52,6 +54,7 @@ def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
         due += DELAYS if readers.count and plan.calm_s >= CALM_S and backend == "sim" else ()
         due += COPIES if plan.shape.brokers > 1 else ()
         due += TAPPED if plan.shape.brokers > 1 and backend == "sim" else ()
+        due += CHANGED if plan.producers.changes else ()
         due += DELETED if plan.producers.deleted else ()
         due += OBSERVED if backend == "sim" else ()
         is_sure = plan.shape.flush == "sync" and is_followed and backend == "sim"

@@ -108,6 +108,12 @@ def deleted_names(plan: Plan) -> list[str]:
     return topic_names(plan)[end - load.deleted : end]
 
 
+def lasting_names(plan: Plan) -> list[str]:
+    """Topics that are there from the beginning to the end."""
+    load = plan.producers
+    return topic_names(plan)[: load.topics - load.late - load.deleted]
+
+
 def stay_s(plan: Plan, random: Random) -> float:
     """How long a client stays this time, seconds."""
     load = plan.producers

@@ -12,9 +12,19 @@ from rocketbed.chaos.trial.api import Backend
 from rocketbed.chaos.trial.load import ClientFailure, LoadControl, late_names
 from rocketbed.client.admin import Admin
 from rocketbed.client.routes import DEFAULT_QUEUES
+from rocketbed.wire.bodies import TopicConfigTable
+from rocketbed.wire.command import RequestCode
 
 LOOK_S: Final = 0.1
 REST_S: Final = 60.0
+
+
+async def topic_table(admin: Admin, backend: Backend, node: str) -> TopicConfigTable:
+    """A node's own word for its topics and their deletions. Raises `ClientFailure`."""
+    host, port = backend.address(node)
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
+    answer = await admin.ask(f"{host}:{port}", code, what=f"topics of {node}")
+    return TopicConfigTable.decode(answer.body)
 
 
 @dataclass(frozen=True, slots=True)

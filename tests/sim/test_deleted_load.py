@@ -14,7 +14,7 @@ PLAN = Plan(
     name="deleted",
     seed=1,
     shape=Shape(brokers=2, nameservers=1),
-    producers=Producers(count=2, rate=8.0, topics=3, deleted=2, queues=2),
+    producers=Producers(count=2, rate=8.0, topics=3, deleted=2, changes=2, queues=2),
     consumers=Consumers(count=3, members=2),
     steps=(parse_step("at 5s kill leader for 500ms"),),
     storm_s=12.0,
@@ -22,7 +22,7 @@ PLAN = Plan(
 )
 
 
-def test_topics_are_deleted_under_load(tmp_path: Path) -> None:
+def test_topics_are_deleted_and_changed_under_load(tmp_path: Path) -> None:
     outcome = run_plan(PLAN, directory=tmp_path)
     assert outcome.verdict == "pass", outcome.error or outcome.finding_ids
     history = read_history(tmp_path / HISTORY_FILE)
@@ -34,12 +34,13 @@ def test_topics_are_deleted_under_load(tmp_path: Path) -> None:
     assert outcome.judgement is not None
     assert outcome.judgement.result("S26").passed
     assert outcome.judgement.result("A39").passed
+    assert outcome.judgement.result("S27").passed
     causes = {excuse.cause for excuse in outcome.judgement.ledger}
     assert causes >= {"deletion of load-2", "deletion of load-3"}
     read = [row for row in history.columns.rows() if row.function == Function.GOT]
     assert any(row.invoked_ns > again.get(history.topic(row), 1 << 62) for row in read)
 
 
-def test_its_key_is_read_back() -> None:
+def test_its_keys_are_read_back() -> None:
     plan = read_toml(plan_to_toml(PLAN), "deleted.toml").plan(PLAN.seed)
     assert plan.producers == PLAN.producers

@@ -1,0 +1,77 @@
+"""Changes of a topic have to be in every table at the end, and hold meanwhile: S27, A40."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.checkers.result import Verdict
+from tests.support.run_maker import NODES, SECOND, TOPIC, RunMaker, found, write_table
+
+Change = Callable[[RunMaker], None]
+READ, WRITE = 4, 2
+CHANGED_NS = 60 * SECOND
+
+
+def table(run: RunMaker, node: str, queues: int, perm: int) -> None:
+    row = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+    rows = {"topicConfigTable": {TOPIC: row}}
+    run.after.append(lambda path: write_table(path / "stores" / node, "topics.json", rows))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    """The topic gets a fifth queue; before, it is closed to readers, who come later (at 90 s)."""
+    made = RunMaker(tmp_path / "run")
+    made.event(50 * SECOND, "", "topic_changed", topic=TOPIC, queues=4, perm=WRITE)
+    made.event(55 * SECOND, "", "topic_widening", topic=TOPIC)
+    made.event(CHANGED_NS, "", "topic_changed", topic=TOPIC, queues=5, perm=READ | WRITE)
+    for node in NODES:
+        table(made, node, 5, READ | WRITE)
+    return made
+
+
+def as_it_should_be(run: RunMaker) -> None:
+    pass
+
+
+def queues_forgotten(run: RunMaker) -> None:
+    table(run, "b3", 4, READ | WRITE)
+
+
+def permission_forgotten(run: RunMaker) -> None:
+    table(run, "b2", 5, WRITE)
+
+
+def closed_while_they_read(run: RunMaker) -> None:
+    run.event(89 * SECOND, "", "topic_changed", topic=TOPIC, queues=5, perm=WRITE)
+    run.event(91 * SECOND, "", "topic_widening", topic=TOPIC)
+    run.event(92 * SECOND, "", "topic_changed", topic=TOPIC, queues=5, perm=READ | WRITE)
+
+
+def closed_to_senders_while_they_read(run: RunMaker) -> None:
+    closed_while_they_read(run)
+    run.events = [
+        (*one[:4], {**one[4], "perm": READ}) if one[4].get("perm") == WRITE else one
+        for one in run.events
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (as_it_should_be, set()),
+        (queues_forgotten, {"S27"}),
+        (permission_forgotten, {"S27"}),
+        (closed_while_they_read, {"A40"}),
+        (closed_to_senders_while_they_read, set()),
+    ],
+)
+def test_changes(run: RunMaker, change: Change, expected: set[str]) -> None:
+    change(run)
+    assert found(run.judge(only=["S27", "A40"])) == expected
+
+
+def test_without_changes_the_checks_do_not_apply(tmp_path: Path) -> None:
+    judgement = RunMaker(tmp_path / "run").judge(only=["S27", "A40"])
+    assert {judgement.result(one).verdict for one in ("S27", "A40")} == {Verdict.NOT_APPLICABLE}
