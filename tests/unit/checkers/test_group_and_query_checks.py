@@ -146,6 +146,25 @@ def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
     run.rows.append(rows)
 
 
+def forgotten_beside_another_member(run: RunMaker, *, until: int = 55) -> None:
+    """One that reads the queue too says with each of its pulls where it stands."""
+    forgotten(run)
+    for second in (45, until):
+        add(
+            run,
+            Function.READ_OFFSET,
+            second * SECOND,
+            process=7,
+            queue=0,
+            operation=GROUP,
+            queue_offset=2,
+        )
+
+
+def forgotten_after_another_member_left(run: RunMaker) -> None:
+    forgotten_beside_another_member(run, until=49)
+
+
 def forgotten_by_a_kill(run: RunMaker) -> None:
     forgotten(run)
     run.event(60 * SECOND, "b1", "exit", cause="kill")
@@ -375,6 +394,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (went_back_and_got_another, {"A34"}),
     (begun_early_after_going_back, set()),
     (forgotten, {"A24", "A35", "A37"}),
+    (forgotten_beside_another_member, {"A24", "A35"}),
+    (forgotten_after_another_member_left, {"A24", "A35", "A37"}),
     (forgotten_by_a_kill, {"A24", "A35"}),
     (forgotten_by_a_kill_at_once, set()),
     (forgotten_by_a_kill_before_the_answer_came, set()),
