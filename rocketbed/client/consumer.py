@@ -138,30 +138,49 @@ class Consumer:
     ) -> None:
         """Read a topic from now on: all its queues, new ones too, or just `queues`.
 
-        A queue begins at the group's committed offset, else where `start` says. Subscribing again
-        changes the tags. Raises `ClientError`, `RemotingError`.
+        A queue begins at the group's committed offset, else where `start` says: at the first
+        message, behind the last, or at the first one stored at a time (Unix, milliseconds).
+        Subscribing again changes the tags. Raises `ClientError`, `RemotingError`; nothing has
+        changed then.
         """
         check_topic(topic)
+        if start not in ("first", "last") and type(start) is not int:
+            raise BadMessage(f"start must be 'first', 'last' or a time in milliseconds: {start!r}")
         words = TagFilter(tags)
-        self._subscriptions[topic] = SubscriptionData(
+        wanted = None if queues is None else tuple(queues)
+        for queue in wanted or ():
+            if queue.topic != topic:
+                raise BadMessage(f"{describe(queue)} is not a queue of topic {topic}")
+        earlier = self._subscriptions.get(topic)
+        own = self._subscriptions[topic] = SubscriptionData(
             topic=topic,
             sub_string=words.expression,
             tags_set=sorted(words.tags),
             sub_version=self._session.world.clock.wall_ms(),
         )
+        offsets: dict[MessageQueue, int] = {}
+        try:
+            route = await self._session.routes.get(topic)
+            for members in route.brokers.values():
+                for address in members.values():
+                    await self._try_heartbeat(address)
+            for queue in route.readable if wanted is None else wanted:
+                offsets[queue] = await self._first_offset(queue, start)
+        except BaseException:
+            if self._subscriptions.get(topic) is own:
+                del self._subscriptions[topic]
+                if earlier is not None:
+                    self._subscriptions[topic] = earlier
+            raise
         for queue in [queue for queue in self._flows if queue.topic == topic]:
             self._flows.pop(queue).stop()
-        route = await self._session.routes.get(topic)
-        for members in route.brokers.values():
-            for address in members.values():
-                await self._try_heartbeat(address)
-        if queues is None:
+        # Only now, and without a pause: whoever looks for new queues takes up those that are not
+        # read yet from their beginning.
+        self._starts.pop(topic, None)
+        if wanted is None:
             self._starts[topic] = start
-            queues = route.readable
-        for queue in queues:
-            if queue.topic != topic:
-                raise BadMessage(f"{describe(queue)} is not a queue of topic {topic}")
-            self._begin(queue, words, await self._first_offset(queue, start))
+        for queue, offset in offsets.items():
+            self._begin(queue, words, offset)
 
     async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
         """The next messages of any subscribed queue, in order within the queue.

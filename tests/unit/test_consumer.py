@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from rocketbed.client.consumer import QUEUES_S
 from rocketbed.client.errors import (
     BadMessage,
     ClientError,
@@ -15,7 +16,7 @@ from rocketbed.client.errors import (
 from rocketbed.inspect.bodies import MissingCodec
 from rocketbed.wire.bodies import HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
-from rocketbed.wire.command import Command
+from rocketbed.wire.command import Command, ResponseCode, answer
 from tests.support.client import Stage, on_stage, port_of, route
 from tests.support.client_shelf import QUEUE, Shelf, bodies, consumer, read, shelf
 
@@ -327,6 +328,39 @@ def test_only_some_queues() -> None:
             stray = MessageQueue(topic="U", broker_name="a", queue_id=0)
             with pytest.raises(BadMessage, match="not a queue of topic T"):
                 await reader.subscribe("T", queues=[stray])
+
+    on_stage(scenario)
+
+
+def test_a_subscription_that_fails_half_way_changes_nothing() -> None:
+    """Else the watcher would take up the rest, and from their first messages."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=2)
+        content, peer = await shelf(stage, messages={0: bodies(4), 1: bodies(4)})
+        usual = peer.answering
+
+        def refuse(command: Command) -> Command | None:
+            is_second = command.raw_fields.get("queueId") == "1"
+            if command.code == Code.QUERY_CONSUMER_OFFSET and is_second:
+                return answer(command, ResponseCode.SYSTEM_ERROR, "no")
+            return usual(command)
+
+        peer.answering = refuse
+        async with consumer(stage) as reader:
+            with pytest.raises(RequestRefused):
+                await reader.subscribe("T", start="last")
+            await trio.sleep(2.5 * QUEUES_S)
+            assert reader.positions() == {}
+            peer.answering = usual
+            await reader.subscribe("T", start="last")
+            with pytest.raises(BadMessage, match="'frist'"):
+                await reader.subscribe("T", start="frist")  # type: ignore[arg-type]
+            assert list(reader.positions().values()) == [4, 4]
+            content.add(peer, 1, b"new")
+            assert await read(reader, 1) == [b"new"]
+            await trio.sleep(2.5 * QUEUES_S)
+            assert await reader.poll() == []
 
     on_stage(scenario)
 
