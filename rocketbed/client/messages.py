@@ -80,6 +80,11 @@ class Message:
             raise BadMessage(
                 f"message id {self.message_id!r} must be non-empty, without white space"
             )
+        if self.tag is not None and ("||" in self.tag or self.tag != self.tag.strip()):
+            raise BadMessage(
+                f"tag {self.tag!r} must be without '||' and white space at its ends: no"
+                " subscription could ask for it"
+            )
         _check_texts(*self.keys, self.tag or "", self.message_id or "")
         if self.properties:
             self._check_properties()

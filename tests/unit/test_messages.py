@@ -33,6 +33,8 @@ from rocketbed.wire.properties import decode_properties
         ({"properties": {"UNIQ_KEY": "x"}}, "set by the client: UNIQ_KEY"),
         ({"properties": {"a\x01": "x"}}, r"characters U\+0001 and U\+0002"),
         ({"tag": "a\x02"}, r"characters U\+0001 and U\+0002"),
+        ({"tag": "a||b"}, "no subscription could ask for it"),
+        ({"tag": " a"}, "no subscription could ask for it"),
         ({"properties": {"a": ""}}, "a name and a value"),
         ({"message_id": "a b"}, "without white space"),
         ({"message_id": ""}, "without white space"),
