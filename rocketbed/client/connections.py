@@ -12,7 +12,7 @@ import trio
 
 from rocketbed.remoting.client import CONNECT_TIMEOUT_S, dial
 from rocketbed.remoting.connection import Connection
-from rocketbed.remoting.errors import NotConnected, RemotingError
+from rocketbed.remoting.errors import NotConnected, RemotingError, RequestTimeout
 from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.command import Command, Encoding
 from rocketbed.world.api import Address, World
@@ -43,10 +43,22 @@ class Link:
             self.encoding = Encoding.MSGPACK
         return response
 
-    def notify(self, command: Command) -> None:
-        """Send a one-way request."""
-        command.encoding = self.encoding
-        self.connection.notify(command)
+    async def notify(self, command: Command, *, timeout_s: float) -> None:
+        """Send a one-way request, when the peer has taken most of what was sent before it.
+
+        Raises `RequestTimeout` when it takes nothing for so long.
+        """
+        with trio.move_on_after(timeout_s):
+            await self.connection.room()
+            command.encoding = self.encoding
+            self.connection.notify(command)
+            # Else a loop that sends would never let anything else of the program run.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        raise RequestTimeout(
+            f"{self.connection.remote_text} has taken nothing of what was sent before for"
+            f" {timeout_s:g} s; this request was not sent"
+        )
 
 
 class Connections:

@@ -157,14 +157,15 @@ class Producer:
     ) -> str:
         """Send without an answer; the message's id. Whether it was stored stays unknown.
 
-        Raises `BadMessage`, and `ClientError` or `RemotingError` when there was no one to send to.
+        Waits while the broker takes less than is sent, up to the client's `timeout_s`. Raises
+        `BadMessage`, and `ClientError` or `RemotingError` when there was no one to send to.
         """
         message.check()
         envelope = self._envelope(message)
         route = await self._session.routes.get(message.topic, make=True)
         chosen = self._picker(message.topic, queue, order_key)(route, None)
         link = await self._session.connections.link(_master(route, chosen))
-        link.notify(self._command(envelope, chosen))
+        await link.notify(self._command(envelope, chosen), timeout_s=self.timeout_s)
         return envelope.message_ids[0]
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:

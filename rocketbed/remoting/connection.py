@@ -89,6 +89,8 @@ class Connection:
         self._in_read = False
         """Whether a read's requests are being handled: their answers leave together after it."""
         self._is_drained = trio.Event()
+        self._has_room = trio.Event()
+        """While somebody waits for room in the outbox; set when there is."""
 
     # --- what callers use
 
@@ -109,6 +111,13 @@ class Connection:
         self._outbox_bytes += sum(map(len, parts))
         if not self._is_writing and not self._in_read:
             self._send_now()
+
+    async def room(self) -> None:
+        """Wait until the peer has taken enough for more to be sent; not when closed."""
+        while self._outbox_bytes > OUTBOX_MAX and not self.is_closed:
+            if self._has_room.is_set():
+                self._has_room = trio.Event()
+            await self._has_room.wait()
 
     def reply(self, to: Command, response: Command | None) -> None:
         """Send the answer to a request, unless it wanted none."""
@@ -373,6 +382,8 @@ class Connection:
             self.last_active = trio.current_time()
             self.write_began = None
             self._outbox_bytes -= len(part)
+            if self._outbox_bytes <= OUTBOX_MAX:
+                self._has_room.set()
             self._resume()
 
     # --- limits and the end
@@ -397,6 +408,7 @@ class Connection:
         # Closed before anybody wakes or is called: none of them may send any more.
         self.is_closed = True
         self._outbox.clear()
+        self._has_room.set()
         for pending in self._pending.values():
             pending.arrived.set()
         for hook in self.on_close:

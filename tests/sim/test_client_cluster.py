@@ -12,7 +12,8 @@ from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
 from rocketbed.client.producer import Producer
 from rocketbed.client.session import Session
-from rocketbed.remoting.errors import RemotingError
+from rocketbed.remoting.connection import OUTBOX_MAX
+from rocketbed.remoting.errors import RemotingError, RequestTimeout
 from rocketbed.wire.bodies import MessageQueue, SubscriptionGroupConfig
 from rocketbed.wire.command import Encoding
 from rocketbed.world.api import World
@@ -304,6 +305,44 @@ def test_no_send_waits_for_a_nameserver_while_brokers_are_where_they_were() -> N
         cluster.start("a-0")
         cluster.simulation.run(1)
         assert cluster.run(main) == [Sent] * 80
+
+
+def test_one_way_sends_wait_for_a_broker_that_takes_nothing() -> None:
+    """The program stays alive meanwhile, and what waits has a limit."""
+
+    async def main(world: World) -> tuple[int, int]:
+        sent = ticks = ticks_after_100 = 0
+        problem = ""
+
+        async def tick() -> None:
+            nonlocal ticks
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+                ticks += 1
+
+        async with producer(world, timeout_s=2.0) as sender:
+            await sender.send(Message("T", b"first"))
+            cluster.simulation.pause("a-0")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tick)
+                while not problem:
+                    try:
+                        await sender.send_oneway(Message("T", bytes(16_000)))
+                    except RequestTimeout as exc:
+                        problem = str(exc)
+                    sent += 1
+                    ticks_after_100 = ticks if sent == 100 else ticks_after_100
+            assert "this request was not sent" in problem
+            cluster.simulation.resume("a-0")
+            assert isinstance(await sender.send(Message("T", b"last")), Sent)
+        return sent, ticks_after_100
+
+    with SimCluster(7) as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        sent, ticks_after_100 = cluster.run(main)
+        assert OUTBOX_MAX / 16_000 < sent < 2 * OUTBOX_MAX / 16_000
+        assert ticks_after_100 > 90
 
 
 # --- administration
