@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rocketbed.chaos.hunt.runner import Errand, Options, Outcome, Say, run_errands
+from rocketbed.chaos.hunt.runner import Errand, Outcome, Say, run_errands
 from rocketbed.chaos.mutants.draw import Generated, Source, candidates, draw, read_sources
 from rocketbed.chaos.mutants.equivalent import Equivalent, load_equivalents
 from rocketbed.chaos.mutants.mutant import StaleMutant
-from rocketbed.chaos.mutants.visits import Visited, digest_of_sources, measure, suite
-from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.mutants.visits import Trial, Visited, digest_of_sources, measure, suite
 
 SEED: Final = 1
 RUNS: Final = 6
-"""Runs that a mutant has to pass to count as not found, if so many visit its line."""
+"""Runs of clusters that a mutant has to pass to count as not found, if so many visit its line, and
+every session that does."""
 PATIENCE: Final = 4.0
 """Times the CPU seconds of the watched run, after which a run hangs ..."""
 PATIENCE_S: Final = 10.0
@@ -104,10 +104,10 @@ def search(
     told: Callable[[Fate], None],
     say: Say,
     *,
-    plans: list[Plan] | None = None,
+    trials: list[Trial] | None = None,
     sources: list[Source] | None = None,
 ) -> Found:
-    """Do it, in `plans` or the suite of the seed; `told` hears of each mutant once it is decided.
+    """Do it, in `trials` or the suite of the seed; `told` hears of each mutant once it is decided.
 
     Raises `UnknownMutant`, `VisitError` if a run fails by itself, `StaleMutant` if a source was
     edited meanwhile, `OSError` for the directory.
@@ -127,7 +127,7 @@ def search(
     for key in equivalents.keys() & fates:
         fates[key].state = "equivalent"
     visited = measure(
-        suite(wanted.seed) if plans is None else plans,
+        suite(wanted.seed) if trials is None else trials,
         sources,
         wanted.out / f"{digest}-{VISITS}",
         jobs=wanted.jobs,
@@ -136,7 +136,9 @@ def search(
     cases: deque[_Case] = deque()
     for one in chosen:
         fate = fates[one.key]
-        here = [run for run in visited if run.visits(fate.place, fate.line)][: wanted.runs]
+        where = [run for run in visited if run.visits(fate.place, fate.line)]
+        clusters = [run for run in where if not run.is_session]
+        here = clusters[: wanted.runs] + [run for run in where if run.is_session]
         left = deque(run for run in here if run.name not in fate.passed)
         if fate.state == "not found" and not here:
             fate.state = "not visited"
@@ -198,8 +200,8 @@ class _Attempts(Iterator[_Attempt]):
         case = self._cases.popleft()
         visited = case.left.popleft()
         before = partial(_begin, case.mutant, int(PATIENCE * visited.cost_s + PATIENCE_S))
-        options = Options(before=before)
-        return _Attempt(plan=visited.plan, options=options, case=case, visited=visited)
+        asked = visited.trial.errand(before)
+        return _Attempt(plan=asked.plan, options=asked.options, case=case, visited=visited)
 
 
 def _begin(mutant: Generated, cpu_s: int) -> None:
@@ -220,7 +222,13 @@ def _judge(case: _Case, visited: Visited, outcome: Outcome) -> None:
     if outcome.judgement is None:
         if StaleMutant.__name__ in outcome.error:
             raise StaleMutant(outcome.error)
-        fate.by = ["hang" if outcome.timed_out else "crash"]
+        fate.by = [_cause(visited, outcome)]
         fate.error = (outcome.error.strip().splitlines() or [""])[-1]
     else:
         fate.by = outcome.finding_ids or [outcome.verdict]
+
+
+def _cause(visited: Visited, outcome: Outcome) -> str:
+    if outcome.timed_out:
+        return "hang"
+    return visited.trial.plan.name if visited.is_session else "crash"

@@ -8,8 +8,9 @@ import hashlib
 import json
 import mmap
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -19,6 +20,7 @@ from rocketbed.chaos.hunt.runner import Errand, Options, Say, run_errands
 from rocketbed.chaos.mutants.draw import ROOT, Source
 from rocketbed.chaos.scenario.library import all_scenarios, load_scenario
 from rocketbed.chaos.scenario.plan import Plan
+from rocketbed.chaos.sessions.catalogue import Session, sessions
 
 SWARM: Final = "soak-swarm"
 SWARM_SEEDS: Final = 4
@@ -35,26 +37,51 @@ class VisitError(Exception):
     """A run fails although nothing is planted, so that it cannot judge; the message says which."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run of the suite: of a plan, or a session of one store (`chaos.sessions`)."""
+
+    plan: Plan
+    session: Session | None = None
+
+    @property
+    def name(self) -> str:
+        return run_name(self.plan)
+
+    def errand(self, before: Callable[[], None]) -> Errand:
+        """`before` is called in its process."""
+        return Errand(plan=self.plan, options=Options(before=before, instead=self.session))
+
+
 class Visited:
     """What one run of the suite does when nothing is planted."""
 
-    def __init__(self, plan: Plan, row: dict[str, Any]) -> None:
-        self.plan = plan
-        self.name = run_name(plan)
+    def __init__(self, trial: "Trial", row: dict[str, Any]) -> None:
+        self.trial = trial
+        self.name = trial.name
         self.cost_s: float = row["cost_s"]
         """CPU seconds, watched, which takes longer."""
         self.digest: str = row["digest"]
         self._lines = {place: set(lines) for place, lines in row["lines"].items()}
 
+    @property
+    def is_session(self) -> bool:
+        return self.trial.session is not None
+
     def visits(self, place: str, line: int) -> bool:
         return line in self._lines.get(place, ())
 
 
-def suite(seed: int) -> list[Plan]:
-    """Short simulated runs of every kind."""
+def suite(seed: int) -> list[Trial]:
+    """Short simulated runs of every kind, and sessions of a store."""
     swarm = load_scenario(SWARM)
     plans = [family.plan(seed, quick=True) for family in all_scenarios()]
-    return plans + [swarm.plan(seed + more, quick=True) for more in range(1, 1 + SWARM_SEEDS)]
+    plans += [swarm.plan(seed + more, quick=True) for more in range(1, 1 + SWARM_SEEDS)]
+    found = [Trial(plan=plan) for plan in plans]
+    for name, session in sessions(seed).items():
+        title, _, first = name.partition("/")
+        found.append(Trial(plan=Plan(name=title, seed=int(first)), session=session))
+    return found
 
 
 def run_name(plan: Plan) -> str:
@@ -72,18 +99,18 @@ def digest_of_sources(root: Path = ROOT) -> str:
 
 
 def measure(
-    plans: list[Plan], sources: list[Source], cache: Path, *, jobs: int, say: Say
+    trials: list[Trial], sources: list[Source], cache: Path, *, jobs: int, say: Say
 ) -> list[Visited]:
-    """Run what `cache` does not know yet, and watch it; the cheapest run first.
+    """Run what `cache` does not know yet, and watch it; the cheapest run first, sessions last.
 
     Raises `VisitError`, `OSError`.
     """
     known: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {}
-    missing = [plan for plan in plans if run_name(plan) not in known]
-    watches = {run_name(plan): Watch(sources) for plan in missing}
+    missing = [trial for trial in trials if trial.name not in known]
+    watches = {trial.name: Watch(sources) for trial in missing}
 
-    def errand(plan: Plan) -> Errand:
-        return Errand(plan=plan, options=Options(before=watches[run_name(plan)].begin))
+    def errand(trial: Trial) -> Errand:
+        return trial.errand(watches[trial.name].begin)
 
     with closing(run_errands(map(errand, missing), jobs=jobs)) as done:
         for _, outcome in done:
@@ -98,8 +125,9 @@ def measure(
             }
             say(f"{name}: {sum(map(len, known[name]['lines'].values()))} lines")
             write_whole(cache, json.dumps(known))
-    visited = [Visited(plan, known[run_name(plan)]) for plan in plans]
-    return sorted(visited, key=lambda one: (one.cost_s, one.name))
+    visited = [Visited(trial, known[trial.name]) for trial in trials]
+    # What only a session finds, no run of a cluster found: the score tells the two apart.
+    return sorted(visited, key=lambda one: (one.is_session, one.cost_s, one.name))
 
 
 class Watch:
@@ -120,7 +148,7 @@ class Watch:
 
         def watcher(first: int) -> Any:
             def on_line(frame: FrameType, _event: str, _value: object) -> Any:
-                table[first + frame.f_lineno] = 1
+                table[first + (frame.f_lineno or 0)] = 1  # what the compiler adds has no line
                 return on_line
 
             return on_line

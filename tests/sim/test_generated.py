@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from rocketbed.chaos.mutants.equivalent import load_equivalents
 from rocketbed.chaos.mutants.generated import RESULTS, Fate, Found, Search, UnknownMutant, search
 from rocketbed.chaos.mutants.mutant import StaleMutant
 from rocketbed.chaos.mutants.tally import as_row, percent, score, score_lines, write_survivors
-from rocketbed.chaos.mutants.visits import VisitError, digest_of_sources, measure, run_name
+from rocketbed.chaos.mutants.visits import Trial, VisitError, digest_of_sources, measure, run_name
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.sessions.room import run_room
 
 PLAN = Plan(
     name="lone",
@@ -33,6 +35,7 @@ OTHER = replace(PLAN, seed=2)
 SOURCES = read_sources(
     mutated=("node/config/node_config.py", "node/release.py", "node/store/heal.py")
 )
+RETENTION = read_sources(mutated=("node/store/retention.py",))
 
 
 def mutant(function: str, made: str, sources: list[Source] = SOURCES) -> Generated:
@@ -62,7 +65,8 @@ def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[Fate]]]:
         told: list[Fate] = []
         keys = tuple(one.key for one in chosen)
         wanted = Search(number=10_000, out=tmp_path, runs=runs, only=keys)
-        found = search(wanted, told.append, lambda line: None, plans=list(plans), sources=SOURCES)
+        trials = [Trial(plan=plan) for plan in plans]
+        found = search(wanted, told.append, lambda line: None, trials=trials, sources=SOURCES)
         return found, told
 
     return asked
@@ -164,14 +168,14 @@ def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
 def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
     bad = replace(PLAN, expect=replace(PLAN.expect, checks=("X1",)))
     with pytest.raises(VisitError, match="lone/1 fails with nothing planted: unknown"):
-        measure([bad], SOURCES, tmp_path / "visits.json", jobs=1, say=lambda line: None)
+        measure([Trial(plan=bad)], SOURCES, tmp_path / "visits.json", jobs=1, say=lambda line: None)
 
 
 def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     cache = tmp_path / "visits.json"
     for _ in range(2):
-        (visited,) = measure([PLAN], SOURCES, cache, jobs=1, say=said.append)
+        (visited,) = measure([Trial(plan=PLAN)], SOURCES, cache, jobs=1, say=said.append)
     assert len(said) == 1
     assert visited.name == run_name(PLAN)
     assert visited.digest == run_plan(PLAN).digest
@@ -191,13 +195,23 @@ def test_the_digest_is_of_what_a_run_depends_on(tmp_path: Path) -> None:
     assert digest_of_sources(tmp_path) != before
 
 
+def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
+    """Sessions come last, all that visit the line, and tell what they find by their name."""
+    bug = mutant("Retention._tight", "return not (", RETENTION)
+    trials = [Trial(plan=PLAN), Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1))]
+    wanted = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
+    found = search(wanted, lambda _: None, lambda _: None, trials=trials, sources=RETENTION)
+    (_, fate), *_ = found.fates
+    assert (fate.state, fate.by, fate.run) == ("found", ["room"], "room/1")
+
+
 @pytest.mark.slow
 def test_a_slice_of_all_sources(tmp_path: Path) -> None:
     """One mutant of every eighth module, in four short runs: the way from a seed to a score."""
     names = ("power-roll", "isr-squeeze", "rolling-restart", "soak-swarm")
-    plans = [load_scenario(name).plan(1, quick=True) for name in names]
+    trials = [Trial(plan=load_scenario(name).plan(1, quick=True)) for name in names]
     wanted = Search(number=SLICE, out=tmp_path, runs=2)
-    found = search(wanted, lambda fate: None, lambda line: None, plans=plans)
+    found = search(wanted, lambda fate: None, lambda line: None, trials=trials)
     row = score(found)["all"]
     assert sum(row.values()) == SLICE
     assert row["found"] >= 1, list(score_lines(found))

@@ -1,0 +1,43 @@
+"""The sessions there are, by name: each does what it does, raises what is wrong, tells a digest."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from rocketbed.chaos.sessions.broker import run_broker
+from rocketbed.chaos.sessions.limits import run_limits
+from rocketbed.chaos.sessions.mending import run_mending
+from rocketbed.chaos.sessions.nameserver import run_nameserver
+from rocketbed.chaos.sessions.room import run_room
+from rocketbed.chaos.sessions.store import run_lives
+
+Session = Callable[[], str]
+LIVES: Final = 3
+"""Sessions of lives, of `SEEDS` seeds each."""
+MENDINGS: Final = 1
+SEEDS: Final = 4
+
+
+def sessions(seed: int) -> Mapping[str, Session]:
+    """Some seconds of processor time each; other seeds for another `seed`."""
+    found: dict[str, Session] = {
+        f"broker/{seed}": partial(run_broker, seed),
+        f"nameserver/{seed}": partial(run_nameserver, seed),
+        f"store-limits/{seed}": partial(run_limits, seed),
+        f"store-room/{seed}": partial(run_room, seed),
+    }
+    for number in range(LIVES):
+        first = seed * 1000 + number * SEEDS
+        found[f"store-lives/{first}"] = partial(_each, _lives, first)
+    for number in range(MENDINGS):
+        first = seed * 1000 + number * SEEDS
+        found[f"store-mending/{first}"] = partial(_each, run_mending, first)
+    return found
+
+
+def _lives(seed: int) -> str:
+    return run_lives(seed)[2]
+
+
+def _each(run: Callable[[int], str], first: int) -> str:
+    return " ".join(run(seed) for seed in range(first, first + SEEDS))

@@ -1,0 +1,98 @@
+"""What a store refuses: sizes that nothing fits into, a directory that another process has."""
+
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+import trio
+
+from rocketbed.chaos.sessions.model import Wrong, ensure
+from rocketbed.chaos.sessions.store import HOST, Topics, settings
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.errors import BadStoreDirectory, MessageRejected, StoreError, StoreLocked
+from rocketbed.node.store.store import MessageStore
+from rocketbed.world.api import World
+
+TAKEN: Final = ({"segment_size": 256}, {"index_entries": 2, "index_slots": 1})
+REFUSED: Final = ({"segment_size": 255}, {"index_entries": 1}, {"index_slots": 0})
+LARGEST: Final = 1000
+
+
+def run_limits(seed: int) -> str:
+    """Each on both of its sides. Raises `Wrong`."""
+    config = settings(Random(seed))
+    for changes in TAKEN:
+        settings(Random(seed), **changes)
+    for changes in REFUSED:
+        try:
+            settings(Random(seed), **changes)
+        except BadStoreDirectory:
+            continue
+        raise Wrong(f"settings: {changes} was taken")
+    odd = replace(config, queue_segment_size=61, batch_queue_segment_size=100)
+    sizes = (odd.queue_segment_size, odd.batch_queue_segment_size)
+    ensure(sizes == (80, 92), "settings", f"{sizes}: not whole units")
+    run = run_solo(_main, replace(config, max_message_size=LARGEST, segment_size=4096), seed=seed)
+    for said in run.value:
+        raise Wrong(said)
+    return run.digest
+
+
+async def _main(world: World, config: StoreConfig) -> list[str]:
+    wrong = [said for said in [await _second(world, config)] if said]
+    store = await MessageStore.open(world, config, Topics())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        wrong += _sizes(store)
+        world.disk.makedirs("/other")
+        for other in (config, replace(config, root="/other", commitlog_dir=config.log_dir)):
+            if not await _is_locked(world, other):
+                wrong.append(f"lock: {other.root} was opened beside the process that has its log")
+        await store.close()
+    if await _is_locked(world, config):
+        wrong.append("lock: a store that was closed is locked still")
+    return wrong
+
+
+async def _second(world: World, config: StoreConfig) -> str:
+    """A check of a directory without a store says so, and makes none."""
+    try:
+        await MessageStore.check(world, config, Topics())
+    except BadStoreDirectory:
+        return "" if not world.disk.is_dir(config.root) else "preview: it made a directory"
+    return "preview: nothing was found, and nothing said"
+
+
+async def _is_locked(world: World, config: StoreConfig) -> bool:
+    try:
+        await MessageStore.check(world, config, Topics())
+    except StoreLocked:
+        return True
+    except StoreError:
+        return False
+    return False
+
+
+def _sizes(store: MessageStore) -> list[str]:
+    """Bodies and properties about as long as is allowed; the store's end shows what was put."""
+    wrong = []
+    for size, properties, is_taken in (
+        (LARGEST, b"", True),
+        (LARGEST + 1, b"", False),
+        (10, b"k\x01" + b"v" * 4000 + b"\x02", False),
+        (10, b"k\x01v", True),
+        (10, b"k\x01v\x02", True),
+        (0, b"", True),
+    ):
+        run, before = store.begin(), store.max_offset
+        try:
+            run.add("A", 0, bytes(size), properties, flag=0, sys_flag=0, born_ms=1, born_host=HOST)
+        except MessageRejected:
+            was_taken = False
+        else:
+            was_taken = True
+            store.commit(run)
+        if was_taken != is_taken or (store.max_offset > before) != is_taken:
+            wrong.append(f"size: a body of {size} with {len(properties)}: taken {was_taken}")
+    return wrong

@@ -1,0 +1,242 @@
+"""A store that lost something at rest: what it says, what it still gives, and how it is mended.
+
+The disk of a store that stopped is changed behind its back. What a start then gives has to be
+right, or it has to have said what is wrong; and whoever heals it from a replica, closes the hole or
+ends the log has to have just what the model says.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from rocketbed.chaos.sessions.answers import ask
+from rocketbed.chaos.sessions.model import Kept, Model, Wrong, ensure
+from rocketbed.chaos.sessions.store import BATCHES, ROOT, Life, Topics, look_at, run_lives, settings
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.solo import SoloRun, run_solo
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.errors import BadStoreDirectory, CorruptRecord, DamagedLog
+from rocketbed.node.store.heal import Fetch, heal
+from rocketbed.node.store.store import MessageStore
+from rocketbed.world.api import World
+
+LOG: Final = f"{ROOT}/commitlog/"
+DERIVED: Final = ("consumequeue/", "batchconsumequeue/", "index/")
+ALARMS: Final = ("warning", "error")
+
+
+def run_mending(seed: int) -> str:
+    """All of it for a store of this seed; a digest of what happened. Raises `Wrong`."""
+    random = Random(f"mending/{seed}")
+    image, model, digest = run_lives(seed, lives=2)
+    config = settings(Random(f"lives/{seed}"))
+    for _ in range(4):
+        digest += _derived(image, model, config, random)
+    digest += _rotten(image, model, config, random)
+    digest += _short(image, model, config)
+    return digest + _hole(seed, random)
+
+
+async def _serve(
+    world: World,
+    config: StoreConfig,
+    look: Callable[[MessageStore], Any] | None = None,
+    *,
+    stops: bool = False,
+) -> Any:
+    """A start, its scrub, and what `look` makes of it; with `stops` a clean end."""
+    store = await MessageStore.open(world, config, Topics())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        await store.scrubber.finished.wait()
+        await store.dispatched.wait_for(store.max_offset)
+        try:
+            found = await look(store) if look is not None else None
+        except Wrong as exc:
+            found = exc
+        if stops:
+            await store.close()
+        nursery.cancel_scope.cancel()
+    if isinstance(found, Wrong):  # raised here, it has no group of the nursery around it
+        raise found
+    return found
+
+
+async def _answers(store: MessageStore, model: Model) -> str:
+    """What is wrong with the answers; empty: nothing."""
+    try:
+        await ask(store, model, Random(1), BATCHES)
+    except (Wrong, CorruptRecord) as exc:
+        return str(exc)
+    return ""
+
+
+def _edited(image: DiskImage, change: Callable[[SimDisk], None]) -> DiskImage:
+    disk = SimDisk(image)
+    change(disk)
+    return disk.image()
+
+
+def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
+    """A file that can be made again from the log: served right, or told; right at the second
+    start, if the file was lost as a whole."""
+    places = [p for p in image.paths() if p.removeprefix(f"{ROOT}/").startswith(DERIVED)]
+    path = random.choice(places)
+    data = image.contents(path)
+    kind = random.choice(("lost", "zeros", "short", "bit"))
+
+    def change(disk: SimDisk) -> None:
+        if kind == "lost":
+            disk.remove_name(path)
+        elif kind == "zeros":
+            disk.replace_contents(path, bytes(len(data)))
+        elif kind == "short":
+            disk.replace_contents(path, data[: len(data) // 2])
+        else:
+            at = random.randrange(len(data))
+            bit = bytes((data[at] ^ 1 << random.randrange(8),))
+            disk.replace_contents(path, data[:at] + bit + data[at + 1 :])
+
+    run = run_solo(_serve, config, partial(_answers, model=model), image=_edited(image, change))
+    told = any(line.level in ALARMS for line in run.log)
+    ensure(not run.value or told, "silence", f"{path}, {kind}: {run.value}")
+    if kind == "lost":
+        again = run_solo(_serve, config, partial(_answers, model=model), image=run.image)
+        ensure(not again.value, "mending", f"{path} was lost: {again.value}")
+    return run.digest
+
+
+def _rotten(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
+    """One byte of a body: the scrub names the record, and nobody gets it; a replica mends it."""
+    one = random.choice(model.kept[:-1])  # over the last one a start refuses
+    bad = _edited(image, partial(_flip, one=one, size=config.segment_size))
+    found = run_solo(_serve, config, partial(_refused, one=one, model=model), image=bad)
+    return found.digest + _heal(bad, image, model, config).digest
+
+
+async def _refused(store: MessageStore, one: Kept, model: Model) -> None:
+    ranges = [(damage.start, damage.end) for damage in store.scrubber.damage]
+    after = min(kept.physical for kept in model.kept if kept.physical > one.physical)
+    is_named = len(ranges) == 1 and ranges[0][0] == one.physical
+    ensure(is_named and one.end <= ranges[0][1] <= after, "scrub", f"{ranges} for {one.physical}")
+    ensure(str(one.physical) in store.damaged_ranges, "scrub", "the ranges do not say it")
+    for kept in model.kept:
+        if kept.physical in model.hidden or kept.put.topic in model.doubtful:
+            continue
+        try:
+            found = store.get_messages(*kept.place, kept.offset, 1)
+            data = b"".join(await store.read(found.ranges))
+        except CorruptRecord as exc:
+            # A batch behind it cannot show that it is the next one.
+            is_beside = kept.place == one.place and kept.put.topic in BATCHES
+            ensure(kept is one or is_beside, "pull", f"{kept.physical} is refused: {exc}")
+        else:
+            ensure(kept is not one, "pull", f"the damaged {one.physical} was given")
+            ensure(data == kept.data, "pull", f"another record for {kept.physical}")
+
+
+def _flip(disk: SimDisk, one: Kept, size: int) -> None:
+    path, at = _place(one.physical, size)
+    data = bytearray(disk.contents(path))
+    data[at + one.data.index(one.put.body) + 2] ^= 8
+    disk.replace_contents(path, bytes(data))
+
+
+def _place(physical: int, size: int) -> tuple[str, int]:
+    return f"{LOG}{physical // size * size:020d}", physical % size
+
+
+def _short(image: DiskImage, model: Model, config: StoreConfig) -> str:
+    """The last file of the log is gone: no start without a word; a replica has it."""
+    last = _place(model.kept[-1].physical, config.segment_size)[0]
+    bad = _edited(image, lambda disk: disk.remove_name(last))
+    try:
+        run_solo(_serve, config, image=bad)
+    except (DamagedLog, BadStoreDirectory) as exc:
+        where = getattr(exc, "offset", None)
+        ensure(str(model.written) in str(exc) or where is not None, "refusal", str(exc))
+    else:
+        ensure(last == f"{LOG}{0:020d}", "silence", f"{last} is gone, and the store started")
+    return _heal(bad, image, model, config).digest
+
+
+def _heal(bad: DiskImage, good: DiskImage, model: Model, config: StoreConfig) -> SoloRun:
+    """Healed, the log is what it was, byte for byte, and gives what it gave."""
+    healed = run_solo(heal, config, _replica(good, config.segment_size), image=bad)
+    for path in good.paths():
+        if path.startswith(LOG):
+            same = healed.image.contents(path) == good.contents(path)
+            ensure(same, "heal", f"{path} is not what the replica has")
+    after = run_solo(_serve, config, partial(_answers, model=model), image=healed.image)
+    ensure(not after.value, "heal", str(after.value))
+    return after
+
+
+def _replica(image: DiskImage, size: int) -> Fetch:
+    """A replica as `heal` asks it: whatever it wants, in pieces of odd lengths."""
+
+    async def fetch(start: int, end: int, take: Callable[[int, bytes], None]) -> None:
+        while start < end:
+            path, at = _place(start, size)
+            data = image.contents(path)[at : at + min(333, end - start)]
+            take(start, data)
+            start += len(data)
+            await trio.lowlevel.checkpoint()
+
+    return fetch
+
+
+def _hole(seed: int, random: Random) -> str:
+    """A record that nobody can read, above the mark and below what was on disk: a start refuses
+    and names it; a filler keeps what is behind it, a cut what is before it."""
+    rare = {"mark_interval_ms": 10_000_000, "delete_when": (), "sync_flush": False}
+    config = settings(Random(f"lives/{seed}"), **rare)
+    model = Model(segment=config.segment_size)
+    life = Life(model, Random(f"hole/{seed}"), 0, power=False)
+    run = run_solo(partial(life.fill, count=20), config)
+    if life.wrong is not None:
+        raise life.wrong
+    one = model.kept[random.randrange(3, len(model.kept) - 3)]
+    bad = _edited(run.image, partial(_flip, one=one, size=config.segment_size))
+    try:
+        run_solo(_serve, config, image=bad)
+    except DamagedLog as exc:
+        ensure(exc.offset == one.physical, "refusal", f"{exc.offset} for {one.physical}")
+    else:
+        raise Wrong(f"silence: a hole at {one.physical}, and the store started")
+    orders = run_solo(MessageStore.check, replace(config, fill_hole_at=one.physical), image=bad)
+    ensure(bool(orders.value), "preview", "an order is not told")
+    ensure(_files(orders.image) == _files(bad), "preview", "it changed something")
+    filled = replace(config, fill_hole_at=one.physical)
+    look = partial(_all_but, one=one, model=model)
+    run = run_solo(partial(_serve, stops=True), filled, look, image=bad)
+    ensure(one.put.body[:2] in run.image.contents(_place(one.physical, config.segment_size)[0]),
+           "filler", "what was there is not kept")  # fmt: skip
+    look_at(run.image, but=("S6",))  # the queue lacks one message, as it has to
+    cut = replace(config, accept_cut_at=one.physical)
+    model.kept = [kept for kept in model.kept if kept.physical < one.physical]
+    model.written = one.physical
+    ended = run_solo(partial(_serve, stops=True), cut, partial(_answers, model=model), image=bad)
+    ensure(not ended.value, "cut", str(ended.value))
+    kept = any("rocketbed.cut" in path for path in ended.image.paths())
+    ensure(kept, "cut", "what was cut is not kept")
+    look_at(ended.image)
+    return run.digest + ended.digest
+
+
+def _files(image: DiskImage) -> dict[str, bytes]:
+    return {path: image.contents(path) for path in image.paths() if not path.endswith("lock")}
+
+
+async def _all_but(store: MessageStore, one: Kept, model: Model) -> None:
+    ensure(store.max_offset == model.written, "filler", f"the log ends at {store.max_offset}")
+    for kept in model.kept:
+        found = store.get_messages(*kept.place, kept.offset, 1)
+        data = b"".join(await store.read(found.ranges))
+        same = (data == kept.data) == (kept is not one)
+        ensure(same, "filler", f"{kept.place} {kept.offset} of {one.physical}: {found}")

@@ -1,0 +1,211 @@
+"""What a store has to hold and to answer, kept beside it: of each record what was put.
+
+The model lives outside the simulated process, so it knows what was written, flushed and under way
+when the end came. It reads bytes of the log by the format alone (docs/formats.md), nothing of the
+store's own bookkeeping.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rocketbed.wire.message import MAGIC_BLANK
+
+_HEAD: Final = struct.Struct(">4xi")
+_SIZE: Final = struct.Struct(">i")
+_PLACE: Final = struct.Struct(">qq")
+_TIME: Final = struct.Struct(">q")
+_PLACE_AT, _TIME_AT, _HEAD_SIZE = 20, 56, 91
+
+
+class Wrong(Exception):
+    """A store did, or answered, what it must not; begins with the name of what it broke."""
+
+
+def ensure(holds: bool, name: str, what: str) -> None:
+    """Raises `Wrong` unless it holds."""
+    if not holds:
+        raise Wrong(f"{name}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A message, or an inner batch of `count`, as it was handed to the store."""
+
+    topic: str
+    queue: int
+    body: bytes
+    properties: bytes
+    keys: tuple[str, ...] = ()
+    tag: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record of the log. Offsets and sizes in bytes, `offset` in messages of its queue."""
+
+    put: Put
+    offset: int
+    physical: int
+    data: bytes
+    stored_ms: int
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
+    def end(self) -> int:
+        return self.physical + len(self.data)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.put.topic, self.put.queue
+
+
+@dataclass(slots=True)
+class Model:
+    segment: int
+    """Bytes of a file of the log."""
+    kept: list[Kept] = field(default_factory=list)
+    """What is in the log, in its order."""
+    pending: list[Kept] = field(default_factory=list)
+    """Records of a write that has not returned."""
+    retired: list[Kept] = field(default_factory=list)
+    """Records of deleted files; a power cut may bring back the file's name."""
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and queue the offset of the next message."""
+    hidden: set[int] = field(default_factory=set)
+    """Physical offsets of records whose topic was deleted: no queue has them any more."""
+    doubtful: set[str] = field(default_factory=set)
+    """Topics whose deletion was interrupted: it may have been done or not."""
+    written: int = 0
+    flushed: int = 0
+    """End of what a flush that returned had covered."""
+    cutting: int | None = None
+    """Target of a cut that has not returned."""
+    deleting: str = ""
+    """Topic of a deletion that has not returned."""
+    opened: bool = False
+    closed: bool = False
+    """Whether a clean stop has returned."""
+
+    def expect(self, puts: Sequence[Put], chunks: Sequence[tuple[int, bytes]]) -> list[Kept]:
+        """The records of a run that is about to be written. Raises `Wrong`."""
+        found = [at for start, data in chunks for at in _records(start, data)]
+        ensure(len(found) == len(puts), "append", f"{len(found)} records of {len(puts)} messages")
+        position, kept = self.written, []
+        ends = dict(self.ends)
+        for put, (at, data) in zip(puts, found, strict=True):
+            at_start = at % self.segment == 0 and position <= at < position + self.segment
+            ensure(at == position or at_start, "append", f"a record at {at} behind {position}")
+            offset, physical = _PLACE.unpack_from(data, _PLACE_AT)
+            want = ends.get((put.topic, put.queue), 0)
+            want = offset if put.topic in self.doubtful else want
+            ensure(
+                offset == want, "append", f"{put.topic}/{put.queue} {offset} where {want} is next"
+            )
+            ensure(physical == at, "append", f"a record at {at} says {physical}")
+            for part in (put.body, put.topic.encode(), put.properties):
+                ensure(part in data, "append", f"the record at {at} lacks {part[:20]!r}")
+            ends[put.topic, put.queue] = offset + put.count
+            kept.append(Kept(put, offset, at, data, _TIME.unpack_from(data, _TIME_AT)[0]))
+            position = at + len(data)
+        return kept
+
+    def wrote(self) -> None:
+        """The write that was pending has returned."""
+        self.kept += self.pending
+        for one in self.pending:
+            self.ends[one.place] = one.offset + one.put.count
+        self.written = self.pending[-1].end
+        self.pending = []
+
+    def cut(self, count: int) -> int:
+        """Where the log ends when its last records are cut off."""
+        self.cutting = self.kept[-count].physical
+        return self.cutting
+
+    def was_cut(self) -> None:
+        assert self.cutting is not None
+        self._end_at(self.cutting)
+        self.cutting = None
+
+    def was_deleted(self) -> None:
+        """The deletion of a topic has returned."""
+        records = (*self.retired, *self.kept)
+        self.hidden.update(o.physical for o in records if o.put.topic == self.deleting)
+        self.ends = {place: end for place, end in self.ends.items() if place[0] != self.deleting}
+        self.doubtful.discard(self.deleting)
+        self.deleting = ""
+
+    def expired(self, low: int) -> None:
+        """Files below an offset are gone."""
+        self.retired += [one for one in self.kept if one.physical < low]
+        self.kept = [one for one in self.kept if one.physical >= low]
+
+    def recovered(self, low: int, end: int, log: bytes, *, power: bool) -> None:
+        """Compare what a start found with what had to be there, and go on from it.
+
+        `log` are the bytes of all files, from `low` on; `power`: it was no kill. Raises `Wrong`.
+        """
+        floor = self.flushed if power else self.written
+        if self.cutting is not None:
+            floor = min(floor, self.cutting)
+        ensure(end >= floor, "loss", f"the log ends at {end}, {floor} was promised")
+        ensure(not log[end - low :].strip(b"\0"), "log", "bytes behind the end")
+        possible = {one.physical: one for one in (*self.retired, *self.kept, *self.pending)}
+        found = []
+        for at, data in _records(low, log[: end - low]):
+            one = possible.get(at)
+            ensure(one is not None and one.data == data, "log", f"another record at {at}")
+            assert one is not None
+            found.append(one)
+        have = {one.physical for one in found}
+        for one in self.kept:
+            if low <= one.physical and one.end <= min(floor, end):
+                ensure(one.physical in have, "loss", f"the record at {one.physical} is gone")
+        self.retired += [one for one in self.kept if one.physical < low]
+        self.kept, self.pending = found, []
+        if self.deleting:
+            self.doubtful.add(self.deleting)
+            self.deleting = ""
+        self._end_at(end)
+        self.flushed, self.cutting, self.closed = end, None, False
+
+    def _end_at(self, end: int) -> None:
+        """Nothing at or behind `end` was ever put, for all that the log says."""
+        self.kept = [one for one in self.kept if one.physical < end]
+        self.written, self.flushed = end, min(self.flushed, end)
+        self.hidden = {physical for physical in self.hidden if physical < end}
+        ends: dict[tuple[str, int], int] = {}
+        for one in (*self.retired, *self.kept):
+            if one.physical not in self.hidden:
+                ends[one.place] = max(ends.get(one.place, 0), one.offset + one.put.count)
+        self.ends = ends
+
+    def queues(self) -> dict[tuple[str, int], list[Kept]]:
+        """What each queue gives, in its order."""
+        found: dict[tuple[str, int], list[Kept]] = {}
+        for one in self.kept:
+            if one.physical not in self.hidden and one.put.topic not in self.doubtful:
+                found.setdefault(one.place, []).append(one)
+        return found
+
+
+def _records(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Physical offset and bytes of each record from `start` on. Raises `Wrong`."""
+    at = 0
+    while at + 8 <= len(data):
+        size, magic = _SIZE.unpack_from(data, at)[0], _HEAD.unpack_from(data, at)[0]
+        is_blank = magic == MAGIC_BLANK
+        ensure(
+            size >= 8 and (is_blank or (size >= _HEAD_SIZE and at + size <= len(data))),
+            "log",
+            f"no record at {start + at}",
+        )
+        if not is_blank:
+            yield start + at, data[at : at + size]
+        at += size

@@ -1,0 +1,179 @@
+"""Sessions of one store find what they are there for, and nothing where nothing is wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.chaos.sessions.broker import run_broker
+from rocketbed.chaos.sessions.catalogue import sessions
+from rocketbed.chaos.sessions.limits import run_limits
+from rocketbed.chaos.sessions.mending import run_mending
+from rocketbed.chaos.sessions.model import Model, Put, Wrong
+from rocketbed.chaos.sessions.nameserver import run_nameserver
+from rocketbed.chaos.sessions.room import run_room
+from rocketbed.chaos.sessions.store import run_lives
+from rocketbed.node.broker.clients import ConsumerGroup
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.long_polling import LongPolls
+from rocketbed.node.broker.offsets import Offsets
+from rocketbed.node.store import retention, store
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.damage import DamagedRanges
+from rocketbed.node.store.flush import Flusher
+from rocketbed.node.store.index import Index
+from rocketbed.node.store.reader import Reader
+from rocketbed.node.store.removal import Removal
+from rocketbed.routing.keyvalue import KeyValueTable
+from rocketbed.wire.message import HEAD
+from rocketbed.world.api import Lock, World
+
+SEED = 501
+
+
+def test_lives_of_a_store() -> None:
+    _, model, digest = run_lives(SEED)
+    assert model.kept
+    assert run_lives(SEED)[2] == digest, "the same seed is the same session"
+
+
+def test_servers_asked_by_hand() -> None:
+    assert run_broker(SEED)
+    assert run_nameserver(SEED)
+    assert run_limits(SEED)
+
+
+def test_mending_and_room() -> None:
+    assert run_mending(SEED)
+    assert run_room(SEED)
+
+
+def test_other_seeds_are_other_sessions() -> None:
+    assert not sessions(1).keys() & sessions(2).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_fresh_seeds(first: int) -> None:
+    for seed in range(first, first + 20):
+        run_lives(seed)
+        run_mending(seed)
+
+
+def later(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def found(*args: Any, **options: Any) -> int:
+        at: int = await original(*args, **options)
+        return at + 1
+
+    return found
+
+
+def skipping(original: Callable[..., Any]) -> Callable[..., Any]:
+    def pulled(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        result.next_offset += bool(result.ranges)
+        return result
+
+    return pulled
+
+
+def shorter(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: original(*args)[1:]
+
+
+async def _nowhere(*_args: Any) -> int:
+    return 0
+
+
+async def _idle(_self: Flusher) -> None:
+    await trio.sleep_forever()
+
+
+def _unlocked(_world: World, _config: StoreConfig) -> list[Lock]:
+    return []
+
+
+Run = Callable[[int], Any]
+BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
+    (Reader, "offset_by_time", later, run_lives, "time"),
+    (Reader, "get_messages", skipping, run_lives, "pull"),
+    (Index, "query", shorter, run_lives, "query"),
+    (Flusher, "run", lambda _: _idle, run_mending, "(flush|retention)"),
+    (Removal, "delete_topic", lambda _: _nowhere, run_lives, "deletion"),
+    (retention, "_bounded", lambda _: lambda value, low, high: low, run_room, "retention"),
+    (DamagedRanges, "shown", lambda _: lambda self: "", run_mending, "scrub"),
+    (store, "lock_store", lambda _: _unlocked, run_limits, "lock"),
+    (KeyValueTable, "load", lambda _: lambda self: None, run_nameserver, "code"),
+    (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
+    (ConsumerGroup, "subscribe", lambda _: lambda self, wanted: True, run_broker, "code"),
+    (Offsets, "commit", lambda _: lambda self, *place: None, run_broker, "position"),
+    (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "change", "run", "found"), BUGS, ids=[row[1] for row in BUGS]
+)
+def test_a_planted_bug_is_found(
+    owner: object,
+    name: str,
+    change: Callable[..., Any],
+    run: Run,
+    found: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
+    with pytest.raises(Wrong, match=rf"^{found}: "):
+        run(SEED)
+
+
+def a_record(at: int, offset: int, body: bytes = b"body") -> bytes:
+    head = bytearray(HEAD.size + 64)
+    size = len(head) + len(body) + 1
+    head[0:8] = size.to_bytes(4, "big") + b"\xda\xa3\x20\xa7"
+    head[20:36] = offset.to_bytes(8, "big") + at.to_bytes(8, "big")
+    return bytes(head) + body + b"T"
+
+
+PUT = Put("T", 0, b"body", b"")
+
+
+def test_a_model_takes_what_follows_and_nothing_else() -> None:
+    model = Model(segment=4096)
+    first = a_record(0, 0)
+    model.pending = model.expect([PUT], [(0, first)])
+    model.wrote()
+    after = len(first)
+    assert (model.written, model.ends) == (after, {("T", 0): 1})
+    for wrong in ([], [(after, a_record(after, 2))], [(after, a_record(after + 1, 1))]):
+        with pytest.raises(Wrong, match=r"^append: "):
+            model.expect([PUT], wrong)
+    with pytest.raises(Wrong, match=r"^append: a record at 8"):
+        model.expect([PUT], [(8, first)])
+
+
+def test_a_model_says_what_a_start_may_have_lost() -> None:
+    def two(flushed: int) -> tuple[Model, bytes, int]:
+        model, log = Model(segment=4096), b""
+        for number in range(2):
+            data = a_record(len(log), number)
+            model.pending = model.expect([PUT], [(len(log), data)])
+            model.wrote()
+            log += data
+        model.flushed = flushed
+        return model, log, len(log) // 2
+
+    model, log, half = two(0)
+    model.recovered(0, half, log[:half] + bytes(half), power=True)
+    assert (len(model.kept), model.written, model.ends) == (1, half, {("T", 0): 1})
+    model, log, half = two(2 * half)
+    with pytest.raises(Wrong, match=r"^loss: "):
+        model.recovered(0, half, log[:half], power=True)
+    model, log, half = two(0)
+    with pytest.raises(Wrong, match=r"^loss: "):
+        model.recovered(0, half, log[:half], power=False)
+    with pytest.raises(Wrong, match=r"^log: bytes behind the end"):
+        model.recovered(0, half, log, power=True)
+    with pytest.raises(Wrong, match=r"^log: another record at 0"):
+        model.recovered(0, half, a_record(0, 0, b"ydob"), power=True)
