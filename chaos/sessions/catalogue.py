@@ -6,10 +6,10 @@ from typing import Final
 
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.limits import run_limits
-from rocketbed.chaos.sessions.mending import run_mending
+from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.room import run_room
-from rocketbed.chaos.sessions.store import run_lives
+from rocketbed.chaos.sessions.store import run_lives, run_remade
 
 Session = Callable[[], str]
 LIVES: Final = 3
@@ -24,6 +24,8 @@ def sessions(seed: int) -> Mapping[str, Session]:
         f"broker/{seed}": partial(run_broker, seed),
         f"nameserver/{seed}": partial(run_nameserver, seed),
         f"store-limits/{seed}": partial(run_limits, seed),
+        f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
+        f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),
         f"store-room/{seed}": partial(run_room, seed),
     }
     for number in range(LIVES):

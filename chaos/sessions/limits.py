@@ -17,6 +17,8 @@ from rocketbed.world.api import World
 TAKEN: Final = ({"segment_size": 256}, {"index_entries": 2, "index_slots": 1})
 REFUSED: Final = ({"segment_size": 255}, {"index_entries": 1}, {"index_slots": 0})
 LARGEST: Final = 1000
+END_MARK: Final = 8
+"""Bytes that a file of the log keeps free for its end."""
 
 
 def run_limits(seed: int) -> str:
@@ -36,7 +38,33 @@ def run_limits(seed: int) -> str:
     run = run_solo(_main, replace(config, max_message_size=LARGEST, segment_size=4096), seed=seed)
     for said in run.value:
         raise Wrong(said)
-    return run.digest
+    filling = run_solo(_fills, replace(config, segment_size=4096), seed=seed)
+    for said in filling.value:
+        raise Wrong(said)
+    return run.digest + filling.digest
+
+
+async def _fills(world: World, config: StoreConfig) -> list[str]:
+    """A record that fills a file but for the end's mark, in an empty one, and one byte more."""
+    store = await MessageStore.open(world, config, Topics())
+    one, wrong = store.begin(), []
+    one.add("A", 0, b"", b"", flag=0, sys_flag=0, born_ms=1, born_host=HOST)
+    store.commit(one)
+    rest = config.segment_size - END_MARK - store.max_offset
+    for number, (more, is_taken) in enumerate(((0, True), (1, False), (0, True))):
+        run = store.begin()
+        try:
+            run.add("A", 0, bytes(rest + more), b"", flag=0, sys_flag=0, born_ms=1, born_host=HOST)
+        except MessageRejected:
+            was_taken = False
+        else:
+            was_taken = True
+            store.commit(run)
+        if was_taken != is_taken:
+            wrong.append(f"size: {rest + more} bytes of a body in a file: taken {was_taken}")
+        if not number and store.max_offset != 2 * config.segment_size - END_MARK:
+            wrong.append(f"size: a record that fills the second file ends at {store.max_offset}")
+    return wrong
 
 
 async def _main(world: World, config: StoreConfig) -> list[str]:

@@ -8,6 +8,7 @@ ends the log has to have just what the model says.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
@@ -191,7 +192,12 @@ def _replica(image: DiskImage, size: int) -> Fetch:
     return fetch
 
 
-def _hole(seed: int, random: Random) -> str:
+def run_holes(seed: int) -> str:
+    """Holes that end with a file of the log. Raises `Wrong`."""
+    return _hole(seed, Random(f"holes/{seed}"), to_the_end=True)
+
+
+def _hole(seed: int, random: Random, *, to_the_end: bool = False) -> str:
     """A record that nobody can read, above the mark and below what was on disk: a start refuses
     and names it; a filler keeps what is behind it, a cut what is before it."""
     rare = {"mark_interval_ms": 10_000_000, "delete_when": (), "sync_flush": False}
@@ -201,7 +207,9 @@ def _hole(seed: int, random: Random) -> str:
     run = run_solo(partial(life.fill, count=20), config)
     if life.wrong is not None:
         raise life.wrong
-    one = model.kept[random.randrange(3, len(model.kept) - 3)]
+    files = [(here, kept.physical // config.segment_size) for here, kept in enumerate(model.kept)]
+    lasts = [here for (here, file), (_, after) in pairwise(files) if file != after]
+    one = model.kept[random.choice(lasts) if to_the_end else random.randrange(3, len(files) - 3)]
     bad = _edited(run.image, partial(_flip, one=one, size=config.segment_size))
     try:
         run_solo(_serve, config, image=bad)

@@ -121,6 +121,25 @@ class Life:
         except Wrong as exc:
             self.wrong = exc
 
+    async def remake(self, world: World, config: StoreConfig) -> None:
+        """A topic is deleted, the end of the log is cut, and the topic's next message stands just
+        there; then a kill."""
+        store = await MessageStore.open(world, config, Topics())
+        try:
+            self._look(store, was_closed=False)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(store.run)
+                for topic in ("D", "A", "A"):
+                    self._put_one(store, topic)
+                await self._delete(store)
+                at = self.model.cut(1)
+                await store.removal.cut(at)
+                self.model.was_cut()
+                self._put_one(store, "D")
+                nursery.cancel_scope.cancel()
+        except Wrong as exc:
+            self.wrong = exc
+
     def _flushed(self, end: int) -> None:
         self.model.flushed = end
 
@@ -172,13 +191,22 @@ class Life:
         run, puts = store.begin(), []
         for _ in range(self._random.choice((1, 1, 3, 8))):
             put = self._put(self._random.choice("AABD"))
-            run.add(
-                put.topic, put.queue, put.body, put.properties, flag=0, sys_flag=0, born_ms=1,
-                born_host=HOST, tag=put.tag or None, keys=put.keys,
-            )  # fmt: skip
+            self._add(run, put)
             puts.append(put)
         self._commit(store, run, puts)
         await trio.sleep(self._random.choice((0, 0.001, 1.5)))
+
+    def _put_one(self, store: MessageStore, topic: str) -> None:
+        run, put = store.begin(), self._put(topic)
+        self._add(run, put)
+        self._commit(store, run, [put])
+
+    @staticmethod
+    def _add(run: Run, put: Put) -> None:
+        run.add(
+            put.topic, put.queue, put.body, put.properties, flag=0, sys_flag=0, born_ms=1,
+            born_host=HOST, tag=put.tag or None, keys=put.keys,
+        )  # fmt: skip
 
     async def _put_batch(self, store: MessageStore) -> None:
         items, puts, queue = [], [], self._random.randrange(2)
@@ -307,6 +335,21 @@ def run_lives(seed: int, *, lives: int = LIVES, **changes: Any) -> tuple[DiskIma
     assert image is not None
     look_at(image)
     return image, model, " ".join(digests)
+
+
+def run_remade(seed: int) -> str:
+    """A topic made again where the log was cut, before and after a kill. Raises `Wrong`."""
+    config = settings(Random(f"remade/{seed}"))
+    model, image, digest = Model(segment=config.segment_size), None, ""
+    for number in range(3):
+        life = Life(model, Random(f"remade/{seed}/{number}"), 0, power=False)
+        main = partial(life.main, stops=True) if number == 2 else life.remake
+        run = run_solo(main, config, image=image, seed=seed)
+        if life.wrong is not None:
+            raise life.wrong
+        image, digest = run.image, digest + run.digest
+    look_at(run.image)
+    return digest
 
 
 def look_at(image: DiskImage, *, but: Sequence[str] = ()) -> None:

@@ -9,11 +9,11 @@ import trio
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
 from rocketbed.chaos.sessions.limits import run_limits
-from rocketbed.chaos.sessions.mending import run_mending
+from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.room import run_room
-from rocketbed.chaos.sessions.store import run_lives
+from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.node.broker.clients import ConsumerGroup
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.long_polling import LongPolls
@@ -23,6 +23,7 @@ from rocketbed.node.store.config import StoreConfig
 from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.index import Index
+from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
 from rocketbed.routing.keyvalue import KeyValueTable
@@ -46,6 +47,8 @@ def test_servers_asked_by_hand() -> None:
 
 def test_mending_and_room() -> None:
     assert run_mending(SEED)
+    assert run_holes(SEED)
+    assert run_remade(SEED)
     assert run_room(SEED)
 
 
@@ -103,6 +106,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Removal, "delete_topic", lambda _: _nowhere, run_lives, "deletion"),
     (retention, "_bounded", lambda _: lambda value, low, high: low, run_room, "retention"),
     (DamagedRanges, "shown", lambda _: lambda self: "", run_mending, "scrub"),
+    (Mark, "deleted_below", lambda _: lambda self, end: self.deleted, run_remade, "bounds"),
     (store, "lock_store", lambda _: _unlocked, run_limits, "lock"),
     (KeyValueTable, "load", lambda _: lambda self: None, run_nameserver, "code"),
     (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
