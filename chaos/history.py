@@ -186,10 +186,13 @@ class Attempt:
         queue: int | None = None,
         queue_offset: int = UNKNOWN,
         physical_offset: int = UNKNOWN,
+        value: int | None = None,
         node: str | None = None,
     ) -> None:
         """The attempt has returned, now. Raises `KeyError` when it had returned before."""
         writer, begun = self._writer, self._row
+        if value is not None:
+            begun = begun._replace(value=value)
         writer.forget(begun.number)
         queue = begun.queue if queue is None else queue
         place = begun.node if node is None else writer.node_id(node)

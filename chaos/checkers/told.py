@@ -45,7 +45,7 @@ def positions_beyond(case: Case, found: Findings) -> int:
         row = reads.row(number)
         node = evidence.node(row)
         later = ends[node, queue]
-        after = bisect_right(later, (time_ns, 0))
+        after = bisect_left(later, (time_ns, 0))
         life = lives(node, time_ns)
         if after == len(later) or lives(node, later[after][0]) != life:
             continue

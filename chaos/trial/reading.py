@@ -131,9 +131,10 @@ class Reading:
         node = self.place(consumer.offsets.answered[queue])
         row.finish(Outcome.OK, queue_offset=stands or 0, node=node)
         if ask_end:
+            row = begin(Function.BOUNDS, operation=UNKNOWN)
             end = await consumer.offsets.max_offset(queue)
             node = self.place(consumer.offsets.answered[queue])
-            begin(Function.BOUNDS, value=end, operation=UNKNOWN).finish(Outcome.OK, node=node)
+            row.finish(Outcome.OK, value=end, node=node)
         row = begin(Function.COMMIT_OFFSET)
         try:
             await consumer.commit({queue: position})
