@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rocketbed.chaos.history import Function, read_history
+from rocketbed.chaos.history import FINAL_READER, Function, Outcome, read_history
 from rocketbed.chaos.hunt.runner import run_plan
 from rocketbed.chaos.record import HISTORY_FILE
 from rocketbed.chaos.scenario.dump import plan_to_toml
@@ -39,6 +39,12 @@ def test_topics_are_deleted_and_changed_under_load(tmp_path: Path) -> None:
     assert causes >= {"deletion of load-2", "deletion of load-3"}
     read = [row for row in history.columns.rows() if row.function == Function.GOT]
     assert any(row.invoked_ns > again.get(history.topic(row), 1 << 62) for row in read)
+    # An answer may overtake another one's: what is asked needs the time of the question as well.
+    kinds = (Function.READ_OFFSET, Function.BOUNDS, Function.COMMIT_OFFSET)
+    asked = [row for row in history.columns.rows() if row.function in kinds]
+    asked = [row for row in asked if row.process != FINAL_READER and row.outcome == Outcome.OK]
+    assert {row.function for row in asked} == set(kinds)
+    assert all(row.invoked_ns < row.returned_ns for row in asked)
 
 
 def test_its_keys_are_read_back() -> None:
