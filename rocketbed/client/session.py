@@ -30,6 +30,8 @@ HEARTBEAT_S: Final = 30.0
 HEARTBEAT_TIMEOUT_S: Final = 3.0
 PROBE_S: Final = 1.0
 """After a request without answer, a broker has this long to answer a heartbeat."""
+NO_ADDRESS: Final = "127.0.0.1"
+"""Ours in message ids, as long as nothing is connected."""
 GOODBYE_S: Final = 0.5
 """What a client that ends waits at most for brokers to hear of it."""
 
@@ -61,6 +63,7 @@ class Session:
         self._groups = groups
         self._client_id = ""
         self._keys: UniqueKeys | None = None
+        self._keys_host = NO_ADDRESS
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self.nursery: trio.Nursery | None = None
         """Where a client's own tasks go."""
@@ -74,13 +77,15 @@ class Session:
 
     def unique_key(self) -> str:
         """A new message's id."""
-        if self._keys is None:
-            self._keys = UniqueKeys(self.world, self._local_host())
+        host = self._local_host()
+        # What is made before the first connection cannot know our address.
+        if self._keys is None or self._keys_host == NO_ADDRESS != host:
+            self._keys, self._keys_host = UniqueKeys(self.world, host), host
         return self._keys.next()
 
     def _local_host(self) -> str:
         own = self.connections.local_host or self._ns_connections.local_host
-        return own or "127.0.0.1"
+        return own or NO_ADDRESS
 
     # --- life
 

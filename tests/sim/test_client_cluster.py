@@ -1,5 +1,6 @@
 """The client against whole nodes and nameservers in simulation: routes, kills, reads, upkeep."""
 
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
@@ -81,6 +82,10 @@ def test_a_new_topic_is_made_by_the_first_message() -> None:
             tagged = await reader.pull(first.queue, 0, tags="A")
             assert [message.body for message in tagged.messages] == [b"1", b"4"]
             ids = [message.message_id for message in found.messages]
+            # Only the first was named before there was a connection whose own end is known.
+            own = sender._session.connections.local_host
+            assert own not in (None, "127.0.0.1")
+            assert all(name.startswith(IPv4Address(own).packed.hex().upper()) for name in ids[1:3])
             assert ids[:3] == [first.message_id, *second.message_ids]
 
     with SimCluster() as cluster:
