@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
@@ -36,6 +37,11 @@ RETRIES: Final = 2
 """Further attempts after the first (wire.md 4.3)."""
 PAUSE_S: Final = 0.05
 """Before asking the same broker once more; grows by as much with each attempt."""
+PAUSE_MAX_S: Final = 1.0
+ATTEMPT_S: Final = 3.0
+"""An attempt gets its share of a send's time, but at least this: a slave may take that long."""
+NOBODY_TOOK_IT: Final = (None, ResponseCode.SYSTEM_BUSY)
+"""No broker was reached, or one was too busy."""
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 """A group that every Java client also registers (wire.md 6.2)."""
 
@@ -60,9 +66,10 @@ class Producer:
     """Sends messages. `async with Producer(nameservers="host:9876") as producer: ...`
 
     A send is tried again, with the same message id, where another broker or another moment may
-    help: three attempts in all by default, within one time limit. As with Java's producer that
-    includes sends whose outcome is unknown, so a message can be stored twice; with
-    `retry_unknown=False` it cannot, and the program decides what to do with an `Unknown`.
+    help: for all of `timeout_s` while no broker takes it, and otherwise in `retries` further
+    attempts, each with its share of the time (3 s at least). As with Java's producer that includes
+    sends whose outcome is unknown, so a message can be stored twice; with `retry_unknown=False` it
+    cannot, and the program decides what to do with an `Unknown`. `retries=0` is one attempt.
     """
 
     def __init__(
@@ -254,8 +261,12 @@ class Producer:
         deadline = trio.current_time() + limit_s
         outcome: Outcome | None = None
         failed_at: str | None = None
-        for attempt in range(1, self._attempts + 1):
-            latest, broker = await self._attempt(envelope, pick, failed_at, deadline, attempt)
+        left = self._attempts
+        for attempt in count(1):
+            now = trio.current_time()
+            share_s = max((deadline - now) / left, ATTEMPT_S)
+            until = min(now + share_s, deadline)
+            latest, broker = await self._attempt(envelope, pick, failed_at, until, attempt)
             outcome = combined(outcome, latest)
             if not wants_retry(
                 latest, retry_unknown=self._retry_unknown, retry_unsafe=self._retry_unsafe
@@ -263,10 +274,15 @@ class Producer:
                 break
             failed_at = broker
             self._session.routes.distrust(envelope.topic)
-            if trio.current_time() >= deadline:
+            # Nobody took it, so that it may be offered as long as there is time.
+            may_go_on = isinstance(latest, Refused) and latest.code in NOBODY_TOOK_IT
+            if not may_go_on or self._attempts == 1:
+                left -= 1
+            is_slow = broker is None or attempt >= self._attempts
+            pause_s = min(PAUSE_S * attempt, PAUSE_MAX_S) if is_slow else 0.0
+            if not left or trio.current_time() + pause_s >= deadline:
                 break
-            if broker is None and attempt < self._attempts:
-                await _sleep(PAUSE_S * attempt, deadline)
+            await trio.sleep(pause_s)
         assert outcome is not None
         return outcome
 

@@ -96,7 +96,7 @@ def test_unsafe_messages_are_sent_again_only_if_told_so() -> None:
     ("code", "kind", "count"),
     [
         (1, Unknown, 3),
-        (2, Refused, 3),
+        (2, Refused, 8),  # busy: as long as there is time
         (13, Refused, 1),
         (14, Unknown, 3),
         (16, Refused, 3),
@@ -171,7 +171,7 @@ def test_unknown_is_not_retried_when_told_not_to() -> None:
 def test_a_retry_goes_to_another_broker() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", "b")
-        brokers = [await stage.broker(name, coded(2)) for name in "ab"]
+        brokers = [await stage.broker(name, coded(16)) for name in "ab"]
         async with producer(stage, retries=1) as sender:
             assert isinstance(await sender.send(MESSAGE), Refused)
         assert [len(broker.requests) for broker in brokers] == [1, 1]
@@ -185,7 +185,8 @@ def test_nobody_at_the_address_is_a_refusal() -> None:
         async with producer(stage) as sender:
             outcome = await sender.send(MESSAGE)
             assert isinstance(outcome, Refused)
-            assert (outcome.code, outcome.attempts) == (None, 3)
+            assert outcome.code is None
+            assert outcome.attempts > 3
             assert "cannot connect to 10.0.0.1:10000" in outcome.reason
             with pytest.raises(NotConnected):
                 await sender.send_oneway(MESSAGE)
@@ -193,13 +194,28 @@ def test_nobody_at_the_address_is_a_refusal() -> None:
     on_stage(scenario)
 
 
+def test_a_silent_broker_leaves_time_for_the_other() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", "b")
+        dumb = await stage.broker("a", silent)
+        await stage.broker("b")
+        async with producer(stage, timeout_s=20.0) as sender:
+            for _ in range(2):  # each of them is the first once
+                began = trio.current_time()
+                assert isinstance(await sender.send(MESSAGE), Sent)
+                assert trio.current_time() - began < 8
+        assert len(dumb.requests) == 1
+
+    on_stage(scenario)
+
+
 def test_a_broker_that_comes_back_is_found_by_the_next_attempt() -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a")
-        async with producer(stage, retries=30) as sender, trio.open_nursery() as nursery:
+        async with producer(stage, timeout_s=20.0) as sender, trio.open_nursery() as nursery:
 
             async def return_later() -> None:
-                await trio.sleep(0.4)
+                await trio.sleep(15)
                 await stage.broker("a")
 
             nursery.start_soon(return_later)
