@@ -24,6 +24,8 @@ __all__ = ["Consumer", "PullStatus", "Pulled", "Start"]
 
 COUNT: Final = 32
 """Messages of one pull; brokers give no more by default."""
+LAST_COMMIT_S: Final = 3.0
+"""What a consumer that ends waits at most for its automatic commit."""
 HOLD_S: Final = 15.0
 """How long a broker may hold a pull that finds nothing (wire.md 5.1)."""
 QUEUES_S: Final = 10.0
@@ -53,8 +55,9 @@ class Consumer:
     ) -> None:
         """Nothing is connected yet. Raises `BadMessage` for arguments that cannot be used.
 
-        With `auto_commit_s` positions are committed that often, and when the consumer ends;
-        a message counts as dealt with once `poll` is called again.
+        With `auto_commit_s` positions are committed that often, and when the consumer ends, by an
+        error too but not when it is cancelled; a message counts as dealt with once `poll` is called
+        again.
         """
         check_group(group)
         self.group = group
@@ -93,8 +96,10 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None and self._auto_commit_s is not None:
-            await self._try_commit()
+        if self._auto_commit_s is not None:
+            # What counts is dealt with, whatever ends the block.
+            with trio.move_on_after(LAST_COMMIT_S):
+                await self._try_commit()
         await self._session.__aexit__(kind, error, traceback)
 
     # --- by hand
@@ -318,9 +323,12 @@ class Consumer:
             await self._try_commit()
 
     async def _try_commit(self) -> None:
-        try:
-            await self.commit(
-                {q: flow.done for q, flow in self._flows.items() if flow.done != flow.committed}
-            )
-        except (ClientError, RemotingError) as exc:
-            self._session.world.log.info("client.not_committed", error=str(exc))
+        """Commit what counts; a queue whose broker is away is left to the next time."""
+        for queue, flow in list(self._flows.items()):
+            try:
+                if flow.done != flow.committed:
+                    await self.commit({queue: flow.done})
+            except (ClientError, RemotingError) as exc:
+                self._session.world.log.info(
+                    "client.not_committed", queue=describe(queue), error=str(exc)
+                )

@@ -1,5 +1,6 @@
 """Subscriptions: reading all queues of a topic, positions, commits (wire.md 5, 6.5)."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -177,6 +178,21 @@ def test_automatic_commits_count_what_the_next_poll_confirms() -> None:
             assert content.committed == {0: 2}
             await reader.poll(timeout_s=0.1)
         assert content.committed == {0: 4}
+
+    on_stage(scenario)
+
+
+def test_a_consumer_that_ends_by_an_error_commits_what_counts() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, _ = await shelf(stage, messages={0: bodies(4)})
+        with suppress(KeyError):
+            async with consumer(stage, auto_commit_s=5) as reader:
+                await reader.subscribe("T", start="first")
+                assert await read(reader, 2) == [b"0", b"1"]
+                assert await read(reader, 2) == [b"2", b"3"]
+                raise KeyError("own")
+        assert content.committed == {0: 2}
 
     on_stage(scenario)
 
