@@ -100,6 +100,10 @@ class CopiedTables:
         value: dict[str, Any] = loads(text)
         await ConfigFile(self._world, self._directory, name).write(value)
 
+    async def match_types(self) -> None:
+        """Make queues again whose messages came before their topic, which is of another type."""
+        await self._store.removal.match_types()
+
     async def learn_deletions(self, deletions: dict[str, int]) -> None:
         """Make queues of topics that were deleted and made again on the master as they are there.
         Raises `StoreError`, `OSError`."""

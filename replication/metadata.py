@@ -71,6 +71,11 @@ class MetadataTarget(Protocol):
         (402). Called only when it differs from the last one."""
         ...
 
+    async def match_types(self) -> None:
+        """Go by the types of queues of the topics that were copied. Raises as
+        `learn_deletions`."""
+        ...
+
     async def learn_deletions(self, deletions: dict[str, int]) -> None:
         """Go by deletions of the master: topics, each with the end of the log at that moment.
         Raises `RocketbedError`, `OSError`; called again at the next round, done or not."""
@@ -196,6 +201,7 @@ class MetadataSync:
             connection, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, "messageRequestMode.json"
         )
         # Last: it may take long, and a queue made anew may be of another type.
+        await target.match_types()
         if topics.rb_deleted:
             await target.learn_deletions(topics.rb_deleted)
 

@@ -184,8 +184,8 @@ def _doubt_end(parts: StoreParts, mark: Mark) -> BadEnd | None:
 def _doubt_derived(parts: StoreParts, mark: Mark) -> tuple[str, dict[AnyQueue, int]]:
     """Number of queues and sum of their offsets at W must be what the mark says, and the index
     file that it names must be there."""
-    if mark.remaking:
-        return f"queues of {', '.join(mark.remaking)} were being made again", {}
+    if again := sorted({*mark.remaking, *parts.queues.of_wrong_type()}):
+        return f"queues of {', '.join(again)} were being made again, or have to be", {}
     if parts.config.index_enabled:
         if not parts.index.has_marked(mark.index):
             return "an index file was removed", {}

@@ -1,6 +1,6 @@
 """All consume queues of a store, by topic and queue id."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from rocketbed.node.store.aside import clear_the_way
@@ -116,6 +116,10 @@ class Queues:
     def next_offsets(self) -> dict[tuple[str, int], int]:
         """Where each queue goes on, by topic and queue id."""
         return {(queue.topic, queue.queue_id): queue.max_offset for queue in self.all()}
+
+    def of_wrong_type(self) -> set[str]:
+        """Topics of BatchCQ that have ordinary queues."""
+        return {topic for topic, _ in self.ordinary if self._is_batch(topic)}
 
     def find(self, topic: str, queue_id: int) -> AnyQueue | None:
         """The queue, or None; looking makes none (T14)."""
@@ -261,6 +265,8 @@ class Queues:
             else:
                 queue.cut_units(end)
             self._dirty[queue] = None
+        wrong = self.of_wrong_type()
+        self._remove([one for one in ends if not ends[one] and one.topic in wrong], sorted(wrong))
 
     def mark_all_dirty(self) -> None:
         """Take every segment for one that was never fsynced (a foreign directory)."""
@@ -285,17 +291,23 @@ class Queues:
         """Destroy the queues of a topic; how many there were."""
         keys = [key for key in self.ordinary if key[0] == topic]
         batch_keys = [key for key in self.batch if key[0] == topic]
-        doomed: list[AnyQueue] = [self.ordinary.pop(key) for key in keys]
-        doomed += [self.batch.pop(key) for key in batch_keys]
+        doomed: list[AnyQueue] = [self.ordinary[key] for key in keys]
+        doomed += [self.batch[key] for key in batch_keys]
+        self._remove(doomed, [topic])
+        return len(doomed)
+
+    def _remove(self, doomed: list[AnyQueue], topics: Iterable[str]) -> None:
+        """Destroy queues of these topics, with their directories."""
         for queue in doomed:
+            same = self.batch if isinstance(queue, BatchConsumeQueue) else self.ordinary
+            del same[queue.topic, queue.queue_id]
             queue.destroy()
             self._touched.pop(queue, None)
             self._dirty.pop(queue, None)
             self._world.disk.rmdir(queue.row.directory)
             self._pool.named(queue.row.directory)
-        for kind in (QUEUE_DIR, BATCH_DIR):
-            directory = f"{self._config.root}/{kind}/{topic}"
+        kinds = (f"{self._config.root}/{kind}" for kind in (QUEUE_DIR, BATCH_DIR))
+        for directory in [f"{kind}/{topic}" for kind in kinds for topic in topics]:
             if self._world.disk.exists(directory) and not self._world.disk.listdir(directory):
                 self._world.disk.rmdir(directory)
                 self._pool.named(directory)
-        return len(doomed)

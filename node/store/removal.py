@@ -167,7 +167,26 @@ class Removal:
             if at > parts.log.min_offset and deleted != mark.deleted:
                 await parts.marks.update(deleted=deleted)
             return
-        names = tuple(sorted({*mark.remaking, topic}))
+        count = await self._remake(topic, at, deleted)
+        parts.world.log.info("store.topic_deletion_learned", topic=topic, offset=at, messages=count)
+
+    async def match_types(self) -> None:
+        """Make queues again that are of another type than their topic, whose messages may come
+        before the master's tables. Raises and may be cancelled as `learn_deletions`."""
+        queues, marks = self._parts.queues, self._parts.marks
+        for topic in sorted(queues.of_wrong_type() | queues.remaking):
+            async with self._checkpointer.lock:
+                deleted = marks.mark.deleted
+                count = await self._remake(topic, deleted.get(topic, 0), deleted)
+            self._parts.world.log.info("store.queue_type_learned", topic=topic, messages=count)
+            await self._checkpointer.raise_mark()
+
+    async def _remake(self, topic: str, start: int, deleted: dict[str, int]) -> int:
+        """Make a topic's queues again from what the log has of it from `start`; how many records
+        that is."""
+        parts = self._parts
+        remaking = parts.queues.remaking
+        names = tuple(sorted({*parts.marks.mark.remaking, topic}))
         await parts.marks.update(deleted=deleted, remaking=names)
         if not self._dispatcher.settled:
             raise StoreError(f"queues of {topic} are not made again: {self._dispatcher.stuck}")
@@ -175,9 +194,9 @@ class Removal:
         remaking.add(topic)
         parts.queues.delete_topic(topic)
         self._scrubber.unqueued.pop(topic, None)
-        count = await self._make_again(topic, at)
+        count = await self._make_again(topic, start)
         remaking.discard(topic)
-        parts.world.log.info("store.topic_deletion_learned", topic=topic, offset=at, messages=count)
+        return count
 
     async def _make_again(self, topic: str, start: int) -> int:
         """Put the units of a topic's records from `start` to what is dispatched; how many records.

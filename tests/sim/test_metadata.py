@@ -51,12 +51,16 @@ class Target:
         self.offsets = Table(ConsumerOffsetTable())
         self.texts: list[tuple[str, bytes]] = []
         self.deletions: list[dict[str, int]] = []
+        self.matched = 0
         self.failure: OSError | None = None
 
     async def save_text(self, name: str, text: bytes) -> None:
         if self.failure is not None:
             raise self.failure
         self.texts.append((name, text))
+
+    async def match_types(self) -> None:
+        self.matched += 1
 
     async def learn_deletions(self, deletions: dict[str, int]) -> None:
         self.deletions.append(deletions)
