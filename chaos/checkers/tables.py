@@ -9,6 +9,7 @@ from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.positions import positions, stored_positions
 from rocketbed.chaos.history import Function, Outcome
+from rocketbed.inspect.directory import queue_type
 from rocketbed.wire.bodies import PERM_READ
 
 COPIED_NS = 15_000_000_000
@@ -28,11 +29,14 @@ def tables_complete(case: Case, found: Findings) -> int:
     examined = 0
     for node in evidence.nodes:
         known = node.directory.topics() or {}
+        batches = {topic for topic, _ in node.directory.batch_queues}
         for group, topic in sorted(names):
             if group != node.group or evidence.deleted(topic):
                 continue
             examined += 1
             wrong = _topic_fault(known.get(topic), queues_of[group, topic])
+            if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":
+                wrong = "has batch queues, and no such type for"
             if wrong:
                 found.add(
                     f"{node.name} {wrong} topic {topic} in its {TOPICS}",

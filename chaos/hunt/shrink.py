@@ -223,7 +223,11 @@ def _fewer_clients(plan: Plan, finding: str) -> Iterator[Plan]:
     if load.batch:
         yield replace(plan, producers=replace(load, batch=0.0))
     if load.topics > 1:
-        yield replace(plan, producers=replace(load, topics=1, late=0, deleted=0))
+        kinds = min(load.batch_queues, 1)
+        fewer = replace(load, topics=1, late=0, deleted=0, batch_queues=kinds)
+        yield replace(plan, producers=fewer)
+    if load.batch_queues:
+        yield replace(plan, producers=replace(load, batch_queues=0))
     if load.changes:
         yield replace(plan, producers=replace(load, changes=0))
     if load.deleted:

@@ -84,6 +84,7 @@ def _check_load(plan: Plan) -> None:
     _within("late", load.late, 0, load.topics)
     _within("deleted", load.deleted, 0, max(load.topics - load.late - 1, 0))
     _within("changes", load.changes, 0, 99)
+    _within("batch_queues", load.batch_queues, 0, load.topics - load.late - load.deleted)
     _within("large", load.large, 0, BODY_MAX)
     if not 0 < load.body[0] <= load.body[1]:
         raise ScenarioError(f"body: {load.body[0]} to {load.body[1]} bytes is not a range of sizes")

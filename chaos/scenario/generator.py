@@ -46,6 +46,7 @@ WALL_RATE: Final = 120
 """An hour is 30 seconds: no slave is away for so long, and at the end each queue has messages."""
 CHORE_SHARE: Final = 0.2
 """Of each chore, in the seeds that may have any."""
+BATCH_QUEUE_SHARE: Final = 0.08
 RARE_SHARE: Final = 0.3
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
@@ -76,6 +77,7 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     broken = _draw_broken(extras, shape)
     if not broken.startswith("ns:"):  # a route that is asked of a dead one may cost a send each
         producers = draw_chores(Random(f"{name}/{seed}/chores"), producers, weather)
+    producers = draw_topics(Random(f"{name}/{seed}/topics"), producers)
     may_expire = not (producers.large or producers.ordered or producers.deleted or broken)
     if extras.random() < 0.2 and may_expire:
         shape = replace(shape, segment=min(shape.segment, 1 << 15))
@@ -206,6 +208,13 @@ def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
         count = random.choice((1, 1, 2))
         load = replace(load, deleted=count, topics=load.topics + count)
     return replace(load, changes=random.randint(1, 3)) if is_changed else load
+
+
+def draw_topics(random: Random, load: Producers) -> Producers:
+    """Topics of another kind, in a small part of the seeds."""
+    if random.random() < BATCH_QUEUE_SHARE:
+        load = replace(load, batch_queues=1, topics=load.topics + 1)
+    return load
 
 
 def _draw_broken(random: Random, shape: Shape) -> str:

@@ -87,6 +87,8 @@ class Producers:
     again."""
     changes: int = 0
     """How often a topic is changed while the faults go on: more queues, or closed for a while."""
+    batch_queues: int = 0
+    """How many of the topics, the first ones, have `queue.type=BatchCQ`."""
     stay_s: float = 0.0
     """How long a client, a reader too, stays before it closes and begins again, on the average; 0:
     to the end."""

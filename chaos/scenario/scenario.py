@@ -106,6 +106,7 @@ class Scenario:
         late: int = 0,
         deleted: int = 0,
         changes: int = 0,
+        batch_queues: int = 0,
         stay: float = 0.0,
     ) -> None:
         """Programs that send: messages a second of each, sizes of bodies in bytes, and so on."""
@@ -126,6 +127,7 @@ class Scenario:
             late=late,
             deleted=deleted,
             changes=changes,
+            batch_queues=batch_queues,
             stay_s=seconds_of(stay),
         )
 

@@ -230,6 +230,7 @@ PRODUCER: Final[Mapping[str, Kind]] = {
     "late": WHOLE,
     "deleted": WHOLE,
     "changes": WHOLE,
+    "batch_queues": WHOLE,
     "stay": TIME,
 }
 CONSUMER: Final[Mapping[str, Kind]] = {

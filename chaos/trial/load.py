@@ -114,6 +114,11 @@ def lasting_names(plan: Plan) -> list[str]:
     return topic_names(plan)[: load.topics - load.late - load.deleted]
 
 
+def batch_queue_names(plan: Plan) -> list[str]:
+    """Topics of `queue.type=BatchCQ`."""
+    return lasting_names(plan)[: plan.producers.batch_queues]
+
+
 def stay_s(plan: Plan, random: Random) -> float:
     """How long a client stays this time, seconds."""
     load = plan.producers
@@ -172,6 +177,9 @@ class ProducerProgram:
         self._sequence = 0
         self._incarnation = 0
         self._sending: Counter[str] = Counter()
+        self._single = frozenset(batch_queue_names(plan))
+        """Topics that get no batches: there one is a single record, and the checks know those of
+        one message."""
 
     async def __call__(self, world: World) -> None:
         """Send at the rate until the tap is closed; then finish what is under way."""
@@ -222,6 +230,8 @@ class ProducerProgram:
         load = self._load
         topic = random.choice(self._control.topics)
         size = random.randint(2, BATCH_MAX) if random.random() < load.batch else 1
+        if topic in self._single:
+            size = 1
         key = f"k{random.randrange(load.keys)}"
         items = [_Item(self._size(random, size), random.choice(TAGS), key) for _ in range(size)]
         self._sequence += 1

@@ -9,7 +9,7 @@ import trio
 
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.trial.api import Backend
-from rocketbed.chaos.trial.load import ClientFailure, LoadControl, late_names
+from rocketbed.chaos.trial.load import ClientFailure, LoadControl, batch_queue_names, late_names
 from rocketbed.client.admin import Admin
 from rocketbed.client.routes import DEFAULT_QUEUES
 from rocketbed.wire.bodies import TopicConfigTable
@@ -17,6 +17,7 @@ from rocketbed.wire.command import RequestCode
 
 LOOK_S: Final = 0.1
 REST_S: Final = 60.0
+BATCH_QUEUES: Final = "+queue.type=BatchCQ"
 
 
 async def topic_table(admin: Admin, backend: Backend, node: str) -> TopicConfigTable:
@@ -40,7 +41,8 @@ class RunTopics:
         brokers = list(self.plan.shape.group_nodes())
         async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
             for topic in topics:
-                await admin.create_topic(topic, queues=count, brokers=brokers)
+                kind = BATCH_QUEUES if topic in batch_queue_names(self.plan) else None
+                await admin.create_topic(topic, queues=count, brokers=brokers, attributes=kind)
 
     async def make_late(self) -> None:
         """Make further topics under load: in half of the cases by the first send to each."""

@@ -204,3 +204,16 @@ def test_what_is_sent_late_in_calm_comes_soon(
     follow(run, range(COUNT), 84 * SECOND + delay_s * SECOND)
     run.record.consumer_groups = {}
     assert found(run.judge()) & {"A32"} == wanted
+
+
+def test_a_topic_of_batch_queues_is_still_known_as_one(run: RunMaker) -> None:
+    def after(path: Path) -> None:
+        queue = path / "stores" / "b2" / "batchconsumequeue" / TOPIC / "0"
+        queue.mkdir(parents=True)
+        (queue / f"{0:020}").touch()
+
+    run.after.append(after)
+    found_texts = results(run.judge())["S21"].findings
+    assert found_texts == [
+        f"b2 has batch queues, and no such type for topic {TOPIC} in its topics.json"
+    ]
