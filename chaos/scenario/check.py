@@ -72,7 +72,7 @@ def _check_load(plan: Plan) -> None:
     _within("filtered", plan.consumers.filtered, 0, 1)
     _within("rewinds", plan.consumers.rewinds, 0, 1)
     _within("in_flight", load.in_flight, 1, 1000)
-    _within("topics", load.topics, 1, 99)
+    _within("topics", load.topics, 1, 999)
     _within("queues", load.queues, 1, 99)
     _within("keys", load.keys, 1, 1_000_000)
     if load.rate <= 0:
