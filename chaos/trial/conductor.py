@@ -52,6 +52,8 @@ DRAIN_S: Final = 60.0
 READ_S: Final = 60.0
 READ_EACH_S: Final = 0.005
 """More for each message that was sent."""
+READ_QUEUE_S: Final = 0.3
+"""More for each queue, about: a dozen questions, over slow links."""
 BY_DISK: Final = ("StoreFailed", "OSError", "ConfigFileError", "BadStoreDirectory")
 """How a node ends whose disk fails it, is full, or gives it no descriptor."""
 OCCASIONS: Final = ("before the faults", "after the faults")
@@ -321,7 +323,8 @@ class Conductor:
         reading, reason = self._reading, "nothing could be asked"
         numbers = [group.number for group in self._groups]
         world, nameservers = self.backend.world, self.backend.nameservers()
-        with trio.move_on_after(DRAIN_S) as scope:
+        limit_s = DRAIN_S + self._queues_s()
+        with trio.move_on_after(limit_s) as scope:
             async with Consumer(world, nameservers=nameservers, group="onlooker") as consumer:
                 while reason:
                     try:
@@ -331,7 +334,7 @@ class Conductor:
                     if reason:
                         await trio.sleep(LOOK_S)
         if scope.cancelled_caught:
-            self._stall("backlog", "consumers", f"after {DRAIN_S:g} s: {reason}")
+            self._stall("backlog", "consumers", f"after {limit_s:.0f} s: {reason}")
 
     async def _disorder(self, group: str) -> str | None:
         leader = self.members.leader(group)
@@ -353,7 +356,7 @@ class Conductor:
 
     async def _read(self) -> None:
         self._enter("reading")
-        limit_s = READ_S + READ_EACH_S * sum(self.control.counts.values())
+        limit_s = READ_S + READ_EACH_S * sum(self.control.counts.values()) + self._queues_s()
         reason = f"not everything was read within {limit_s:.0f} s"
         with trio.move_on_after(limit_s) as scope:
             try:
@@ -364,6 +367,9 @@ class Conductor:
                 await trio.lowlevel.checkpoint()  # where the cancellation shows in the scope
         if scope.cancelled_caught:
             self._stall("drain", "final reader", reason)
+
+    def _queues_s(self) -> float:
+        return READ_QUEUE_S * len(self._reading.topics) * self.plan.producers.queues
 
     async def _stop(self) -> None:
         self._enter("stopping")

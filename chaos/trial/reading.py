@@ -28,6 +28,10 @@ HOLD_S: Final = 5.0
 LOOK_S: Final = 10.0
 """Pause between looks for queues of brokers that came back, or of topics made since."""
 RETRY_S: Final = 0.3
+ASKED_MAX: Final = 8
+"""Queues that are asked about at the same time."""
+COMMITTED_MAX: Final = 32
+"""Queues that a commit stores again though they have not moved."""
 SEARCHES: Final = 8
 """Searches by time of each queue, about, at the end."""
 
@@ -48,6 +52,8 @@ class Reading:
     """Follower and queue -> the offset that it asks for next."""
     rounds: int = 0
     """How often a member has committed."""
+    committed: dict[int, dict[MessageQueue, int]] = field(default_factory=dict)
+    """Process of a member -> where it stood at its last commit."""
 
     def note_pull(self, process: int, queue: MessageQueue, asked: int, pulled: Pulled) -> None:
         """The rows of a pull and of its messages; they name the node that answered."""
@@ -101,12 +107,24 @@ class Reading:
         """Store where a member of a group stands, with a row for each queue; before that, what its
         broker says of it is noted too, and of one queue in turn where that ends."""
         self.rounds += 1
-        positions = consumer.positions()
+        positions = self._due(process, consumer.positions())
         async with trio.open_nursery() as nursery:
             for number, (queue, position) in enumerate(positions.items()):
                 is_asked = number == self.rounds % len(positions)
                 own = partial(self._commit, consumer, process, group, queue, position)
                 nursery.start_soon(partial(own, ask_end=is_asked))
+
+    def _due(self, process: int, positions: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """All queues, or where there are hundreds those that moved and some others in turn."""
+        last, self.committed[process] = self.committed.get(process, {}), positions
+        if len(positions) <= COMMITTED_MAX:
+            return positions
+        turns = -(-len(positions) // COMMITTED_MAX)
+        return {
+            queue: position
+            for number, (queue, position) in enumerate(positions.items())
+            if position != last.get(queue) or number % turns == self.rounds % turns
+        }
 
     async def _commit(
         self,
@@ -188,19 +206,39 @@ def group_name(number: int) -> str:
 
 
 async def backlog(reading: Reading, groups: Iterable[int], consumer: Consumer) -> str:
-    """Which group, as its brokers keep it, or which follower has not come to the end of a queue;
-    empty if all have. Raises `ClientFailure`."""
-    for topic in reading.topics:
-        for queue in await consumer.queues(topic):
-            end = await consumer.offsets.max_offset(queue)
-            stands: dict[str, int | None] = {
-                group_name(number): await consumer.offsets.committed(group_name(number), queue)
-                for number in groups
-            }
-            stands |= {name: reading.followed.get((name, queue), 0) for name in reading.followers}
-            for name, at in stands.items():
-                if (at or 0) != end:
-                    return f"{name} stands at {at} of {end} in {topic}/{queue.queue_id}"
+    """Which group, as its brokers keep it, or which follower has not come to the end of a queue, or
+    what could not be asked; empty if all have. Raises `ClientFailure`."""
+    numbers, found = list(groups), list[str]()
+    limit = trio.CapacityLimiter(ASKED_MAX)
+
+    async def look(queue: MessageQueue) -> None:
+        async with limit:
+            if not found:
+                try:
+                    reason = await _behind(reading, numbers, consumer, queue)
+                except ClientFailure as error:
+                    reason = f"{error}"
+                found.extend([reason] if reason else [])
+
+    queues = [queue for topic in reading.topics for queue in await consumer.queues(topic)]
+    async with trio.open_nursery() as nursery:
+        for queue in queues:
+            nursery.start_soon(look, queue)
+    return found[0] if found else ""
+
+
+async def _behind(
+    reading: Reading, groups: list[int], consumer: Consumer, queue: MessageQueue
+) -> str:
+    end = await consumer.offsets.max_offset(queue)
+    stands: dict[str, int | None] = {
+        group_name(number): await consumer.offsets.committed(group_name(number), queue)
+        for number in groups
+    }
+    stands |= {name: reading.followed.get((name, queue), 0) for name in reading.followers}
+    for name, at in stands.items():
+        if (at or 0) != end:
+            return f"{name} stands at {at} of {end} in {queue.topic}/{queue.queue_id}"
     return ""
 
 

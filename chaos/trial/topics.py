@@ -16,6 +16,8 @@ from rocketbed.wire.bodies import TopicConfigTable
 from rocketbed.wire.command import RequestCode
 
 LOOK_S: Final = 0.1
+MADE_MAX: Final = 16
+"""Topics that are made at the same time."""
 REST_S: Final = 60.0
 BATCH_QUEUES: Final = "+queue.type=BatchCQ"
 
@@ -39,10 +41,26 @@ class RunTopics:
         """Make topics at every master. Raises `ClientFailure`."""
         count = self.plan.producers.queues if queues is None else queues
         brokers = list(self.plan.shape.group_nodes())
-        async with Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin:
+        batches = batch_queue_names(self.plan)
+        limit = trio.CapacityLimiter(MADE_MAX)
+        failures: list[Exception] = []
+
+        async def make(topic: str) -> None:
+            kind = BATCH_QUEUES if topic in batches else None
+            async with limit:
+                try:
+                    await admin.create_topic(topic, queues=count, brokers=brokers, attributes=kind)
+                except ClientFailure as failure:
+                    failures.append(failure)
+
+        async with (
+            Admin(self.backend.world, nameservers=self.backend.nameservers()) as admin,
+            trio.open_nursery() as nursery,
+        ):
             for topic in topics:
-                kind = BATCH_QUEUES if topic in batch_queue_names(self.plan) else None
-                await admin.create_topic(topic, queues=count, brokers=brokers, attributes=kind)
+                nursery.start_soon(make, topic)
+        if failures:
+            raise failures[0]
 
     async def make_late(self) -> None:
         """Make further topics under load: in half of the cases by the first send to each."""
