@@ -36,7 +36,8 @@ def unwanted_tags(case: Case, found: Findings) -> int:
 
 @check("A34 rewind", "times that a member went back", final=True)
 def rewinds(case: Case, found: Findings) -> int:
-    """A34: a member that goes back in a queue is given what stands there, next of that queue."""
+    """A34: a member that goes back in a queue is given what stands there, next of that queue; one
+    that goes back again before anything came, what stands at the later place."""
     evidence = case.evidence
     back = case.some((Function.RESET_OFFSET,), without="no member went back")
     wanted = _offsets(evidence)
@@ -46,6 +47,9 @@ def rewinds(case: Case, found: Findings) -> int:
     rows = zip(processes, positions(evidence, deliveries), strict=True)
     for process, (_, queue, offset, time_ns) in rows:
         given[process, queue].append((time_ns, offset))
+    moves: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (_, queue, _, time_ns) in enumerate(positions(evidence, back)):
+        moves[back.row(number).process, queue].append(time_ns)
     for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, back)):
         row = back.row(number)
         later = [one for one in given[row.process, queue] if one[0] > time_ns]
@@ -54,6 +58,8 @@ def rewinds(case: Case, found: Findings) -> int:
             continue
         (first_ns, first), name = min(later), evidence.queues.names[queue]
         if offset <= first <= due:  # before it: what has expired since, or was lost (A13)
+            continue
+        if any(time_ns < at < first_ns for at in moves[row.process, queue]):
             continue
         text = f"group {group} went back to {offset} of {name.topic}/{name.queue}, where {due} is"
         text += f" the next that it asks for, and was given {first}"

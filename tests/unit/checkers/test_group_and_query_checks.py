@@ -125,6 +125,19 @@ def went_back_and_got_another(run: RunMaker) -> None:
     went_back(run, given=3)
 
 
+def went_back_twice(run: RunMaker) -> None:
+    """To the fifth message, then to the third before anything came."""
+    moment = 82 * SECOND - MS
+    add(run, Function.RESET_OFFSET, moment, process=5, queue=0, operation=GROUP, queue_offset=4)
+    went_back_and_got_that(run)
+
+
+def went_back_twice_and_got_the_first_place(run: RunMaker) -> None:
+    moment = 82 * SECOND - MS
+    add(run, Function.RESET_OFFSET, moment, process=5, queue=0, operation=GROUP, queue_offset=3)
+    went_back_and_got_another(run)
+
+
 def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
     """Committed to b1 at 50 s; at 79 s a node says less."""
 
@@ -392,6 +405,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (got_what_it_did_not_ask_for, {"A33"}),
     (went_back_and_got_that, set()),
     (went_back_and_got_another, {"A34"}),
+    (went_back_twice, set()),
+    (went_back_twice_and_got_the_first_place, {"A34"}),
     (begun_early_after_going_back, set()),
     (forgotten, {"A24", "A35", "A37"}),
     (forgotten_beside_another_member, {"A24", "A35"}),
