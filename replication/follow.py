@@ -68,7 +68,7 @@ class MasterConnection:
     async def run(self) -> bool:
         """Follow until the connection ends. Whether it came to following at all."""
         self._slave.state = "comparing"
-        if self._is_fresh or self._first == self._own_end:
+        if self._is_fresh:
             self._follow()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_lost, nursery, self._take_frames)

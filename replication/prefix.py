@@ -62,9 +62,16 @@ class PrefixSearch:
     def first_report(self, usual: int) -> int:
         """Where to begin comparing; `usual` is where a slave begins that knows of no difference.
 
-        Raises `NothingInCommon` when the master's log ends before ours begins.
+        Raises `NothingInCommon` when the master's log ends before ours begins, or begins where
+        ours ends.
         """
         own_end = self._log.written.value
+        if self.bounds is not None and self.bounds.first >= own_end:
+            # Nothing could be compared, and what is not compared is not followed.
+            raise NothingInCommon(
+                f"the master's log begins at {self.bounds.first}, this slave's ends at {own_end}:"
+                f" nothing is common; {_REMEDY}"
+            )
         if self.bounds is not None and self.bounds.end < own_end:
             if self.bounds.end <= self._log.min_offset:
                 raise NothingInCommon(

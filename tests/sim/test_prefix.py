@@ -282,6 +282,24 @@ def test_what_is_common_may_have_expired_on_the_master() -> None:
         assert "from 200000" in str(pair.slave.refusal)
 
 
+def test_a_master_that_begins_where_the_slave_ends_is_not_followed() -> None:
+    """Nothing of the two can be compared, whatever an earlier search has found."""
+    with Pair(2000, 0, 1000) as pair:
+        pair.simulation.process("master").call(pair.master_log.expire, 2 * SEGMENT)
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert "the master's log begins at 200000, this slave's ends at 200000" in str(
+            pair.slave.refusal
+        )
+        search = pair.slave.search
+        assert search is not None
+        search.bounds = None
+        for _ in range(2):
+            search.not_served(SEGMENT)
+        search.bounds = LogBounds(2 * SEGMENT, 3 * SEGMENT)
+        with pytest.raises(NothingInCommon):
+            search.first_report(2 * SEGMENT - 100)
+
+
 def test_a_slave_is_not_cut_for_another_slave() -> None:
     with Pair(500, 100, 200, is_slave=True) as pair:
         pair.run_until(lambda: pair.slave.state == "refused")
