@@ -125,10 +125,15 @@ class LogCursor:
                 data, position, segment_end=segment_end, zero_rule_from=zero_rule_from
             )
             if scanned.entries or scanned.stop is not Stop.MORE:
+                if not scanned.entries and scanned.size > limit - position:
+                    # It was judged by what no one wrote yet: a slave's log may end anywhere.
+                    problem = yield from self._doubt(position, data, limit - position)
+                    verdict = Verdict.BAD if problem else Verdict.PARTIAL
+                    return Step(verdict, position, reason=problem)
                 return self._verdict(scanned, segment_end, limit)
             wanted = (scanned.size or HEAD.size) + BLANK.size
             if scanned.size and wanted > size:
-                problem = yield from self._doubt(position, data, within)
+                problem = yield from self._doubt(position, data, limit - position)
                 if problem:
                     return Step(Verdict.BAD, position, reason=problem)
             if scanned.size > limit - position or size >= min(wanted, within):

@@ -134,7 +134,7 @@ class RecordScanner:
             zero_rule = zero_rule_from is not None and base + position >= zero_rule_from
             found = parse(buffer, position, base, head, zero_rule)
             if type(found) is str:
-                return Scanned(entries, base + position, Stop.BAD, found)
+                return Scanned(entries, base + position, Stop.BAD, found, size)
             entries.append(found)  # type: ignore[arg-type]
             position += size
 

@@ -1,0 +1,55 @@
+"""A slave's log may end anywhere inside a record: it waits for the rest, whatever is missing."""
+
+from dataclasses import replace
+from random import Random
+
+import trio
+
+from rocketbed.chaos.sessions.stage import read_log
+from rocketbed.chaos.sessions.store import HOST, Topics, settings
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.store import MessageStore
+from rocketbed.world.api import World
+
+PROPERTIES = (b"", b"K\x01v\x02", b"UNIQ_KEY\x0100112233445566\x02")
+
+
+async def master(world: World, config: StoreConfig) -> bytes:
+    store = await MessageStore.open(world, config, Topics())
+    for number in range(400):
+        run = store.begin()
+        run.add(
+            "T", 0, b"body!", PROPERTIES[number % 3], flag=0, sys_flag=0, born_ms=1, born_host=HOST
+        )
+        store.commit(run)
+    log: bytes = read_log(store.log)[1]
+    return log
+
+
+async def slave(world: World, config: StoreConfig, log: bytes) -> list[str]:
+    """Each record in two pieces, the second as long as its number among those of its kind says."""
+    store = await MessageStore.open(world, config, Topics())
+    troubles, at = [], 0
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        for number in range(400):
+            size = int.from_bytes(log[at : at + 4], "big")
+            late = 1 + number // 3 % (size - 1)
+            for start, stop in ((at, at + size - late), (at + size - late, at + size)):
+                store.log.append_raw(start, log[start:stop])
+                await trio.sleep(0.01)
+            if trouble := store.trouble():
+                troubles.append(f"{late} of {size} missing: {trouble}")
+                break
+            at += size
+            if store.dispatched.value != at:
+                troubles.append(f"record {number} is not dispatched")
+        nursery.cancel_scope.cancel()
+    return troubles
+
+
+def test_a_record_that_is_not_all_there_is_waited_for() -> None:
+    config = settings(Random(1), segment_size=1 << 20, sync_flush=False)
+    log = run_solo(master, config).value
+    assert run_solo(slave, replace(config, is_slave=True), log).value == []
