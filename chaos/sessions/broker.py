@@ -213,6 +213,7 @@ async def _again(peer: Peer, world: World) -> None:
     await peer.stands(3)
     await peer.stands(0, queueId=1)
     await peer.stands(0, queueId=2)
+    await peer.stands(1, queueId=QUEUES - 1)  # brought down to the end of its queue
     answer = await peer.ask(
         Code.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequest(group="off").encode(), 0
     )
@@ -383,6 +384,8 @@ async def _positions(peer: Peer) -> None:
     await peer.commit(Answer.SUCCESS, 3)
     await peer.commit(Answer.SUCCESS, -1)
     await peer.stands(3)
+    await peer.commit(Answer.SUCCESS, 50, queueId=QUEUES - 1)
+    await peer.stands(50, queueId=QUEUES - 1)
     await peer.commit(Answer.SUCCESS, 0, queueId=1)
     await peer.stands(0, queueId=1)
     await peer.commit(Answer.INVALID_PARAMETER, 1, queueId=-1)

@@ -5,9 +5,12 @@ from functools import partial
 from typing import Final
 
 from rocketbed.chaos.sessions.broker import run_broker
+from rocketbed.chaos.sessions.feeding import run_feeding
+from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.nameserver import run_nameserver
+from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 
@@ -23,6 +26,9 @@ def sessions(seed: int) -> Mapping[str, Session]:
     found: dict[str, Session] = {
         f"broker/{seed}": partial(run_broker, seed),
         f"nameserver/{seed}": partial(run_nameserver, seed),
+        f"replication-feeding/{seed}": partial(run_feeding, seed),
+        f"replication-following/{seed}": partial(run_following, seed),
+        f"replication-parting/{seed}": partial(run_parting, seed),
         f"store-limits/{seed}": partial(run_limits, seed),
         f"store-holes/{seed}": partial(_each, run_holes, seed * 1000),
         f"store-remade/{seed}": partial(_each, run_remade, seed * 1000),

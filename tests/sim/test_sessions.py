@@ -8,10 +8,13 @@ import trio
 
 from rocketbed.chaos.sessions.broker import run_broker
 from rocketbed.chaos.sessions.catalogue import sessions
+from rocketbed.chaos.sessions.feeding import run_feeding
+from rocketbed.chaos.sessions.following import run_following
 from rocketbed.chaos.sessions.limits import run_limits
 from rocketbed.chaos.sessions.mending import run_holes, run_mending
 from rocketbed.chaos.sessions.model import Model, Put, Wrong
 from rocketbed.chaos.sessions.nameserver import run_nameserver
+from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.node.broker.clients import ConsumerGroup
@@ -26,6 +29,8 @@ from rocketbed.node.store.index import Index
 from rocketbed.node.store.marks import Mark
 from rocketbed.node.store.reader import Reader
 from rocketbed.node.store.removal import Removal
+from rocketbed.replication.confirm import AckBoard
+from rocketbed.replication.follow import MasterConnection
 from rocketbed.routing.keyvalue import KeyValueTable
 from rocketbed.wire.message import HEAD
 from rocketbed.world.api import Lock, World
@@ -52,6 +57,12 @@ def test_mending_and_room() -> None:
     assert run_room(SEED)
 
 
+def test_replication_from_both_of_its_ends() -> None:
+    assert run_feeding(SEED)
+    assert run_following(SEED)
+    assert run_parting(SEED)
+
+
 def test_other_seeds_are_other_sessions() -> None:
     assert not sessions(1).keys() & sessions(2).keys()
 
@@ -62,6 +73,9 @@ def test_fresh_seeds(first: int) -> None:
     for seed in range(first, first + 20):
         run_lives(seed)
         run_mending(seed)
+    run_feeding(first)
+    run_following(first)
+    run_parting(first)
 
 
 def later(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,6 +107,10 @@ async def _idle(_self: Flusher) -> None:
     await trio.sleep_forever()
 
 
+def _all_written(connection: MasterConnection) -> int:
+    return connection._log.written.value
+
+
 def _unlocked(_world: World, _config: StoreConfig) -> list[Lock]:
     return []
 
@@ -112,6 +130,9 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (Groups, "find_or_create", lambda _: lambda self, name: self.get(name), run_broker, "code"),
     (ConsumerGroup, "subscribe", lambda _: lambda self, wanted: True, run_broker, "code"),
     (Offsets, "commit", lambda _: lambda self, *place: None, run_broker, "position"),
+    (AckBoard, "report", lambda _: lambda self, link, offset: None, run_feeding, "acknowledged"),
+    (MasterConnection, "_acknowledged", lambda _: _all_written, run_following, "reported"),
+    (MasterConnection, "_compare", lambda _: lambda self, *place: None, run_parting, "refused"),
     (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),
 ]
 
