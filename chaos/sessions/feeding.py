@@ -9,6 +9,7 @@ import trio
 
 from rocketbed.chaos.sessions.model import ensure
 from rocketbed.chaos.sessions.stage import HA_PORT, PORT, SEGMENT, Stage
+from rocketbed.replication.fetch import FetchFailed, fetch
 from rocketbed.wire.bodies import HaRuntimeInfo
 from rocketbed.wire.command import RequestCode, ResponseCode
 from rocketbed.wire.ha import Transfer, TransferReader, encode_report
@@ -97,6 +98,9 @@ def _reports(stage: Stage, fresh: str, random: Random) -> None:
     late = HOUSEKEEPING_S <= silent.closed_s < HOUSEKEEPING_S + 0.5
     ensure(late, "refused", f"one that says nothing, after {silent.closed_s} s")
     _acknowledges(stage, end)
+    for start, stop in ((1, end), (SEGMENT, SEGMENT + 3 * BATCH), (1, SEGMENT + 1)):
+        pieces = stage.peer(partial(_fetched, start=start, end=stop))
+        ensure(pieces == log[start:stop], "fetched", f"other bytes from {start} to {stop}")
     stage.simulation.process("master").call(node.store.log.segments.remove, 0)
     low, log = stage.log("master")
     ensure(low == SEGMENT, "load", f"the log begins at {low}")
@@ -192,6 +196,16 @@ def _confirms(stage: Stage) -> None:
     stage.simulation.kill("slave")
     stage.simulation.run(1)
     stage.ready("master", ResponseCode.SERVICE_NOT_AVAILABLE, "1 of 2 copies")
+
+
+async def _fetched(world: World, *, start: int, end: int) -> bytes:
+    """A range, as a log that is mended asks for it."""
+    pieces: list[bytes] = []
+    try:
+        await fetch(world, ("master", HA_PORT), start, end, lambda _, piece: pieces.append(piece))
+    except FetchFailed as exc:
+        return str(exc).encode()
+    return b"".join(pieces)
 
 
 async def _fill_port(world: World, port: int, limit: int) -> None:
