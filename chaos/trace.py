@@ -5,7 +5,7 @@ trial. So the layer below it keeps the record: the simulated disk at every chang
 library at every sync of a real one. Source: chaos.md 2.2 no. 3, 2.3.
 
 A trace file is one msgpack map: node -> [complete, times, written, durable], the three of equal
-length, times rising, in nanoseconds of the run's clock.
+length, times never falling, in nanoseconds of the run's clock.
 """
 
 import os
@@ -41,7 +41,8 @@ class NodeTrace:
         """Append an entry; one that changes nothing is left out."""
         if self.times and (self.written[-1], self.durable[-1]) == (written, durable):
             return
-        if self.times and self.times[-1] == time_ns:
+        # A fall is kept beside what it fell from: a node may have said so in that very moment.
+        if self.times and self.times[-1] == time_ns and written >= self.written[-1]:
             self.written[-1], self.durable[-1] = written, durable
             return
         self.times.append(time_ns)

@@ -4,7 +4,7 @@ The simulated disk tells every change. A real machine's layer tells some: then t
 entries is not known, and a node may hold more than the last entry says, never less while it runs.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
@@ -40,9 +40,10 @@ class NodeEnds:
         return self.trace.at(time_ns - 1)
 
     def highest(self, begin_ns: int, end_ns: int) -> Ends:
-        """The highest of each end between two moments, both included."""
+        """The highest of each end between two moments, both included, and what held until the
+        first of them: in the moment in which a node dies it may still say how far it was."""
         trace = self.trace
-        first = max(bisect_right(trace.times, begin_ns) - 1, 0)
+        first = max(bisect_left(trace.times, begin_ns) - 1, 0)
         span = slice(first, bisect_right(trace.times, end_ns))
         return Ends(max(trace.written[span], default=0), max(trace.durable[span], default=0))
 

@@ -168,7 +168,7 @@ class WireLog:
 
     def distrust(self, topic: str) -> None:
         """Ask the nameservers for a topic's route again before it is used next."""
-        self._session.routes.distrust(topic)
+        self._session.routes.distrust(topic, gone=True)
 
     def ask_master(self, queue: MessageQueue) -> None:
         """Ask the master next, whatever the last answer suggested."""
@@ -198,7 +198,7 @@ class WireLog:
                 failure = exc
             except (ClientError, ProtocolError) as exc:
                 raise WireError(f"{what}: {exc}") from exc
-            self._session.routes.distrust(topic)
+            self._session.routes.distrust(topic, gone=True)
             if trio.current_time() + pause_s >= deadline:
                 kind = TopicGone if _is_gone(failure) else WireError
                 reason = str(failure) or "no answer"

@@ -106,11 +106,9 @@ class Consumer:
 
     async def queues(self, topic: str, *, fresh: bool = False) -> tuple[MessageQueue, ...]:
         """The topic's queues that can be read; with `fresh` as a nameserver knows them now, else
-        as one did within the last 30 s. Raises `ClientError`."""
+        as one did not long ago. Raises `ClientError`."""
         check_topic(topic)
-        if fresh:
-            self._session.routes.distrust(topic)
-        return (await self._session.routes.get(topic)).readable
+        return (await self._session.routes.get(topic, fresh=fresh)).readable
 
     async def pull(
         self,
@@ -237,6 +235,8 @@ class Consumer:
             flow = self._flows.get(queue)
             if positions is None and flow is not None and flow.committed == offset:
                 continue
+            if flow is not None:
+                flow.told, flow.committed = offset, None
             await self.offsets.commit(self.group, queue, offset)
             if flow is not None:
                 flow.committed = offset

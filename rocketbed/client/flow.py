@@ -70,6 +70,10 @@ class Flow:
         self.done = offset
         """Behind those that it has dealt with."""
         self.committed: int | None = None
+        """What its broker has confirmed."""
+        self.told: int | None = None
+        """What pulls say of the group's position: the latest commit, confirmed or under way, or a
+        pull that follows it would take it back."""
         self._world = world
         self._puller = puller
         self._tags = tags
@@ -135,7 +139,7 @@ class Flow:
             self._tags,
             count=COUNT,
             hold_s=self._hold_s,
-            commit=self.committed,
+            commit=self.told,
         )
         if found.status is PullStatus.MOVED:
             self._world.log.warning(

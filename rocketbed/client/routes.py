@@ -117,7 +117,7 @@ class _Entry:
     is_stale: bool = False
     """Someone found it wrong: ask before the next use."""
     is_gone: bool = False
-    """A broker said that the topic does not exist."""
+    """The topic may not exist any more."""
 
 
 class Routes:
@@ -131,17 +131,18 @@ class Routes:
         self._entries: dict[str, _Entry] = {}
         self._locks: dict[str, trio.Lock] = {}
 
-    async def get(self, topic: str, *, make: bool = False) -> Route:
-        """The topic's route; with `make` that of the brokers which would make it.
+    async def get(self, topic: str, *, make: bool = False, fresh: bool = False) -> Route:
+        """The topic's route; with `make` that of the brokers which would make it, with `fresh`
+        what a nameserver says now, if one answers.
 
         Raises `NoRoute`, `NoNameserver`, `RequestRefused`.
         """
-        route = self.known(topic, make=make)
+        route = None if fresh else self.known(topic, make=make)
         if route is not None:
             return route
         async with self._locks.setdefault(topic, trio.Lock()):
-            route = self.known(topic, make=make)
-            return route if route is not None else await self._refresh(topic, make)
+            route = None if fresh else self.known(topic, make=make)
+            return route if route is not None else await self._refresh(topic, make, fresh=fresh)
 
     def known(self, topic: str, *, make: bool = False) -> Route | None:
         """The same where nobody has to be asked first; else None."""
@@ -159,8 +160,8 @@ class Routes:
         return entry.route
 
     def distrust(self, topic: str, *, older_than_s: float = 0.0, gone: bool = False) -> None:
-        """Ask again before the next use: a broker was not where the route said, or, `gone`, said
-        that it has no such topic.
+        """Ask again before the next use: a broker was not where the route said. With `gone` the
+        topic may not exist any more, as a broker said; a nameserver that agrees is believed.
 
         A route that is younger than `older_than_s` stays.
         """
@@ -191,16 +192,18 @@ class Routes:
         except RocketbedError as exc:
             self._world.log.info("client.route_not_renewed", topic=topic, error=str(exc))
 
-    async def _refresh(self, topic: str, make: bool) -> Route:
+    async def _refresh(self, topic: str, make: bool, *, fresh: bool = False) -> Route:
         old = self._entries.get(topic)
         if old is not None:
             old.due_at = trio.current_time() + AGAIN_S
         try:
             route = await self._ask(topic, make)
         except (NoNameserver, NoRoute) as exc:
-            is_gone = isinstance(exc, NoRoute) and old is not None and old.is_gone
-            if old is None or is_gone or (old.uses_template and not make):
-                self._entries.pop(topic, None)
+            if old is None or (old.uses_template and not make):
+                raise
+            if isinstance(exc, NoRoute) and (fresh or old.is_gone):
+                if old.is_gone:
+                    del self._entries[topic]
                 raise
             self._world.log.warning("client.route_kept", topic=topic, error=str(exc))
             old.held_until = trio.current_time() + WRONG_AGAIN_S

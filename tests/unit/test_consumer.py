@@ -15,6 +15,7 @@ from rocketbed.client.errors import (
     RequestRefused,
 )
 from rocketbed.inspect.bodies import MissingCodec
+from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command, ResponseCode, answer
@@ -160,6 +161,47 @@ def test_commits_are_explicit_and_only_of_what_changed() -> None:
             assert peer.codes().count(Code.UPDATE_CONSUMER_OFFSET) == 2
             await reader.commit({QUEUE: 1})
             assert await reader.committed(QUEUE) == 1
+
+    on_stage(scenario)
+
+
+def test_no_pull_takes_a_commit_back() -> None:
+    """The broker has it, its answer is lost, and the next pull says where the group stands."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, peer = await shelf(stage, messages={0: bodies(4)})
+        is_lossy = False
+
+        def answering(command: Command) -> Command | None:
+            response = content(command)
+            fields = command.fields
+            if command.code == Code.PULL_MESSAGE and int(fields["sysFlag"]) & 1:
+                content.committed[0] = int(fields["commitOffset"])
+            is_lost = is_lossy and command.code == Code.UPDATE_CONSUMER_OFFSET
+            return None if is_lost else response
+
+        async def commit() -> None:
+            with suppress(RemotingError):
+                await reader.commit()
+
+        peer.answering = answering
+        async with consumer(stage) as reader, trio.open_nursery() as nursery:
+            await reader.subscribe("T", start="first")
+            await read(reader, 2)
+            await reader.commit()
+            await read(reader, 2)
+            is_lossy = True
+            nursery.start_soon(commit)
+            await trio.sleep(0.5)
+            content.add(peer, 0, b"new")
+            assert await read(reader, 1) == [b"new"]
+            await trio.sleep(0.5)
+            assert content.committed == {0: 4}
+            await trio.sleep(5)
+            is_lossy = False
+            await reader.commit()
+            assert content.committed == {0: 5}
 
     on_stage(scenario)
 

@@ -1,5 +1,6 @@
 """How far a simulated log is on disk, from the disk's events alone."""
 
+from rocketbed.chaos.checkers.ends import NodeEnds
 from rocketbed.chaos.sim.logwatch import LogWatch
 from rocketbed.chaos.trace import Ends, NodeTrace
 
@@ -78,3 +79,20 @@ def test_what_a_failed_sync_forsook_is_durable_only_once_it_was_written_again() 
     for time_ns, (kind, size) in enumerate((("write", 100), ("sync", 0), ("sync_end", 0)), 10):
         made.saw(time_ns, kind, FIRST, 0, size)
     assert made.ends() == Ends(100, 100)
+
+
+def test_a_node_that_dies_in_the_moment_of_a_write_had_written() -> None:
+    """It may have said so in that moment (seed 29733, a false R3)."""
+    trace = NodeTrace()
+    for time_ns, written in ((1, 10), (5, 100), (5, 110), (5, 40), (9, 50)):
+        trace.add(time_ns, written, 10)
+    ends = NodeEnds(trace)
+    assert ends.highest(5, 5).written == 110
+    assert ends.highest(4, 5).written == 110
+    assert ends.highest(6, 6).written == 40
+    assert ends.highest(9, 9).written == 50
+    trace.add(11, 20, 10)
+    assert ends.highest(11, 11).written == 50
+    assert ends.highest(12, 12).written == 20
+    assert [ends.at(time_ns).written for time_ns in (4, 5, 9)] == [10, 40, 50]
+    assert ends.lowest_fall(4, 5) == 40

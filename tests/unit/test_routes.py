@@ -158,6 +158,9 @@ def test_a_good_route_is_kept_whatever_a_nameserver_says(is_empty: bool) -> None
                 assert await session.routes.get("T") is found
             session.routes.distrust("T")
             assert await session.routes.get("T") is found
+            with pytest.raises(NoRoute):
+                await session.routes.get("T", fresh=True)
+            assert await session.routes.get("T") is found
 
     on_stage(scenario)
 
