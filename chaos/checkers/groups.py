@@ -1,11 +1,13 @@
 """Consumer groups: did their members together get everything? (chaos.md 2.5)"""
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
-from rocketbed.chaos.checkers.positions import NO_GROUPS, positions, stored_positions
+from rocketbed.chaos.checkers.positions import NO_GROUPS, Place, positions, stored_positions
 from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Function, Outcome
 
@@ -57,6 +59,52 @@ def group_skips(case: Case, found: Findings) -> int:
     return examined
 
 
+@check("A41 early commit", "messages that a commit passed", final=True)
+def early_commits(case: Case, found: Findings) -> int:
+    """A41: a member stores no position beyond a message that no member has got yet, whether it gets
+    that later or not: had the member died in between, the group would never have got it. Of those
+    with a tag that the group asks for."""
+    evidence, stored = case.evidence, case.evidence.stored
+    commits = _rising_commits(evidence)
+    if not commits:
+        raise NotApplicable(NO_GROUPS)
+    first_got: dict[tuple[int, int], int] = {}
+    deliveries = evidence.rows((Function.DELIVER,))
+    columns = (deliveries.column(name) for name in ("operation", "value", "returned_ns"))
+    for group, value, time_ns in zip(*(map(int, column) for column in columns), strict=True):
+        first_got.setdefault((group, value), time_ns)
+    by_queue: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for key, value, tag in zip(stored.keys, stored.values, stored.column("tags"), strict=True):
+        by_queue[int(key) >> OFFSET_BITS].append((int(key) & OFFSET_MASK, int(value), int(tag)))
+    examined = 0
+    for (group, queue), (offsets, times) in commits.items():
+        wanted = evidence.wanted_tags.get(group)
+        early: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for offset, value, tag in by_queue[queue]:
+            at = bisect_right(offsets, offset)
+            got_ns = first_got.get((group, value))
+            if at == len(offsets) or got_ns is None or (wanted is not None and tag not in wanted):
+                continue
+            examined += 1
+            if times[at] < got_ns:
+                early[at].append((offset, value))
+        for at, passed in early.items():
+            (offset, value), name = min(passed), evidence.queues.names[queue]
+            late = (first_got[group, value] - times[at]) / 1e9
+            found.add(
+                f"group {group} stored {offsets[at]} for {name.topic}/{name.queue} at"
+                f" {times[at] / 1e9:.3f} s, {late:.3f} s before any member got the message at"
+                f" offset {offset}",
+                excuse=_given_again(case, group, queue, offset, value),
+                value=value,
+                topic=name.topic,
+                queue=name.queue,
+                offset=offset,
+                distance=len(passed),
+            )
+    return examined
+
+
 @check("A23 redelivery", "deliveries", severity=Severity.METRIC)
 def redeliveries(case: Case, found: Findings) -> int:
     """A23: how often a group got a message again; a figure."""
@@ -67,6 +115,22 @@ def redeliveries(case: Case, found: Findings) -> int:
     found.figures = {"again": again, "copies_max": most}
     found.note = f"{again} deliveries were repetitions, a message came at most {most} x"
     return len(deliveries)
+
+
+def _rising_commits(evidence: Evidence) -> dict[Place, tuple[list[int], list[int]]]:
+    """By place, the positions beyond all before them that members began to store, answered or not,
+    and when."""
+    found: dict[Place, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    rows = evidence.rows((Function.COMMIT_OFFSET,))
+    begun = map(int, rows.column("invoked_ns"))
+    for time_ns, (group, queue, offset, _) in sorted(
+        zip(begun, positions(evidence, rows), strict=True)
+    ):
+        offsets, times = found[group, queue]
+        if not offsets or offset > offsets[-1]:
+            offsets.append(offset)
+            times.append(time_ns)
+    return found
 
 
 def _given_again(case: Case, group: int, queue: int, offset: int, value: int) -> Excuse | None:

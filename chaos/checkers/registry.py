@@ -73,6 +73,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     deleted_topics.deleted_messages,
     topic_changes.forbidden_reads,
     groups.group_skips,
+    groups.early_commits,
     groups.redeliveries,
     positions.offset_regress,
     positions.forgotten_positions,

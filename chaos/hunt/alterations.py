@@ -19,6 +19,8 @@ from rocketbed.chaos.record import HISTORY_FILE, TRACE_FILE, RunRecord
 
 BEYOND: Final = 1_000_000
 LATE_NS: Final = 3600 * 10**9
+COMMITTED_NS: Final = 10 * 10**9
+"""So long after a delivery its member has committed it."""
 READS: Final = (Function.GOT, Function.DELIVER)
 Change = Callable[[Row], Row | None]
 """The row to be written instead; None for none."""
@@ -101,14 +103,14 @@ def _of_followers(path: Path, record: RunRecord) -> bool:
     )
 
 
-def _never_delivered(path: Path, _record: RunRecord) -> bool:
-    """No delivery of the last acknowledged message that a group got; no loss came after that."""
+def _last_delivery(change: Change, path: Path, _record: RunRecord) -> bool:
+    """Of the last acknowledged message that a group got; no loss came after that."""
     rows = list(read_history(path / HISTORY_FILE).columns.rows())
     given = {row.value for row in rows if row.function == Function.DELIVER}
     sent = ((row.returned_ns, row.value) for row in rows if SENT_OK(row) and row.value in given)
     value = max(sent, default=(0, BEYOND))[1]
     return _rows(
-        _each(lambda row: row.function == Function.DELIVER and row.value == value, _gone),
+        _each(lambda row: row.function == Function.DELIVER and row.value == value, change),
         path,
     )
 
@@ -236,7 +238,14 @@ ALTERATIONS: Final = (
             lambda row: row.function == Function.GOT and row.process == FINAL_READER, _gone
         ),
     ),
-    Alteration("delivery-lost", "one message never came to a group", _never_delivered),
+    Alteration(
+        "delivery-lost", "one message never came to a group", partial(_last_delivery, _gone)
+    ),
+    Alteration(
+        "committed-early",
+        "a group stored its position before one message came",
+        partial(_last_delivery, _plus("returned_ns", COMMITTED_NS)),
+    ),
     _change(
         "deliveries-late",
         "deliveries came an hour late",

@@ -45,7 +45,7 @@ def _dead_master_kept() -> None:
     "cc7966cfc152b2a9",
     bug="a group's position passes messages that its consumer has not handed over",
     edit="the position moves when messages are pulled, not when they are polled",
-    caught_by=("A22", "A2"),
+    caught_by=("A41", "A22", "A2"),
 )
 async def _committed_before_delivery(original: Any, self: Any) -> Any:
     batch = await original(self)

@@ -122,6 +122,10 @@ def wants_retry(outcome: Outcome, *, retry_unknown: bool, retry_unsafe: bool) ->
     return retried
 
 
+THEN = "; then: "
+"""Between what left an outcome unknown and the latest refusal."""
+
+
 def combined(earlier: Outcome | None, latest: Outcome) -> Outcome:
     """What all attempts up to the latest amount to."""
     if earlier is None or isinstance(earlier, Refused):
@@ -131,7 +135,6 @@ def combined(earlier: Outcome | None, latest: Outcome) -> Outcome:
     if isinstance(earlier, Sent):
         return replace(earlier, attempts=latest.attempts, may_be_double=True)
     if isinstance(latest, Refused):
-        return replace(
-            earlier, attempts=latest.attempts, reason=f"{earlier.reason}; then: {latest.reason}"
-        )
+        first, _, _ = earlier.reason.partition(THEN)
+        return replace(earlier, attempts=latest.attempts, reason=first + THEN + latest.reason)
     return latest

@@ -36,7 +36,7 @@ TIMEOUT_S: Final = 3.0
 RETRIES: Final = 2
 """Further attempts after the first (wire.md 4.3)."""
 PAUSE_S: Final = 0.05
-"""Before asking the same broker once more; grows by as much with each attempt."""
+"""Before the second attempt; grows by as much with each further one, up to `PAUSE_MAX_S`."""
 PAUSE_MAX_S: Final = 1.0
 ATTEMPT_S: Final = 3.0
 """An attempt gets its share of a send's time, but at least this: a slave may take that long."""
@@ -278,8 +278,7 @@ class Producer:
             may_go_on = isinstance(latest, Refused) and latest.code in NOBODY_TOOK_IT
             if not may_go_on or self._attempts == 1:
                 left -= 1
-            is_slow = broker is None or attempt >= self._attempts
-            pause_s = min(PAUSE_S * attempt, PAUSE_MAX_S) if is_slow else 0.0
+            pause_s = min(PAUSE_S * attempt, PAUSE_MAX_S)
             if not left or trio.current_time() + pause_s >= deadline:
                 break
             await trio.sleep(pause_s)
@@ -303,8 +302,6 @@ class Producer:
                     route = await self._session.routes.get(envelope.topic, make=True)
             queue = pick(route, avoid)
             address = _master(route, queue)
-            if queue.broker_name == avoid:
-                await _sleep(PAUSE_S * (attempt - 1), deadline)
         except (ClientError, ProtocolError) as exc:
             code = None if isinstance(exc, NoBroker) else _code_of(exc)
             refused = Refused(reason=str(exc), code=code, message_ids=ids, attempts=attempt)
@@ -348,11 +345,6 @@ class Producer:
         if answer.code == ResponseCode.GO_AWAY:
             self._session.connections.close(address)
         return _read(answer, queue, ids, address, attempt)
-
-
-async def _sleep(seconds: float, deadline: float) -> None:
-    """Sleep, but not beyond the deadline."""
-    await trio.sleep(max(min(seconds, deadline - trio.current_time()), 0.0))
 
 
 def _code_of(error: Exception) -> int | None:

@@ -71,11 +71,11 @@ def test_other_seeds_are_other_sessions() -> None:
 @pytest.mark.parametrize("first", range(0, 200, 20))
 def test_fresh_seeds(first: int) -> None:
     for seed in range(first, first + 20):
-        run_lives(seed)
-        run_mending(seed)
-    run_feeding(first)
-    run_following(first)
-    run_parting(first)
+        assert run_lives(seed)
+        assert run_mending(seed)
+    assert run_feeding(first)
+    assert run_following(first)
+    assert run_parting(first)
 
 
 def later(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import trio
 
+from rocketbed.chaos.sessions import broker as small
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import SoloRun, run_solo
 from rocketbed.node.config.node_config import make_config, settings_from_options
@@ -24,19 +25,10 @@ from rocketbed.wire.message import StoredMessage, decode_messages
 from rocketbed.wire.properties import encode_properties
 from rocketbed.world.api import World
 
-HOST = "10.0.0.1"
-PORT = 10911
+HOST = small.HOST
+PORT = small.PORT
 STORE = "/store"
-SMALL = (
-    f"storePathRootDir={STORE}",
-    f"listenPort={PORT}",
-    f"brokerIP1={HOST}",
-    "brokerName=broker-a",
-    "mappedFileSizeCommitLog=1048576",
-    "mappedFileSizeConsumeQueue=2000",
-    "maxHashSlotNum=100",
-    "maxIndexNum=400",
-)
+SMALL = small.SETTINGS
 """Settings of a node with small files."""
 
 

@@ -29,7 +29,9 @@ def serving() -> Iterator[Callable[[Serve], str]]:
         listener = socket.create_server((HOST, 0))
 
         def run() -> None:
-            with listener, listener.accept()[0] as stream:
+            with listener:
+                stream, _ = listener.accept()
+            with stream:  # whoever connects from here on is refused
                 serve(stream)
 
         threads.append(threading.Thread(target=run))

@@ -96,7 +96,7 @@ def test_unsafe_messages_are_sent_again_only_if_told_so() -> None:
     ("code", "kind", "count"),
     [
         (1, Unknown, 3),
-        (2, Refused, 8),  # busy: as long as there is time
+        (2, Refused, 11),  # busy: as long as there is time
         (13, Refused, 1),
         (14, Unknown, 3),
         (16, Refused, 3),

@@ -55,10 +55,19 @@ def deliver(run: RunMaker, value: int, offset: int, time_ns: int, *, process: in
 
 
 def commit(run: RunMaker, queue: int, offset: int, time_ns: int) -> None:
+    """Of a member that had got what is below, where the one that gets all has not begun yet."""
+
     def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
         return [ids.commit(queue, offset, time_ns)]
 
+    if time_ns < 80 * SECOND:
+        got_by_another(run, queue, offset)
     run.rows.append(rows)
+
+
+def got_by_another(run: RunMaker, queue: int, upto: int) -> None:
+    for offset in range(upto):
+        deliver(run, 2 * offset + queue, offset, 45 * SECOND, process=8)
 
 
 def offsets_on_disk(run: RunMaker, committed: int) -> None:
@@ -76,6 +85,27 @@ def skipped(run: RunMaker) -> None:
 def not_passed_yet(run: RunMaker) -> None:
     skipped(run)
     run.committed = {0: 5}
+
+
+def stored_before_it_was_got(run: RunMaker) -> None:
+    """Message 10 is at offset 5 of queue 0, and comes after a commit of 6."""
+    skipped(run)
+    run.committed = {}
+    deliver(run, 10, 5, 84 * SECOND, process=5)
+    commit(run, 0, 6, 83 * SECOND)
+    commit(run, 0, 12, 95 * SECOND)
+
+
+def stored_when_another_member_had_got_it(run: RunMaker) -> None:
+    skipped(run)
+    run.committed = {}
+    deliver(run, 10, 5, 82 * SECOND, process=9)
+    commit(run, 0, 6, 83 * SECOND)
+
+
+def stored_before_it_was_unwanted(run: RunMaker) -> None:
+    stored_before_it_was_got(run)
+    in_group(run, "another")
 
 
 def in_group(run: RunMaker, *tags: str) -> None:
@@ -156,6 +186,7 @@ def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
         commit = ids.commit(0, 6, 50 * SECOND)
         return [commit._replace(node=ids.b1, invoked_ns=50 * SECOND - 2 * MS), read]
 
+    got_by_another(run, 0, 6)
     run.rows.append(rows)
 
 
@@ -341,6 +372,7 @@ def told_more(run: RunMaker, *, node: str = "b1") -> None:
         end = ids.row(Function.BOUNDS, value=12, operation=0, **place, **at)
         return [ids.commit(0, 6, 50 * SECOND)._replace(node=ids.b1), read, end]
 
+    got_by_another(run, 0, 6)
     run.rows.append(rows)
 
 
@@ -399,6 +431,9 @@ def failed_at_the_end(run: RunMaker) -> None:
 CASES: list[tuple[Change, set[str]]] = [
     (skipped, {"A22"}),
     (not_passed_yet, set()),
+    (stored_before_it_was_got, {"A41"}),
+    (stored_when_another_member_had_got_it, set()),
+    (stored_before_it_was_unwanted, {"A33"}),
     (reset_before, {"A22"}),
     (skipped_and_wanted, {"A22"}),
     (skipped_and_unwanted, set()),
