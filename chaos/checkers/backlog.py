@@ -78,6 +78,7 @@ def follower_skip(case: Case, found: Findings) -> int:
                 # Only what was lost there makes room for what it never asked for.
                 end = int(ends[at])
                 excuse = case.losses.loss_between(place.group, passed[0], ENDLESS, behind=end)
+                excuse = excuse or case.losses.split_between(place.group, passed[0], passed[0])
             found.add(
                 f"{name} never got value {value} at offset {offset} of {place.topic}/{place.queue}",
                 excuse=excuse,

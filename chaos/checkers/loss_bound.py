@@ -147,7 +147,7 @@ class Losses:
         for number in absent:
             message = self.sent[number]
             loss = self._explain(message)
-            excuse = self._split(message) if loss is None else self._excuse(loss)
+            excuse = self.split(message) if loss is None else self._excuse(loss)
             if excuse is not None:
                 self.gone[message.value] = excuse
             if self._expired(message):
@@ -164,12 +164,15 @@ class Losses:
             self._count(loss)
             self._close_upwards(loss, set(absent))
 
-    def _split(self, message: Sent) -> Excuse | None:
+    def split(self, message: Sent) -> Excuse | None:
         """The second master that may have taken a message, and lost it when it was told to."""
+        return self.split_between(message.group, message.invoked_ns, message.returned_ns)
+
+    def split_between(self, group: int, begin_ns: int, end_ns: int) -> Excuse | None:
+        """The second master of a group in a time."""
         for begin, end, node in self._evidence.splits:
-            if message.group not in (self._evidence.group_of_name(node), -1):
-                continue
-            if message.invoked_ns <= end and message.returned_ns >= begin:
+            is_ours = group in (self._evidence.group_of_name(node), -1)
+            if is_ours and begin_ns <= end and end_ns >= begin:
                 return Excuse(f"{node} was a second master", begin, end)
         return None
 

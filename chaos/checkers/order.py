@@ -14,7 +14,8 @@ def order_violations(case: Case, found: Findings) -> int:
     """A15: of one producer's messages in one queue of an ordered topic the first deliveries come in
     the order in which they were sent one after the other.
 
-    A loss in between excuses it: positions of the group may have been of the log before.
+    A loss in between excuses it, or one that came after the reader had got something else at the
+    place: its positions may have been of the log before.
     """
     evidence = case.evidence
     topics = set(evidence.record.ordered_topics)
@@ -36,12 +37,13 @@ def order_violations(case: Case, found: Findings) -> int:
         firsts[who].setdefault(wanted, rank)
     if not examined:
         raise NotApplicable("no message of an ordered topic was read")
-    for (function, number), ranks in sorted(firsts.items()):
-        name = f"group {number}" if function == Function.DELIVER else f"reader {number}"
-        _add_disorder(case, found, sent, ranks, name)
+    for who, ranks in sorted(firsts.items()):
+        _add_disorder(case, found, sent, ranks, who)
     return examined
 
 
+_Who = tuple[int, int]
+"""DELIVER and the number of a group, or GOT and a process."""
 _Operation = tuple[int, int, int, set[int]]
 """Number of producer and queue together, when it was begun, when acknowledged, its values."""
 
@@ -69,10 +71,11 @@ def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Oper
 
 
 def _add_disorder(
-    case: Case, found: Findings, sent: dict[int, _Operation], ranks: dict[int, int], who: str
+    case: Case, found: Findings, sent: dict[int, _Operation], ranks: dict[int, int], who: _Who
 ) -> None:
     """What one reader got too soon; `ranks` are places among the reads, by operation."""
     evidence, reads, losses = case.evidence, case.evidence.reads, case.losses
+    name = ("group " if who[0] == Function.DELIVER else "reader ") + str(who[1])
     operations = list(ranks)
     lines = passes.column([sent[one][0] for one in operations])
     begins = passes.column([sent[one][1] for one in operations])
@@ -81,11 +84,30 @@ def _add_disorder(
     for before, after in passes.overtaken(lines, begins, ends, order):
         first, second = operations[before], operations[after]
         text = (
-            f"was delivered to {who} before operation {first}, which its producer had"
+            f"was delivered to {name} before operation {first}, which its producer had"
             " finished before it began this one"
         )
         row, late = reads.row(ranks[second]), reads.row(ranks[first])
         example = example_of(evidence, row, text, ranks[first] - ranks[second])
         group = evidence.group_of(row.node)
-        excuse = losses.loss_between(group, sent[first][1], late.returned_ns)
+        passed_ns = _passed_before(evidence, who, ranks[first], sent[first][2])
+        excuse = losses.loss_between(group, min(passed_ns, sent[first][1]), late.returned_ns)
         found.add(example, excuse=excuse or losses.gone_of(row.value))
+
+
+def _passed_before(evidence: Evidence, who: _Who, rank: int, until_ns: int) -> int:
+    """When a reader first got what then stood at the place of a read, or behind; the time given, if
+    it never did before that."""
+    reads = evidence.reads
+    queues, offset = evidence.queue_numbers(reads), reads.row(rank).queue_offset
+    same = (*who, int(queues[rank]))
+    names = ("function", "operation" if who[0] == Function.DELIVER else "process")
+    columns = (reads.column(name) for name in (*names, "queue_offset", "returned_ns"))
+    return min(
+        (
+            int(time_ns)
+            for queue, *reader, at, time_ns in zip(queues, *columns, strict=True)
+            if (*reader, queue) == same and at >= offset and time_ns < until_ns
+        ),
+        default=until_ns,
+    )

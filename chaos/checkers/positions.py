@@ -157,7 +157,9 @@ def offset_overrun(case: Case, found: Findings) -> int:
             value=None,
             distance=offset - ends[queue],
         )
-        later = losses.loss_between(evidence.group_of(row.node), time_ns, ENDLESS)
+        brokers = evidence.group_of(row.node)
+        later = losses.loss_between(brokers, time_ns, ENDLESS)
+        later = later or losses.split_between(brokers, row.invoked_ns, time_ns)
         found.add(example, excuse=later if offset <= evidence.ends_ever[queue] else None)
     examined = len(places)
     stored = stored_positions(evidence, None if evidence.foreign else evidence.nodes)

@@ -65,7 +65,7 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
         if message.group not in (lineage.group, -1):
             count -= 1
         elif (example := _judge(evidence, lineage, message)) is not None:
-            found.add(example)
+            found.add(example, excuse=losses.split(message))
     return count
 
 

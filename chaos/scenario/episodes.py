@@ -427,6 +427,15 @@ def twin(maker: Maker) -> Episode:
     return Episode(0, [(0, f"twin {maker.member(maker.group())}")])
 
 
+def double(maker: Maker) -> Episode:
+    """An operator starts a slave as a second master."""
+    if maker.alone:
+        return Episode()
+    lasts = maker.seconds(0.5, 6.0)
+    step = f"double follower:any{maker.group()} for {show_duration(lasts)}"
+    return Episode(lasts + maker.settle_s, [(0, step)])
+
+
 FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "kill": kill,
     "stop": stop,
@@ -444,6 +453,7 @@ FIRST: Final[Mapping[str, Callable[[Maker], Episode]]] = {
 RARE: Final[Mapping[str, Callable[[Maker], Episode]]] = {
     "read-only": read_only,
     "lying-disk": lying_disk,
+    "double": double,
 }
 """The same; a seed has one of them at the most, when the first lane has ended."""
 SECOND: Final[Mapping[str, Callable[[Maker], Episode]]] = {

@@ -47,6 +47,11 @@ WALL_RATE: Final = 120
 CHORE_SHARE: Final = 0.2
 """Of each chore, in the seeds that may have any."""
 BATCH_QUEUE_SHARE: Final = 0.08
+MANY_SHARE: Final = 0.05
+"""Of the seeds in which topics neither come nor go, clients stay, and disks are fast."""
+MANY_TOPICS: Final = (200, 300)
+MANY_DISK_MS: Final = 5.0
+"""A node that stops syncs every queue."""
 RARE_SHARE: Final = 0.3
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
@@ -79,7 +84,10 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     # not copied its master's tables for the last time when the run stops (seed 801135).
     if not broken:
         producers = draw_chores(Random(f"{name}/{seed}/chores"), producers, weather)
-    producers = draw_topics(Random(f"{name}/{seed}/topics"), producers)
+    producers = draw_topics(Random(f"{name}/{seed}/topics"), producers, weather)
+    consumers = _draw_consumers(random.choice((1, 2, 2, 3)), f"{name}/{seed}/consumers")
+    if producers.topics > MANY_TOPICS[0]:
+        consumers = replace(consumers, count=2, members=1)
     may_expire = not (producers.large or producers.ordered or producers.deleted or broken)
     if extras.random() < 0.2 and may_expire:
         shape = replace(shape, segment=min(shape.segment, 1 << 15))
@@ -93,7 +101,7 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         seed=seed,
         shape=shape,
         producers=producers,
-        consumers=_draw_consumers(random.choice((1, 2, 2, 3)), f"{name}/{seed}/consumers"),
+        consumers=consumers,
         weather=weather,
         steps=tuple(
             map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), wanted))
@@ -212,10 +220,14 @@ def draw_chores(random: Random, load: Producers, weather: Weather) -> Producers:
     return replace(load, changes=random.randint(1, 3)) if is_changed else load
 
 
-def draw_topics(random: Random, load: Producers) -> Producers:
-    """Topics of another kind, in a small part of the seeds."""
+def draw_topics(random: Random, load: Producers, weather: Weather) -> Producers:
+    """Topics of another kind, or hundreds of them, in a small part of the seeds."""
     if random.random() < BATCH_QUEUE_SHARE:
         load = replace(load, batch_queues=1, topics=load.topics + 1)
+    is_fast = max(weather.disk_ms.values(), default=1.0) <= MANY_DISK_MS
+    if random.random() < MANY_SHARE and is_fast and not (load.late or load.deleted or load.stay_s):
+        # Clients that begin again would ask for all of them each time.
+        load = replace(load, topics=load.topics + random.randint(*MANY_TOPICS), queues=1)
     return load
 
 

@@ -15,6 +15,7 @@ from rocketbed.client.flow import Batch, Flow
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
 from rocketbed.client.pulls import ALL, Pulled, Puller, PullStatus, TagFilter, describe
+from rocketbed.client.routes import MASTER_ID
 from rocketbed.client.session import Session
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData, SubscriptionData
@@ -165,8 +166,11 @@ class Consumer:
         try:
             route = await self._session.routes.get(topic)
             for members in route.brokers.values():
-                for address in members.values():
-                    await self._try_heartbeat(address)
+                for broker_id, address in members.items():
+                    if broker_id == MASTER_ID:
+                        await self._try_heartbeat(address)
+                    else:  # nothing waits for it: one that is gone without a word must not cost
+                        self._session.tell(address)
             for queue in route.readable if wanted is None else wanted:
                 offsets[queue] = await self._first_offset(queue, start)
         except BaseException:

@@ -62,6 +62,8 @@ class Session:
         self.routes = Routes(self.world, self.nameservers, self._begin)
         self._groups = groups
         self._client_id = ""
+        self._dialled: set[Address] = set()
+        """Brokers that are about to be told of our groups."""
         self._keys: UniqueKeys | None = None
         self._keys_host = NO_ADDRESS
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -168,6 +170,23 @@ class Session:
         """Tell one broker about our groups, and wait for its answer. Raises `RemotingError`."""
         link = await self.connections.link(address)
         await link.request(self._heartbeat(), timeout_s=HEARTBEAT_TIMEOUT_S)
+
+    def tell(self, address: Address) -> None:
+        """Tell one broker about our groups without waiting for it; a broker that cannot be reached
+        is dialled once at a time."""
+        if address not in self._dialled:
+            self._dialled.add(address)
+            self._begin(self._tell, address)
+
+    async def _tell(self, address: Address) -> None:
+        try:
+            link = await self.connections.link(address)
+        except RemotingError as exc:
+            self.world.log.info("client.heartbeat_lost", error=str(exc))
+            return
+        finally:
+            self._dialled.discard(address)
+        await _quietly(link, self._heartbeat())
 
     def _heartbeat(self) -> Command:
         producers, consumers = self._groups()

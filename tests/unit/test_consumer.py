@@ -91,6 +91,7 @@ def test_every_broker_hears_of_the_group_before_it_is_asked() -> None:
         peers = [(await shelf(stage, name, number))[1] for name in "ab" for number in (0, 1)]
         async with consumer(stage) as reader:
             await reader.subscribe("T", tags="A || B")
+            await trio.sleep(0.1)  # slaves are not waited for
             for peer in peers:
                 (group,) = HeartbeatData.decode(peer.heartbeats[-1].body).consumer_data_set
                 assert group.group_name == "cg"
@@ -102,6 +103,21 @@ def test_every_broker_hears_of_the_group_before_it_is_asked() -> None:
                 )
 
     on_stage(scenario)
+
+
+def test_a_silent_slave_costs_a_subscription_nothing() -> None:
+    """300 topics took as many time-outs of the heartbeat that its slave never answered."""
+
+    async def scenario(stage: Stage) -> float:
+        stage.routes |= {f"T{number}": route("a", ids=(0, 1)) for number in range(20)}
+        await shelf(stage)
+        (await shelf(stage, number=1))[1].is_dead = True
+        async with consumer(stage) as reader:
+            for topic in stage.routes:
+                await reader.subscribe(topic, start="first")
+            return trio.current_time()
+
+    assert on_stage(scenario).value < 1
 
 
 def test_an_offset_that_moved_is_followed() -> None:

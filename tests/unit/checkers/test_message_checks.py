@@ -267,6 +267,34 @@ def test_ordered_messages_in_another_order(run: RunMaker) -> None:
     assert "operation 0" in results(judgement)["A15"].findings[0]
 
 
+@pytest.mark.parametrize(("offset", "wanted"), [(0, set()), (None, {"A15"})])
+def test_ordered_messages_where_the_reader_had_got_others_before_a_loss(
+    tmp_path: Path, offset: int | None, wanted: set[str]
+) -> None:
+    """What stood at offset 0 was lost, message 0 came there, and its reader had passed it already
+    (seed 830079)."""
+    run = RunMaker(tmp_path / "run", nodes=("b1",))
+    run.record.ordered_topics = ["Trial"]
+    run.delivered = []
+    for send in run.sends:
+        send.invoked_ns = 50 * SECOND + send.value * 10 * MS
+        send.returned_ns = send.invoked_ns + 5 * MS
+    run.event(20 * SECOND, "b1", "exit", cause="powercut")
+    run.event(21 * SECOND, "b1", "start", id=0)
+    run.event(22 * SECOND, "b1", "recovered", end=0)
+    orders = [2, 0, 1, *range(3, COUNT)]
+
+    def rows(ids: Ids, made: Made) -> list[Row]:
+        before = [] if offset is None else [ids.deliver(500, 0, offset, 10 * SECOND)]
+        return before + [
+            ids.deliver(value, *made.places[value][:2], 80 * SECOND + rank * MS)
+            for rank, value in enumerate(orders)
+        ]
+
+    add(run, rows)
+    assert found(run.judge(only=["A15"])) == wanted
+
+
 def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
     run.strike(100 * MS, "b2", "pause", for_s=1.0)
     run.sends[12] = Sent(12, physical=17)
