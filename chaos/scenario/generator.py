@@ -48,7 +48,7 @@ CHORE_SHARE: Final = 0.2
 """Of each chore, in the seeds that may have any."""
 BATCH_QUEUE_SHARE: Final = 0.08
 MANY_SHARE: Final = 0.05
-"""Of the seeds in which topics neither come nor go, clients stay, and disks are fast."""
+"""Of the seeds with fast disks and links in which topics neither come nor go, and clients stay."""
 MANY_TOPICS: Final = (200, 300)
 MANY_DISK_MS: Final = 5.0
 """A node that stops syncs every queue."""
@@ -224,9 +224,9 @@ def draw_topics(random: Random, load: Producers, weather: Weather) -> Producers:
     """Topics of another kind, or hundreds of them, in a small part of the seeds."""
     if random.random() < BATCH_QUEUE_SHARE:
         load = replace(load, batch_queues=1, topics=load.topics + 1)
-    is_fast = max(weather.disk_ms.values(), default=1.0) <= MANY_DISK_MS
+    is_fast = max(weather.disk_ms.values(), default=1.0) <= MANY_DISK_MS and _is_quick(weather)
     if random.random() < MANY_SHARE and is_fast and not (load.late or load.deleted or load.stay_s):
-        # Clients that begin again would ask for all of them each time.
+        # Clients that begin again, or are far away, would ask for all of them one by one.
         load = replace(load, topics=load.topics + random.randint(*MANY_TOPICS), queues=1)
     return load
 

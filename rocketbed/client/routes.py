@@ -3,12 +3,14 @@
 A route is asked for again when it is half a minute old, and used meanwhile: as long as brokers are
 where it says, no send waits for a nameserver. One that someone found wrong is waited for. When no
 nameserver answers, or one that has just started knows nothing yet, an old route is better than
-none. A topic that nobody knows yet is sent to the brokers of `TBW102`, which make it on the first
-message if they are allowed to.
+none. Brokers are where the latest answer says, whichever topic it was for. A topic that nobody
+knows yet is sent to the brokers of `TBW102`, which make it on the first message if they are allowed
+to.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
@@ -34,8 +36,10 @@ AGAIN_S: Final = 5.0
 """After this long, where no nameserver answered."""
 WRONG_AGAIN_S: Final = 0.5
 """After this long, where the answer was the same: many queues of a dead broker ask as one."""
-UNUSED_S: Final = 30.0
+UNUSED_S: Final = 5.0
 """One that nobody used for this long, when it was due, is asked for before it is used."""
+UNUSED_WAIT_S: Final = 0.5
+"""And used nevertheless, where no answer came within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,12 @@ class Route:
     def master(self, broker_name: str) -> Address | None:
         """Address of a master."""
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
+    def moved(self, changed: dict[str, dict[int, Address]]) -> "Route":
+        """The same queues, where some brokers have other members."""
+        brokers = {**self.brokers, **changed}
+        writable = tuple(one for one in self.ordered if MASTER_ID in brokers[one.broker_name])
+        return replace(self, brokers=brokers, writable=writable)
 
     def member(self, broker_name: str, broker_id: int) -> tuple[int, Address] | None:
         """Whom to ask instead of a broker id that may be gone: it, the next slave, or any."""
@@ -129,6 +139,8 @@ class Routes:
         self._nameservers = nameservers
         self._begin = begin
         self._entries: dict[str, _Entry] = {}
+        self._members: dict[str, dict[int, Address]] = {}
+        """Broker name -> its members by the latest answer; those in every route."""
         self._locks: dict[str, trio.Lock] = {}
 
     async def get(self, topic: str, *, make: bool = False, fresh: bool = False) -> Route:
@@ -142,7 +154,14 @@ class Routes:
             return route
         async with self._locks.setdefault(topic, trio.Lock()):
             route = None if fresh else self.known(topic, make=make)
-            return route if route is not None else await self._refresh(topic, make, fresh=fresh)
+            if route is not None:
+                return route
+            entry = self._entries.get(topic)
+            is_unused = entry is not None and not entry.is_stale and not fresh
+            with trio.move_on_after(UNUSED_WAIT_S if is_unused else math.inf):
+                return await self._refresh(topic, make, fresh=fresh)
+            assert entry is not None
+            return entry.route
 
     def known(self, topic: str, *, make: bool = False) -> Route | None:
         """The same where nobody has to be asked first; else None."""
@@ -212,7 +231,19 @@ class Routes:
         is_same = old is not None and old.route == route
         held_until = now + WRONG_AGAIN_S if is_same else now
         self._entries[topic] = _Entry(route, now, now + REFRESH_S, route.is_template, held_until)
+        self._share(route)
         return route
+
+    def _share(self, found: Route) -> None:
+        """Take where brokers are, which is the same for all topics, over into the other routes:
+        else each of them would lead once to who was master before."""
+        members = self._members
+        moved = {name: own for name, own in found.brokers.items() if members.get(name) != own}
+        members.update(moved)
+        for entry in self._entries.values() if moved else ():
+            known = entry.route.brokers
+            if changed := {name: own for name, own in moved.items() if known.get(name, own) != own}:
+                entry.route = entry.route.moved(changed)
 
     async def _ask(self, topic: str, make: bool) -> Route:
         try:

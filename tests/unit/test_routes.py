@@ -104,6 +104,51 @@ def test_a_route_that_counts_is_known_without_a_wait() -> None:
     assert on_stage(scenario).value == [False, True, True, False, False]
 
 
+@pytest.mark.parametrize(("is_silent", "master"), [(False, "b"), (True, "a")])
+def test_a_route_that_was_not_used_is_asked_for_but_not_waited_for_long(
+    is_silent: bool, master: str
+) -> None:
+    """Hundreds of topics: each send after a while went to who had been master (seed 840106)."""
+
+    async def scenario(stage: Stage) -> float:
+        stage.routes["T"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session:
+            await session.routes.get("T")
+            await trio.sleep(40)
+            stage.routes["T"] = route("b")
+            stage.nameserver.is_dead = is_silent
+            began = trio.current_time()
+            for _ in range(2):
+                assert list((await session.routes.get("T")).brokers) == [master]
+            return trio.current_time() - began
+
+    assert on_stage(scenario).value < 0.6
+
+
+def test_where_a_broker_is_counts_for_all_routes() -> None:
+    """Each of hundreds of topics led once to a master that had moved (seed 840113)."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes |= {"T": route("a", "b"), "U": route("b", "c"), "V": route("c")}
+        async with Session(stage.world, NAMESERVER) as session:
+            routes = session.routes
+            first = {topic: await routes.get(topic) for topic in stage.routes}
+            stage.routes["T"].broker_datas[1].broker_addrs = {1: f"{HOST}:{port_of('b', 1)}"}
+            routes.distrust("T")
+            await routes.get("T")
+            later = await routes.get("U")
+            assert later.brokers["b"] == {1: (HOST, port_of("b", 1))}
+            assert names(later.writable) == ["c0", "c1"]
+            assert later.ordered == first["U"].ordered
+            assert routes.known("V") is first["V"]
+            stage.routes["T"].broker_datas[1].broker_addrs = {0: f"{HOST}:{port_of('b', 1)}"}
+            routes.distrust("T")
+            await routes.get("T")
+            assert names((await routes.get("U")).writable) == ["b0", "b1", "c0", "c1"]
+
+    on_stage(scenario)
+
+
 def test_many_that_want_a_route_ask_once() -> None:
     async def scenario(stage: Stage) -> int:
         stage.routes["T"] = route("a")

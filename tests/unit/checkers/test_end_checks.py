@@ -103,7 +103,7 @@ def a_group_stopped_half_way(run: RunMaker) -> None:
 
 def a_slave_has_old_positions(run: RunMaker) -> None:
     def commit(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
-        return [ids.commit(1, 5, 81 * SECOND)]
+        return [ids.commit(1, 5, at_s * SECOND) for at_s in (81, 97)]
 
     run.rows.append(commit)
     keep(run, "b3", END, 4)
