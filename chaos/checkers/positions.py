@@ -190,10 +190,12 @@ def forgotten_positions(case: Case, found: Findings) -> int:
     """A35: a node that was master all the time, through whatever kills, has kept what was
     committed to it, but for the commits of the last 6 s before it was killed.
 
-    Judged where the nodes that answered a commit and a later question are known, and one.
+    Judged where the nodes that answered a commit and a later question are known, and one; and not
+    where a member committed less since: it may have begun with what a slave told it (seed 841009).
     """
     evidence, losses = case.evidence, case.losses
     resets, ends = went_back(evidence), _violent_ends(evidence, losses)
+    given = _given(evidence)
     commits = _kept(evidence, ends, resets, by_node=True)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     examined = 0
@@ -214,6 +216,11 @@ def forgotten_positions(case: Case, found: Findings) -> int:
         between = [one for one in changes if at < one.time_ns <= time_ns]
         if any(one.what == (WIPE if one.node == node else PROMOTE) for one in between):
             continue
+        if any(
+            lower <= offset and begun <= time_ns and at < ended
+            for lower, begun, ended in given[group, queue]
+        ):
+            continue
         examined += 1
         if offset < committed:
             name = evidence.queues.names[queue]
@@ -225,6 +232,21 @@ def forgotten_positions(case: Case, found: Findings) -> int:
     if not examined:
         raise NotApplicable("no position was read of a node that had been given it long before")
     return examined
+
+
+def _given(evidence: Evidence) -> dict[Place, list[tuple[int, int, int]]]:
+    """What groups committed, when that began, and when it was answered; it may count at any time
+    where it was not."""
+    found: dict[Place, list[tuple[int, int, int]]] = defaultdict(list)
+    rows = evidence.rows((Function.COMMIT_OFFSET,))
+    names = ("invoked_ns", "outcome")
+    begun = zip(*(map(int, rows.column(name)) for name in names), strict=True)
+    for (group, queue, offset, ended_ns), (begun_ns, outcome) in zip(
+        positions(evidence, rows), begun, strict=True
+    ):
+        ended_ns = ended_ns if outcome == Outcome.OK else ENDLESS
+        found[group, queue].append((offset, begun_ns, ended_ns))
+    return found
 
 
 def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]:

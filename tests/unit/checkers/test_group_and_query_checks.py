@@ -190,6 +190,12 @@ def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
     run.rows.append(rows)
 
 
+def committed_less_since(run: RunMaker) -> None:
+    """By a member that had begun with what a slave told it."""
+    forgotten(run)
+    run.rows.append(lambda run, made, ids: [ids.commit(0, 2, 70 * SECOND)])
+
+
 def forgotten_beside_another_member(run: RunMaker, *, until: int = 55) -> None:
     """One that reads the queue too says with each of its pulls where it stands."""
     forgotten(run)
@@ -445,6 +451,7 @@ CASES: list[tuple[Change, set[str]]] = [
     (begun_early_after_going_back, set()),
     (forgotten, {"A24", "A35", "A37"}),
     (forgotten_beside_another_member, {"A24", "A35"}),
+    (committed_less_since, {"A24"}),
     (forgotten_after_another_member_left, {"A24", "A35", "A37"}),
     (forgotten_by_a_kill, {"A24", "A35"}),
     (forgotten_by_a_kill_at_once, set()),
