@@ -8,6 +8,7 @@ from rocketbed.node.broker.admin import Admin
 from rocketbed.node.broker.clients import Clients
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.locks import QueueLocks
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.pull import Puller
 from rocketbed.node.broker.queries import Queries
@@ -72,7 +73,9 @@ class Broker:
             slave_timeout_s=config.slave_timeout_ms / 1000,
         )
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
+        self.locks = QueueLocks(config.broker_name, topics)
         self.clients = Clients(world, topics, groups)
+        self.clients.on_scan.append(self.locks.forget_expired)
         self.sender = Sender(world, config, store, topics, groups, self.releases)
         self.puller = Puller(config, store, topics, groups, self.clients, offsets)
         self.queries = Queries(config, store, topics, groups, offsets)
@@ -100,6 +103,8 @@ class Broker:
                 Code.UNREGISTER_CLIENT: clients.unregister,
                 Code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
                 Code.CHECK_CLIENT_CONFIG: clients.check_client,
+                Code.LOCK_BATCH_MQ: self.locks.lock,
+                Code.UNLOCK_BATCH_MQ: self.locks.unlock,
                 Code.GET_TOPIC_CONFIG: admin.topic,
                 Code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
                 Code.GET_SUBSCRIPTIONGROUP_CONFIG: admin.group,

@@ -5,6 +5,7 @@ connection ends, or when it was silent for two minutes; the other members of its
 are notified at once, so that they rebalance the queues.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -84,6 +85,8 @@ class Clients:
         """By group name; a group without members is not here."""
         self.producers: dict[str, dict[Connection, Client]] = {}
         """By producer group."""
+        self.on_scan: list[Callable[[], None]] = []
+        """Called as often as is looked for silent clients."""
 
     # --- requests
 
@@ -155,6 +158,8 @@ class Clients:
         """Forget clients that went silent, until cancelled."""
         while True:
             await trio.sleep(SCAN_S)
+            for callback in self.on_scan:
+                callback()
             deadline = trio.current_time() - EXPIRY_S
             tables = [*self.producers.values(), *(g.members for g in self.consumers.values())]
             silent = {

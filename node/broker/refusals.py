@@ -13,8 +13,6 @@ FEATURES: Final[dict[int, str]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: "retries by the broker",
     RequestCode.END_TRANSACTION: "transactions",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: "transactions",
-    RequestCode.LOCK_BATCH_MQ: "queue locks of ordered consumers",
-    RequestCode.UNLOCK_BATCH_MQ: "queue locks of ordered consumers",
     RequestCode.SEND_REPLY_MESSAGE: "request and reply",
     RequestCode.SEND_REPLY_MESSAGE_V2: "request and reply",
     RequestCode.RECALL_MESSAGE: "timer messages",

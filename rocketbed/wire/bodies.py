@@ -219,6 +219,24 @@ class ConsumerIdList(Body):
     consumer_id_list: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True, kw_only=True)
+class LockQueues(Body):
+    """Body of 41 and 42."""
+
+    client_id: str = ""
+    consumer_group: str = ""
+    mq_set: list[MessageQueue] = field(default_factory=list)
+    only_this_broker: bool = False
+    """Whether replicas are not to be asked too, which they never are by default."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LockedQueues(Body):
+    """Answer to 41."""
+
+    lock_ok_mq_set: list[MessageQueue] = field(default_factory=list, metadata=_name("lockOKMQSet"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupConfig(Body):
     """A consumer group as one broker has it."""
