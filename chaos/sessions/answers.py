@@ -60,7 +60,7 @@ async def _ask_queue(store: MessageStore, topic: str, queue: int, kept: list[Kep
     for committed in (True, False):
         at = store.queue_max(topic, queue, committed=committed)
         ensure(at == end, "bounds", f"{name} ends at {end}, not {at}")
-    at_ms = await store.earliest_store_time(topic, queue)
+    at_ms = await store.stored_ms(topic, queue)
     ensure(at_ms == kept[0].stored_ms, "time", f"{name} begins at {kept[0].stored_ms}, not {at_ms}")
 
 

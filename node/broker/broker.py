@@ -8,6 +8,7 @@ from rocketbed.node.broker.admin import Admin
 from rocketbed.node.broker.clients import Clients
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.inquiries import Inquiries
 from rocketbed.node.broker.locks import QueueLocks
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.pull import Puller
@@ -80,6 +81,7 @@ class Broker:
         self.puller = Puller(config, store, topics, groups, self.clients, offsets)
         self.queries = Queries(config, store, topics, groups, offsets)
         self.admin = Admin(world, config, store, topics, groups, offsets)
+        self.inquiries = Inquiries(config, store, topics, offsets, self.clients)
         self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
         self.handlers = self._make_handlers()
         """The table of the main port."""
@@ -87,6 +89,7 @@ class Broker:
     def _make_handlers(self) -> Handlers:
         sender, puller, queries = self.sender, self.puller, self.queries
         admin, clients, info = self.admin, self.clients, self.info
+        inquiries = self.inquiries
         return Handlers(
             run=dict.fromkeys(
                 (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE), sender.handle
@@ -113,6 +116,12 @@ class Broker:
                 Code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
                 Code.GET_ALL_MESSAGE_REQUEST_MODE: admin.all_request_modes,
                 Code.GET_BROKER_CONFIG: info.config,
+                Code.QUERY_TOPIC_CONSUME_BY_WHO: inquiries.groups_of_topic,
+                Code.QUERY_TOPICS_BY_CONSUMER: inquiries.topics_of_group,
+                Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: inquiries.system_topics,
+                Code.GET_CONSUMER_CONNECTION_LIST: inquiries.consumers,
+                Code.GET_PRODUCER_CONNECTION_LIST: inquiries.producers,
+                Code.CLONE_GROUP_OFFSET: inquiries.clone_offsets,
                 **dict.fromkeys(FEATURES, refuse),
             },
             spawned={
@@ -127,6 +136,9 @@ class Broker:
                 Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: admin.create_groups,
                 Code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
                 Code.GET_BROKER_RUNTIME_INFO: info.runtime,
+                Code.GET_TOPIC_STATS_INFO: inquiries.topic_stats,
+                Code.GET_CONSUME_STATS: inquiries.consume_stats,
+                Code.GET_CONSUMER_RUNNING_INFO: inquiries.running_info,
             },
         )
 

@@ -28,6 +28,8 @@ class Offsets:
         self._file = ConfigFile(world, config.config_dir, "consumerOffset.json")
         self._saved = SavedTable(world, self._file, self._render)
         self._table: dict[str, dict[int, int]] = {}
+        self._pulled: dict[tuple[str, str, int], int] = {}
+        """Group, topic and queue -> the offset of the latest pull; of pulls to this process."""
         self.version = DataVersion()
 
     def load(self) -> None:
@@ -62,6 +64,14 @@ class Offsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._saved.touch()
+
+    def pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Keep in memory what a member of a group asked for last."""
+        self._pulled[group, topic, queue_id] = offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """What it asked for last; `NOT_STORED` if nothing."""
+        return self._pulled.get((group, topic, queue_id), NOT_STORED)
 
     def bring_down(self, queue_max: Callable[[str, int], int]) -> int:
         """Lower what lies beyond the end of its queue to that end; how many it were.
@@ -103,6 +113,19 @@ class Offsets:
         parts = (key.rpartition("@") for key in self._table)
         return [group for name, _, group in parts if name == topic]
 
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which a group has offsets."""
+        parts = (key.rpartition("@") for key in self._table)
+        return [topic for topic, _, name in parts if name == group]
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """Queue id to offset."""
+        return dict(self._table.get(f"{topic}@{group}", {}))
+
+    def totals(self) -> dict[str, int]:
+        """`topic@group` to the sum of its offsets."""
+        return {key: sum(queues.values()) for key, queues in self._table.items()}
+
     def body(self) -> ConsumerOffsetTable:
         """The table as 43 carries it."""
         return ConsumerOffsetTable(data_version=self.version, offset_table=self._table)
@@ -120,6 +143,8 @@ class Offsets:
             if matches(topic, group):
                 del self._table[key]
                 self._saved.touch()
+        for place in [one for one in self._pulled if matches(one[1], one[0])]:
+            del self._pulled[place]
 
     def _render(self) -> dict[str, Any]:
         return self.body().to_json()

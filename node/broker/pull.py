@@ -129,6 +129,9 @@ class Puller:
             self._offsets.commit(
                 header.consumerGroup, header.topic, header.queueId, header.commitOffset
             )
+        self._offsets.pull(
+            header.consumerGroup, header.topic, header.queueId, header.queueOffset
+        )
         code, suggested = self._outcome(header, result, allowed.group)
         if code == ResponseCode.PULL_NOT_FOUND and may_hold and header.sysFlag & SUSPEND:
             pull = self._held(command, connection, header, allowed)

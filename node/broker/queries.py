@@ -129,7 +129,7 @@ class Queries:
     async def earliest_time(self, command: Command, connection: Connection) -> Command:
         """32: store time of a queue's first message, -1 when it is empty. Raises `HeaderError`."""
         header = QueueRequest.decode(command.raw_fields)
-        time_ms = await self._store.earliest_store_time(header.topic, header.queueId)
+        time_ms = await self._store.stored_ms(header.topic, header.queueId)
         fields = EarliestStoreTimeResponse(timestamp=time_ms).encode()
         return answer(command, ResponseCode.SUCCESS, None, fields)
 

@@ -208,6 +208,10 @@ class Topics:
         config = self._table.get(topic)
         return config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
 
+    def system_names(self) -> list[str]:
+        """Topics that are RocketMQ's own, whether this broker has them or not."""
+        return sorted({*self._built_in(), *NOT_SENDABLE})
+
     def names(self) -> list[str]:
         return list(self._table)
 

@@ -187,10 +187,13 @@ class Reader:
         at = 68 if head[39] & 0x10 else 56
         return int.from_bytes(head[at : at + 8], "big")
 
-    async def earliest_ms(self, topic: str, queue_id: int) -> int:
-        """Store time of the first message of a queue, -1 when it is empty."""
+    async def stored_ms(self, topic: str, queue_id: int, offset: int | None = None) -> int:
+        """Store time of the message at a queue offset, or of the first one; -1 if it is not
+        there."""
         queue = self._parts.queues.find(topic, queue_id)
-        unit = _unit_of(queue, queue.min_offset) if queue is not None else None
+        if queue is None:
+            return -1
+        unit = _unit_of(queue, queue.min_offset if offset is None else offset)
         if unit is None or unit[0] < self._parts.log.min_offset:
             return -1
         return await self.store_ms(unit[0])

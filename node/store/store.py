@@ -333,9 +333,10 @@ class MessageStore:
         """Records by key and store time."""
         return await self._reader.query(topic, key, count, begin_ms, end_ms)
 
-    async def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Store time of a queue's first message, -1 when it is empty."""
-        return await self._reader.earliest_ms(topic, queue_id)
+    async def stored_ms(self, topic: str, queue_id: int, offset: int | None = None) -> int:
+        """Store time of the message at a queue offset, or of the first one; -1 if it is not
+        there."""
+        return await self._reader.stored_ms(topic, queue_id, offset)
 
     def queue_keys(self) -> list[tuple[str, int, bool]]:
         """Topic and queue id of every queue that has messages; whether it is a batch queue."""

@@ -291,23 +291,6 @@ class DelayOffsetTable(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicOffset(Body):
-    """One queue inside a `TopicStatsTable`."""
-
-    min_offset: int = 0
-    max_offset: int = 0
-    last_update_timestamp: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class TopicStatsTable(Body):
-    """Answer to 202."""
-
-    offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
-    topic_put_tps: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HaConnectionInfo(Body):
     """One slave inside `HaRuntimeInfo`."""
 

@@ -30,7 +30,7 @@ class CreateTopicRequest(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest(Header):
-    """202, 215, 217, 351: a topic."""
+    """202, 215, 217, 300, 351: a topic."""
 
     topic: str
     lo: bool | None = None
@@ -104,6 +104,25 @@ class ConsumeStatsRequest(Header):
     consumerGroup: str
     topic: str | None = None
     topicList: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningInfoRequest(Header):
+    """307, of a tool to a broker and of the broker to a member of the group."""
+
+    consumerGroup: str
+    clientId: str
+    jstackEnable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloneOffsetRequest(Header):
+    """314."""
+
+    srcGroup: str
+    destGroup: str
+    topic: str | None = None
+    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

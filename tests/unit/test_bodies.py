@@ -13,10 +13,9 @@ from rocketbed.wire.bodies import (
     SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
-    TopicOffset,
     TopicRouteData,
-    TopicStatsTable,
 )
+from rocketbed.wire.bodies_admin import TopicOffset, TopicStatsTable
 from rocketbed.wire.body_fields import Body
 from rocketbed.wire.encoding.json_dialect import BodyError, dumps_standard
 from rocketbed.wire.frame import FrameReader

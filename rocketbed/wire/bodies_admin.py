@@ -1,0 +1,84 @@
+"""The bodies that tools ask brokers for (wire.md 2.7, broker.md 8.2)."""
+
+from dataclasses import dataclass, field
+
+from rocketbed.wire.bodies import MessageQueue, SubscriptionData
+from rocketbed.wire.body_fields import Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOffset(Body):
+    """One queue inside a `TopicStatsTable`."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp: int = 0
+    """Store time of the last message, milliseconds; 0 without one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicStatsTable(Body):
+    """Answer to 202."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
+    topic_put_tps: float = 0.0
+    """Messages a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset(Body):
+    """One queue inside `ConsumeStats`."""
+
+    broker_offset: int = 0
+    """The queue's end."""
+    consumer_offset: int = 0
+    """What the group has committed; 0 where it has not."""
+    pull_offset: int = 0
+    """Behind what its members have pulled, as far as this broker gave it to them."""
+    last_timestamp: int = 0
+    """Store time of the last message that the group has committed, milliseconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumeStats(Body):
+    """Answer to 208."""
+
+    offset_table: dict[MessageQueue, GroupOffset] = field(default_factory=dict)
+    consume_tps: float = 0.0
+    """Messages a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConnection(Body):
+    """A connected member of a group."""
+
+    client_id: str
+    client_addr: str
+    """`ip:port`."""
+    language: str
+    version: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerConnection(Body):
+    """Answer to 203."""
+
+    connection_set: list[ClientConnection] = field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+
+
+@dataclass(slots=True, kw_only=True)
+class ProducerConnection(Body):
+    """Answer to 204."""
+
+    connection_set: list[ClientConnection] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupList(Body):
+    """Answer to 300."""
+
+    group_list: list[str] = field(default_factory=list)
