@@ -14,6 +14,7 @@ from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.pull import Puller
 from rocketbed.node.broker.queries import Queries
 from rocketbed.node.broker.refusals import FEATURES, refuse
+from rocketbed.node.broker.resets import Resets
 from rocketbed.node.broker.runtime_info import RuntimeInfo
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.topics import Topics
@@ -79,6 +80,7 @@ class Broker:
         self.clients.on_scan.append(self.locks.forget_expired)
         self.sender = Sender(world, config, store, topics, groups, self.releases)
         self.puller = Puller(config, store, topics, groups, self.clients, offsets)
+        self.resets = Resets(config, store, topics, groups, offsets, self.puller.polls)
         self.queries = Queries(config, store, topics, groups, offsets)
         self.admin = Admin(world, config, store, topics, groups, offsets)
         self.inquiries = Inquiries(config, store, topics, offsets, self.clients)
@@ -136,6 +138,7 @@ class Broker:
                 Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: admin.create_groups,
                 Code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
                 Code.GET_BROKER_RUNTIME_INFO: info.runtime,
+                Code.INVOKE_BROKER_TO_RESET_OFFSET: self.resets.reset,
                 Code.GET_TOPIC_STATS_INFO: inquiries.topic_stats,
                 Code.GET_CONSUME_STATS: inquiries.consume_stats,
                 Code.GET_CONSUMER_RUNNING_INFO: inquiries.running_info,

@@ -92,6 +92,11 @@ class LongPolls:
                 self._wake = trio.Event()
                 self._execute_due()
 
+    def release(self, topic: str, queue_id: int) -> None:
+        """Execute the held pulls of a queue now."""
+        if held := self._table.get((topic, queue_id)):
+            self._take(topic, queue_id, [], held)
+
     def release_all(self) -> None:
         """Execute every held pull now (the node stops)."""
         for (topic, queue_id), held in list(self._table.items()):

@@ -28,6 +28,9 @@ class Offsets:
         self._file = ConfigFile(world, config.config_dir, "consumerOffset.json")
         self._saved = SavedTable(world, self._file, self._render)
         self._table: dict[str, dict[int, int]] = {}
+        self._resets: dict[tuple[str, str, int], int] = {}
+        """Group, topic and queue -> where its next pull is sent; lost with the process, when the
+        table has it."""
         self._pulled: dict[tuple[str, str, int], int] = {}
         """Group, topic and queue -> the offset of the latest pull; of pulls to this process."""
         self.version = DataVersion()
@@ -57,9 +60,22 @@ class Offsets:
         return self._table.get(f"{topic}@{group}", {}).get(queue_id, NOT_STORED)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset as given, even a lower one; a negative one is ignored."""
-        if offset < 0:
+        """Store an offset as given, even a lower one. A negative one is ignored, and any until the
+        group has heard of a reset."""
+        if offset < 0 or (group, topic, queue_id) in self._resets:
             return
+        self._store(group, topic, queue_id, offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Send a group elsewhere: its next pull is told so (`take_reset`)."""
+        self._resets[group, topic, queue_id] = offset
+        self._store(group, topic, queue_id, offset)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group has to go on, once."""
+        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+
+    def _store(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         queues = self._table.setdefault(f"{topic}@{group}", {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
@@ -143,8 +159,9 @@ class Offsets:
             if matches(topic, group):
                 del self._table[key]
                 self._saved.touch()
-        for place in [one for one in self._pulled if matches(one[1], one[0])]:
-            del self._pulled[place]
+        for table in (self._pulled, self._resets):
+            for place in [one for one in table if matches(one[1], one[0])]:
+                del table[place]
 
     def _render(self) -> dict[str, Any]:
         return self.body().to_json()

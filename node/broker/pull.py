@@ -117,6 +117,15 @@ class Puller:
             allowed = self._check(command, header)
         except _Refused as exc:
             return answer(command, exc.code, str(exc))
+        place = header.consumerGroup, header.topic, header.queueId
+        if (target := self._offsets.take_reset(*place)) is not None:
+            moved = GetResult(
+                status=GetStatus.OFFSET_RESET,
+                next_offset=target,
+                min_offset=self._store.queue_min(*place[1:]),
+                max_offset=self._store.queue_max(*place[1:]),
+            )
+            return _response(command, ResponseCode.PULL_OFFSET_MOVED, MASTER_ID, moved, allowed)
         result = self._store.get_messages(
             header.topic,
             header.queueId,
@@ -126,12 +135,8 @@ class Puller:
             tag_codes=allowed.tag_codes,
         )
         if may_hold and header.sysFlag & COMMIT_OFFSET and not self._config.is_slave:
-            self._offsets.commit(
-                header.consumerGroup, header.topic, header.queueId, header.commitOffset
-            )
-        self._offsets.pull(
-            header.consumerGroup, header.topic, header.queueId, header.queueOffset
-        )
+            self._offsets.commit(*place, header.commitOffset)
+        self._offsets.pull(*place, header.queueOffset)
         code, suggested = self._outcome(header, result, allowed.group)
         if code == ResponseCode.PULL_NOT_FOUND and may_hold and header.sysFlag & SUSPEND:
             pull = self._held(command, connection, header, allowed)

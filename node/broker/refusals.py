@@ -22,7 +22,6 @@ FEATURES: Final[dict[int, str]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: "POP consumption",
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics",
     RequestCode.UPDATE_BROKER_CONFIG: "changing the configuration of a running broker",
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "offset reset by the broker",
     RequestCode.POP_MESSAGE: "POP consumption",
     RequestCode.ACK_MESSAGE: "POP consumption",
     RequestCode.PEEK_MESSAGE: "POP consumption",

@@ -82,3 +82,10 @@ class GroupList(Body):
     """Answer to 300."""
 
     group_list: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueOffsets(Body):
+    """Answer to 222."""
+
+    offset_table: dict[MessageQueue, int] = field(default_factory=dict)

@@ -116,6 +116,22 @@ class RunningInfoRequest(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResetOffsetRequest(Header):
+    """222."""
+
+    topic: str
+    group: str
+    timestamp: Long
+    """Milliseconds; negative is the end of each queue."""
+    isForce: bool = False
+    """What brokers before 5.0 looked at: whether to go forwards too."""
+    queueId: Int | None = None
+    """Absent or negative: all."""
+    offset: Long | None = None
+    """Absent or negative: by the timestamp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloneOffsetRequest(Header):
     """314."""
 

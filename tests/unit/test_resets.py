@@ -1,0 +1,108 @@
+"""Sending a group elsewhere in a topic (wire.md 6.7)."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.wire.bodies_admin import QueueOffsets
+from rocketbed.wire.command import Command, RequestCode, ResponseCode
+from rocketbed.wire.headers_admin import ResetOffsetRequest
+from tests.support.broker import Session, with_node
+
+COUNT = 5
+
+
+async def prepare(session: Session) -> list[int]:
+    """A group that has read all of queue 0; store times before each message."""
+    times = []
+    for _ in range(COUNT):
+        times.append(session.world.clock.wall_ms())
+        assert (await session.send()).code == 0
+        await trio.sleep(1)
+    await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+    await session.heartbeat(topics={"T": "*"})
+    await session.commit("g", "T", COUNT)
+    return times
+
+
+async def reset(session: Session, time_ms: int = 0, **changes: Any) -> Command:
+    values: dict[str, Any] = {"topic": "T", "group": "g", "timestamp": time_ms, "isForce": True}
+    header = ResetOffsetRequest(**{**values, **changes})
+    return await session.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.encode())
+
+
+def table(found: Command) -> dict[int, int]:
+    assert found.code == 0, found.remark
+    offsets = QueueOffsets.decode(found.body).offset_table
+    return {queue.queue_id: offset for queue, offset in offsets.items()}
+
+
+def test_the_next_pull_is_told_where_to_go_on() -> None:
+    async def scenario(session: Session) -> None:
+        times = await prepare(session)
+        assert table(await reset(session, times[2])) == {0: 2, 1: 0, 2: 0, 3: 0}
+        offsets = session.node.tables.offsets
+        assert offsets.get("g", "T", 0) == 2
+        await session.commit("g", "T", COUNT)  # it has not heard of it yet
+        assert offsets.get("g", "T", 0) == 2
+        moved = await session.pull(offset=COUNT, consumerGroup="g")
+        assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+        assert moved.fields["nextBeginOffset"] == "2"
+        assert (await session.pull(offset=2, consumerGroup="g")).code == 0
+        await session.commit("g", "T", 3)
+        assert offsets.get("g", "T", 0) == 3
+
+    with_node(scenario)
+
+
+def test_a_held_pull_is_told_at_once() -> None:
+    async def scenario(session: Session) -> float:
+        await prepare(session)
+        answers: list[Command] = []
+
+        async def hold() -> None:
+            answers.append(
+                await session.pull(
+                    offset=COUNT, consumerGroup="g", sysFlag=6, suspendTimeoutMillis=30_000
+                )
+            )
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hold)
+            await trio.sleep(1)
+            assert answers == []
+            began = trio.current_time()
+            await reset(session, 0)
+        assert answers[0].code == ResponseCode.PULL_OFFSET_MOVED
+        return trio.current_time() - began
+
+    assert with_node(scenario) < 1
+
+
+def test_one_queue_to_an_offset_that_exists() -> None:
+    async def scenario(session: Session) -> None:
+        await prepare(session)
+        assert table(await reset(session, queueId=0, offset=3)) == {0: 3}
+        assert table(await reset(session, -1)) == {0: COUNT, 1: 0, 2: 0, 3: 0}
+        for beyond in ({"queueId": 0, "offset": COUNT + 1}, {"queueId": 4, "offset": 0}):
+            assert (await reset(session, **beyond)).code != 0
+        assert session.node.tables.offsets.get("g", "T", 0) == COUNT
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "remark"),
+    [
+        ({"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST, "Topic none does not exist"),
+        ({"group": "x"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group x does not exist"),
+    ],
+)
+def test_what_does_not_exist(changes: dict[str, str], code: int, remark: str) -> None:
+    async def scenario(session: Session) -> None:
+        await prepare(session)
+        found = await reset(session, **changes)
+        assert (found.code, found.remark) == (code, remark)
+
+    with_node(scenario)
