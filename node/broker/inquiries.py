@@ -19,7 +19,7 @@ from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.bodies import MessageQueue, TopicConfig, TopicList
+from rocketbed.wire.bodies import MessageQueue, TopicList
 from rocketbed.wire.bodies_admin import (
     ClientConnection,
     ConsumerConnection,
@@ -93,7 +93,9 @@ class Inquiries:
     def groups_of_topic(self, command: Command, connection: Connection) -> Command:
         """300: groups with a position in a topic, or members that read it. Raises `HeaderError`."""
         topic = TopicRequest.decode(command.fields).topic
-        online = (name for name, one in self._clients.consumers.items() if topic in one.subscriptions)
+        online = (
+            name for name, one in self._clients.consumers.items() if topic in one.subscriptions
+        )
         body = GroupList(group_list=_unique(self._offsets.groups_of(topic), online))
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())
 

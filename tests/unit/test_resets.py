@@ -99,7 +99,7 @@ def test_one_queue_to_an_offset_that_exists() -> None:
         ({"group": "x"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group x does not exist"),
     ],
 )
-def test_what_does_not_exist(changes: dict[str, str], code: int, remark: str) -> None:
+def test_what_does_not_exist(changes: dict[str, Any], code: int, remark: str) -> None:
     async def scenario(session: Session) -> None:
         await prepare(session)
         found = await reset(session, **changes)
