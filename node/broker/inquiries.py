@@ -76,6 +76,7 @@ class Inquiries:
             return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         table: dict[MessageQueue, TopicOffset] = {}
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            await trio.lowlevel.checkpoint()  # a topic may have thousands
             end = self._store.queue_max(topic, queue_id)
             table[self._queue(topic, queue_id)] = TopicOffset(
                 min_offset=self._store.queue_min(topic, queue_id),
@@ -111,13 +112,14 @@ class Inquiries:
         """208: where a group stands in each queue. Raises `HeaderError`."""
         header = ConsumeStatsRequest.decode(command.fields)
         group, stats = header.consumerGroup, ConsumeStats()
-        asked = [one for one in (header.topic, *(header.topicList or "").split(";")) if one]
-        for topic in asked or self._topics_of(group):
+        asked = _unique([header.topic or ""], (header.topicList or "").split(";"))
+        for topic in [one for one in asked if one] or self._topics_of(group):
             config = self._topics.get(topic)
             if config is None or not self._may_read(group, topic):
                 continue
             stats.consume_tps += self._consumed.per_s(f"{topic}@{group}")
             for queue_id in range(config.read_queue_nums):
+                await trio.lowlevel.checkpoint()
                 queue = self._queue(topic, queue_id)
                 stats.offset_table[queue] = await self._group_offset(group, topic, queue_id)
         return answer(command, ResponseCode.SUCCESS, None, {}, stats.encode())
