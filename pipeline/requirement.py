@@ -43,7 +43,7 @@ def requirement(directory: Path) -> dict[str, Any]:
         return _row(
             [str(value) for value in sorted(losses.gone)],
             agreed_ends(evidence, losses),
-            sorted(evidence.damaged),
+            [log.name for log in evidence.nodes if evidence.damaged_by(log.name, record.end_ns)],
             len(losses.turns) + len(evidence.splits),
             record.ordered_topics,
         )

@@ -275,21 +275,17 @@ class Evidence:
         """Whether a copy counts only once it is on disk."""
         return self.record.promise.flush == "sync"
 
-    def counted(self, node: str, ends: Ends) -> int:
-        """How much of a node's log counts, by the promise and by what its disk is worth."""
-        return ends.durable if self.flushes and node not in self.damaged else ends.written
+    def counted(self, node: str, ends: Ends, time_ns: int) -> int:
+        """How much of a node's log counts at a time, by the promise and by what its disk is worth
+        then."""
+        is_worth = self.flushes and self.damaged_by(node, time_ns) is None
+        return ends.durable if is_worth else ends.written
 
-    @cached_property
-    def damaged(self) -> dict[str, Excuse]:
-        """Nodes whose own copy proves nothing: their disk lied, or was damaged and they said so.
-
-        Each with the first time that was so.
-        """
-        found: dict[str, Excuse] = {}
-        for node in sorted({*self._lies, *self._told_damages}):
-            causes = [*self._lies.get(node, ()), *self._told_damages.get(node, ())]
-            found[node] = min(causes, key=lambda one: one.begin_ns)
-        return found
+    def damaged_by(self, node: str, time_ns: int) -> Excuse | None:
+        """Why a node's own copy proved nothing at a time: its disk had lied, or had been damaged
+        and the node said so, and it had no new disk since."""
+        causes = [*self._lies.get(node, ()), *self._told_damages.get(node, ())]
+        return next((one for one in causes if one.begin_ns <= time_ns <= one.end_ns), None)
 
     @cached_property
     def _lies(self) -> dict[str, list[Excuse]]:
@@ -299,7 +295,7 @@ class Evidence:
             if LYING in {event.what, *step_of(event).split()}:
                 for node in targets_of(event):
                     cause = f"the disk of {node} lied: {step_of(event) or event.what}"
-                    found[node].append(self.excuse(cause, event.time_ns))
+                    found[node].append(self._until_wiped(node, cause, event.time_ns))
         return dict(found)
 
     @cached_property
@@ -314,8 +310,16 @@ class Evidence:
             if damage.fields.get("untold") or told:
                 cause = f"the disk of {node} was damaged ({damage.fields.get('kind')})"
                 cause += ", which it reported" if told else ", so that nobody can see it"
-                found[node].append(self.excuse(cause, damage.time_ns))
+                found[node].append(self._until_wiped(node, cause, damage.time_ns))
         return dict(found)
+
+    def _until_wiped(self, node: str, cause: str, begin_ns: int) -> Excuse:
+        wipes = (
+            event.time_ns
+            for event in self.events(Function.NEMESIS, "wipe")
+            if node in targets_of(event) and event.time_ns > begin_ns
+        )
+        return self.excuse(cause, begin_ns, min(wipes, default=None))
 
     def excuse(self, cause: str, begin_ns: int, end_ns: int | None = None) -> Excuse:
         """An excuse for a time; without an end until that of the run."""

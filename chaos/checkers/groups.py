@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checkers.positions import NO_GROUPS, Place, positions, stored_positions
@@ -137,18 +138,24 @@ def _given_again(case: Case, group: int, queue: int, offset: int, value: int) ->
     """Why another message may have stood here, or the group have passed this offset before a loss
     that the message came after."""
     evidence, losses = case.evidence, case.losses
-    if excuse := losses.gone_keys.get(pack(queue, offset)):
-        return excuse
+    rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
+    passed = [
+        time_ns
+        for who, where, at, time_ns in positions(evidence, rows)
+        if (who, where) == (group, queue) and at >= offset
+    ]
+    gone = losses.gone_keys.get(pack(queue, offset))
+    if gone is not None and min(passed, default=ENDLESS) <= gone.end_ns:
+        return gone
     sends = evidence.sends
     places = passes.where(sends.column("value"), (value,))
     if not len(places):
         return None
     row = sends.row(int(places[0]))
     broker_group = evidence.queues.names[queue].group
-    rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
-    for who, where, at, time_ns in positions(evidence, rows):
-        if (who, where) == (group, queue) and at > offset - 1 and time_ns < row.returned_ns:
-            excuse = losses.loss_between(broker_group, time_ns, row.returned_ns)
-            if excuse is not None:
-                return excuse
-    return None
+    excuses = (
+        losses.loss_between(broker_group, time_ns, row.returned_ns)
+        for time_ns in passed
+        if time_ns < row.returned_ns
+    )
+    return next(filter(None, excuses), None)

@@ -67,7 +67,7 @@ def honest_reports(case: Case, found: Findings) -> int:
             continue
         examined += 1
         highest = ends.highest(time_ns - flight_ns, time_ns)
-        level = evidence.counted(node, highest)
+        level = evidence.counted(node, highest, time_ns)
         size = sizes.get(node, 1)
         # What follows a blank record is never written.
         whole = reported % size == 0 and reported - level < size and highest.written == level

@@ -12,7 +12,15 @@ from functools import cached_property
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.ends import ENDLESS, node_ends
 from rocketbed.chaos.checkers.evidence import Evidence, Stored
-from rocketbed.chaos.checkers.lineage import POWER_CUT, PROMOTE, WIPE, Lineage, Turn, lineages
+from rocketbed.chaos.checkers.lineage import (
+    POWER_CUT,
+    PROMOTE,
+    WIPE,
+    Change,
+    Lineage,
+    Turn,
+    lineages,
+)
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Outcome
@@ -209,7 +217,7 @@ class Losses:
         if change.what == WIPE:
             return True
         if change.what == POWER_CUT:
-            return not self._evidence.flushes or change.node in self._evidence.damaged
+            return self._is_unsafe(change)
         if promise.replication == "async" or promise.copies <= 1:
             return True
         if self._evidence.elects:
@@ -238,7 +246,6 @@ class Losses:
     def _lost_its_copy(self, loss: Loss, message: Sent) -> bool:
         """Whether the promoted node may have had the message and lost it."""
         turn = loss.turn
-        keeps = self._evidence.flushes and turn.change.node not in self._evidence.damaged
         for change in loss.lineage.changes:
             if change.node != turn.change.node or not (
                 message.invoked_ns < change.time_ns <= turn.change.time_ns
@@ -246,9 +253,14 @@ class Losses:
                 continue
             if change.what == WIPE:
                 return True
-            if change.what == POWER_CUT and not keeps:
+            if change.what == POWER_CUT and self._is_unsafe(change):
                 return change.durable is None or (message.end or 0) > change.durable
         return False
+
+    def _is_unsafe(self, cut: Change) -> bool:
+        """Whether a power cut may take what a sync was said to have kept."""
+        lied = self._evidence.damaged_by(cut.node, cut.time_ns)
+        return not self._evidence.flushes or lied is not None
 
     def _count(self, loss: Loss) -> None:
         """How much this turn might have taken."""
@@ -271,7 +283,8 @@ class Losses:
         Compared are messages that were in the truth until then: not those that a turn before may
         have taken, which a later master may have brought back.
         """
-        if loss.turn.change.node in self._evidence.damaged:
+        change = loss.turn.change
+        if self._evidence.damaged_by(change.node, change.time_ns) is not None:
             return
         before = self.turns[: self.turns.index(loss)]
         lowest = min((message.end or ENDLESS for message in loss.lost), default=ENDLESS)

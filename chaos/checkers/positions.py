@@ -228,7 +228,7 @@ def forgotten_positions(case: Case, found: Findings) -> int:
             text += f" {committed} had been committed to it {(time_ns - at) / 1e9:.1f} s before"
             example = evidence.example(row, text, value=None, distance=committed - offset)
             excuse = losses.loss_between(evidence.group_of(row.node), at, time_ns)
-            found.add(example, excuse=excuse or evidence.damaged.get(node))
+            found.add(example, excuse=excuse or evidence.damaged_by(node, time_ns))
     if not examined:
         raise NotApplicable("no position was read of a node that had been given it long before")
     return examined

@@ -46,8 +46,8 @@ def _group(evidence: Evidence, losses: Losses, lineage: Lineage, found: Findings
     levels = []
     for node in lineage.nodes:
         trace = lineage.ends[node].trace
-        on_disk = evidence.flushes and node not in evidence.damaged
-        values = passes.column(trace.durable if on_disk else trace.written)
+        # Where a disk had lied less is asked for; `_judge` knows when that was.
+        values = passes.column(trace.durable if evidence.flushes else trace.written)
         levels.append(passes.step(passes.column(trace.times), values, moments))
     numbers = passes.column([lineage.nodes.index(era.master) for era in lineage.eras])
     starts = passes.column([era.start_ns for era in lineage.eras])
@@ -97,7 +97,7 @@ def early_reads(case: Case, found: Findings) -> int:
                 text = f"value {row.value}, which ends at log {end}, was given to a reader by"
                 text += f" {node}, whose log was on disk up to {level}"
                 example = evidence.example(row, text, node=node, distance=end - level)
-                found.add(example, excuse=evidence.damaged.get(node))
+                found.add(example, excuse=evidence.damaged_by(node, row.returned_ns))
     if not examined:
         raise NotApplicable("no node whose disk was observed is known to have answered a pull")
     return examined
@@ -110,7 +110,7 @@ def _judge(evidence: Evidence, lineage: Lineage, message: Sent) -> Example | Non
     promise = evidence.record.promise
     holders = []
     for node in lineage.nodes:
-        level = evidence.counted(node, lineage.ends[node].highest(begin, end))
+        level = evidence.counted(node, lineage.ends[node].highest(begin, end), end)
         reach = max(lineage.held(node, moment, level) for moment in (begin, end))
         if reach >= message.end:
             holders.append(node)

@@ -34,7 +34,7 @@ def recovered_ends(case: Case, found: Findings) -> int:
         if wrong:
             text = f"{event.node} recovered to {end}, {wrong}"
             place = {"node": event.node, "physical": end, "time_ns": event.time_ns}
-            excuse = evidence.damaged.get(event.node)
+            excuse = evidence.damaged_by(event.node, event.time_ns)
             since_ns = image.taken.time_ns
             if damaged and evidence.reports(event.node, since_ns, mended=True):
                 excuse = evidence.excuse(f"{event.node} was damaged, and reported it", since_ns)

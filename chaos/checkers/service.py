@@ -14,7 +14,7 @@ from rocketbed.chaos.checkers.evidence import SECOND_NS
 from rocketbed.chaos.checkers.result import Severity
 from rocketbed.chaos.history import Outcome
 
-_UNASKED = "the scenario does not ask for it"
+UNASKED = "the scenario does not ask for it"
 _AGAINST_CLIENTS = ("kill", "pause", "isolate", "partition", "link", "cpu", "swizzle")
 
 
@@ -28,7 +28,7 @@ def recovery_time(case: Case, found: Findings) -> int:
     """
     limit_s = case.evidence.record.expect.rto_s
     if limit_s is None:
-        raise NotApplicable(_UNASKED)
+        raise NotApplicable(UNASKED)
     producers: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     names = ("process", "invoked_ns", "returned_ns", "outcome")
     columns = (map(int, case.evidence.sends.column(name)) for name in names)
@@ -83,7 +83,7 @@ def progress(case: Case, found: Findings) -> int:
     """X2: any stretch of the storm of the given length has the given number of acknowledgements."""
     record = case.evidence.record
     if record.expect.progress is None:
-        raise NotApplicable(_UNASKED)
+        raise NotApplicable(UNASKED)
     count, seconds = record.expect.progress
     begin_ns = int(record.facts.get("zero_ns", 0))
     span_ns = round(seconds * SECOND_NS)
@@ -112,7 +112,7 @@ def nothing_lost(case: Case, found: Findings) -> int:
     """X3: no acknowledged message is gone, not even one that the configuration allows to lose."""
     evidence, losses = case.evidence, case.losses
     if evidence.record.expect.loss != "none":
-        raise NotApplicable(_UNASKED)
+        raise NotApplicable(UNASKED)
     if missing := evidence.no_final():
         raise NotRun(missing)
     for message in sorted(losses.missing, key=lambda message: message.number):

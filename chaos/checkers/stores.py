@@ -95,7 +95,7 @@ def honest_marks(case: Case, found: Findings) -> int:
     for event in evidence.events(Function.NODE, "mark_ahead"):
         text = f"{event.node} made its mark durable at W {event.fields['offset']}, when its log was"
         text += f" on disk up to {event.fields['durable']}"
-        excuse = evidence.damaged.get(event.node)
+        excuse = evidence.damaged_by(event.node, event.time_ns)
         found.add(text, excuse=excuse, node=event.node, time_ns=event.time_ns)
     if not examined and not found.found:
         raise NotApplicable("no image has marks, or the disk was not observed")

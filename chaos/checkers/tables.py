@@ -10,22 +10,25 @@ from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.positions import positions, stored_positions
 from rocketbed.chaos.history import Function, Outcome
 from rocketbed.inspect.directory import queue_type
-from rocketbed.wire.bodies import PERM_READ
+from rocketbed.wire.bodies import PERM_READ, PERM_WRITE
 
 COPIED_NS = 15_000_000_000
 """A position committed so long before clients ended is at every slave: five times their period."""
 TOPICS, OFFSETS = "topics.json", "consumerOffset.json"
+GROUPS = "subscriptionGroup.json"
 
 
 @check("S21 tables complete", "entries", final=True)
 def tables_complete(case: Case, found: Findings) -> int:
-    """S21: at the end each node knows the topics that have messages, and each group's position; a
+    """S21: at the end each node knows the topics that have messages, each group and its position; a
     clean stop left its checkpoint, for the last record, and the index begins where the log does."""
     evidence = case.evidence
     queues_of: dict[tuple[int, str], int] = defaultdict(int)
     for name in evidence.queues.names:
         queues_of[name.group, name.topic] = max(queues_of[name.group, name.topic], name.queue + 1)
     names = set(queues_of)
+    noted = evidence.events(Function.NODE)
+    changed = {event.fields["topic"] for event in noted if event.what.startswith("topic_")}
     examined = 0
     for node in evidence.nodes:
         known = node.directory.topics() or {}
@@ -35,6 +38,8 @@ def tables_complete(case: Case, found: Findings) -> int:
                 continue
             examined += 1
             wrong = _topic_fault(known.get(topic), queues_of[group, topic])
+            if not wrong and topic not in changed and not known[topic].get("perm", 0) & PERM_WRITE:
+                wrong = "lets nobody write"
             if topic in batches and not wrong and queue_type(known[topic]) != "BatchCQ":
                 wrong = "has batch queues, and no such type for"
             if wrong:
@@ -137,11 +142,19 @@ def _compare_positions(evidence: Evidence, node: NodeLog, found: Findings) -> in
         if time_ns <= limit_ns and group in groups and queue >= 0
     }
     examined = 0
+    table = node.directory.config(GROUPS)
+    known = table.get("subscriptionGroupTable", {}) if isinstance(table, dict) else {}
     for (number, group), offset in sorted(last.items()):
         queue = evidence.queues.names[number]
         if queue.group != node.group or not offset or evidence.deleted(queue.topic):
             continue
         examined += 1
+        if not known.get(group, {}).get("consumeEnable"):
+            found.add(
+                f"{node.name} does not let {group} consume, by its {GROUPS}, and it had committed",
+                excuse=evidence.may_differ(node, file=GROUPS),
+                node=node.name,
+            )
         at = kept.get((number, group), 0)
         if at < offset:
             found.add(

@@ -283,6 +283,21 @@ ALTERATIONS: Final = (
         ),
     ),
     _change(
+        "positions-unread",
+        "no commit was read back",
+        lambda: _each(_is(Function.READ_OFFSET), _gone),
+    ),
+    _change(
+        "commits-gone",
+        "no group committed anything",
+        lambda: _each(_is(Function.COMMIT_OFFSET), _gone),
+    ),
+    _change(
+        "commits-unknown",
+        "no commit was answered",
+        lambda: _each(_is(Function.COMMIT_OFFSET), lambda row: row._replace(outcome=Outcome.INFO)),
+    ),
+    _change(
         "positions-forgotten",
         "nodes said that groups had committed nothing",
         lambda: _each(_is(Function.READ_OFFSET), lambda row: row._replace(queue_offset=0)),
@@ -360,6 +375,13 @@ ALTERATIONS: Final = (
         "positions-far",
         "stored positions are beyond their queues",
         partial(_table, "consumerOffset.json", _far_offsets),
+    ),
+    Alteration(
+        "groups-gone",
+        "subscriptionGroup.json is empty on every node",
+        partial(
+            _table, "subscriptionGroup.json", lambda table: {**table, "subscriptionGroupTable": {}}
+        ),
     ),
     Alteration(
         "topics-unreadable",

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rocketbed.chaos.checkers.judgement import Judgement, SecondJudge, clear_place
 from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.checkers.service import UNASKED
 from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
@@ -33,8 +34,12 @@ from rocketbed.chaos.scenario.plan import Plan
 EXIT_HARNESS: Final = 4
 EXIT_STRICT: Final = 5
 EXIT_NOT_REPEATABLE: Final = 7
+EXIT_UNKNOWN: Final = 6
 SEVERITY: Final = (1, 3, 2, 4, 6, 7, 5, 0)
 """Exit codes, the worst first (chaos.md 4.9)."""
+SURE_SEEDS: Final = 200
+"""A scenario whose usual run has so many is there to give every check something to look at: a
+campaign in which one never had fails."""
 SHRINK_RUNS: Final = 60
 SHRINK_S: Final = 120.0
 SECOND_OPINION: Final = "SV"
@@ -90,8 +95,8 @@ class Campaign:
 
     @property
     def never_ran(self) -> list[str]:
-        """Ids of checks that had nothing to look at in any of the runs: what they show of the node
-        is nothing."""
+        """Ids of checks that had nothing to look at in any of the runs, and of which somebody had
+        asked: what they show of the node is nothing."""
         judged = [outcome.judgement for outcome in self.outcomes if outcome.judgement is not None]
         ran = {
             result.id
@@ -99,7 +104,12 @@ class Campaign:
             for result in judgement.results
             if result.verdict in (Verdict.OK, Verdict.VIOLATED)
         }
-        known = dict.fromkeys(result.id for judgement in judged for result in judgement.results)
+        known = dict.fromkeys(
+            result.id
+            for judgement in judged
+            for result in judgement.results
+            if result.note != UNASKED
+        )
         return [one for one in known if one not in ran]
 
     def as_row(self) -> dict[str, Any]:
@@ -158,6 +168,9 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
         every = max(1, round(1 / campaign.check_share))
         for outcome in result.outcomes[every - 1 :: every]:
             _check_digest(result, outcome.plan, say)
+    usual = family.seed_count(options.backend)
+    if SURE_SEEDS <= usual <= len(result.outcomes) and result.never_ran:
+        result.add_exit(EXIT_UNKNOWN)
     return result
 
 

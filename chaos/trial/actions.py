@@ -279,7 +279,7 @@ class Actions:
         if kind in FATAL:
             effect.permit = self.leave.begin(names)
         elif kind == "no-descriptors":  # who runs has to do without; who starts cannot
-            effect.permit = self.leave.begin(names, only="ConfigFileError")
+            effect.permit = self.leave.begin(names, "ConfigFileError", "OSError: [Errno 24]")
         if kind == "lost-fsync":
             self.damaged.update(names)
         await self.effects.begin(effect)

@@ -20,6 +20,8 @@ SENT: Final = (*MESSAGES, *ANSWERS, *DIRECTORIES, *LIVENESS)
 """Where messages are sent to nodes of ours."""
 GROUPS: Final = ("A22", "A23", "A24", "A25", "A30")
 """Where a group consumes."""
+READ_BACK: Final = ("A37", "A41")
+"""Where it does so long enough, in simulation, where nothing is too busy for it."""
 FILTERS: Final = ("A33",)
 """Where a group asks for some tags only."""
 FOLLOWERS: Final = ("A10", "A11", "A12", "A13", "A14", "A16", "A31")
@@ -49,9 +51,11 @@ def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
     if plan.producers.count:
         due += SENT
         due += GROUPS if groups else ()
+        is_long = plan.calm_s >= CALM_S and backend == "sim"
+        due += READ_BACK if groups and is_long else ()
         due += FILTERS if any(group.tags for group in groups) else ()
         due += FOLLOWERS if is_followed else ()
-        due += DELAYS if readers.count and plan.calm_s >= CALM_S and backend == "sim" else ()
+        due += DELAYS if readers.count and is_long else ()
         due += COPIES if plan.shape.brokers > 1 else ()
         due += TAPPED if plan.shape.brokers > 1 and backend == "sim" else ()
         due += CHANGED if plan.producers.changes else ()

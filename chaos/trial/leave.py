@@ -18,8 +18,8 @@ AFTER_NS: Final = 10_000_000_000
 @dataclass(eq=False, slots=True)
 class Permit:
     nodes: tuple[str, ...]
-    only: str = ""
-    """What the reason of such an end begins with."""
+    only: tuple[str, ...] = ("",)
+    """What the reason of such an end begins with: one of these."""
     ended_ns: int | None = None
     """When the fault was over; None while it is there."""
     incarnations: tuple[int, ...] = ()
@@ -34,9 +34,9 @@ class Leave:
         self._now_ns = now_ns
         self._permits: list[Permit] = []
 
-    def begin(self, nodes: Iterable[str], only: str = "") -> Permit:
-        """These nodes may end from now on, with `only` for such a reason."""
-        permit = Permit(tuple(nodes), only)
+    def begin(self, nodes: Iterable[str], *only: str) -> Permit:
+        """These nodes may end from now on, with `only` for such reasons."""
+        permit = Permit(tuple(nodes), only or ("",))
         self._permits.append(permit)
         return permit
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own tools on a rocketbed cluster: what they ask before they do anything is answered."""
+"""RocketMQ's own tools on a rocketbed cluster: what they ask first is answered."""
 
 import subprocess
 from pathlib import Path
