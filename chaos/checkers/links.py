@@ -1,13 +1,16 @@
 """Replication as the links and the samples show it: R2, R3, R8 and R9 of chaos.md 2.6."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import FaultSpan, faults
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
-from rocketbed.chaos.checkers.result import Severity
+from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.workload import decode_body
 from rocketbed.inspect.bodies import unpack_body
@@ -21,6 +24,9 @@ IN_FLIGHT_NS = 5 * SECOND_NS
 HALF_OPEN_NS = 25 * SECOND_NS
 """A silent peer is given up after 20 s; looked for every few."""
 STALL_NS = 5 * SECOND_NS
+HELD_BYTES = 256 * 1024
+"""Sent and not yet received: the window of a connection."""
+_RATE = re.compile(r"\brate (\d+)KiB")
 
 
 @check("R2 zombie bytes", "messages cut off")
@@ -91,9 +97,11 @@ class _Progress:
 def catch_up(case: Case, found: Findings) -> int:
     """R8: once the time-outs of the storm are over, a follower that is behind gets on.
 
-    One that refuses an unclean master is excused.
+    One that refuses an unclean master is excused, and one to which a link was slow: what the
+    connection held then goes on at that rate (seed 841136).
     """
     evidence, losses = case.evidence, case.losses
+    struck = faults(evidence)
     begin = evidence.record.calm_ns + HALF_OPEN_NS
     samples = [
         event
@@ -120,13 +128,24 @@ def catch_up(case: Case, found: Findings) -> int:
             found.add(
                 f"{event.node} has been at {written} for {stalled / 1e9:.1f} s, its master is"
                 f" at {masters[group]}",
-                excuse=losses.loss_between(group, event.time_ns, event.time_ns),
+                excuse=losses.loss_between(group, event.time_ns, event.time_ns)
+                or _trickle(struck, event.time_ns),
                 node=event.node,
                 physical=written,
                 time_ns=event.time_ns,
                 distance=stalled,
             )
     return examined
+
+
+def _trickle(struck: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
+    """The step that made a link slow, for as long as what a connection holds takes at its rate."""
+    for one in struck:
+        if one.verb == "link" and (rate := _RATE.search(one.step)):
+            end_ns = one.end_ns + HELD_BYTES * SECOND_NS // (int(rate[1]) * 1024)
+            if one.begin_ns <= time_ns <= end_ns:
+                return Excuse(one.step, one.begin_ns, end_ns)
+    return None
 
 
 @check("R9 half-open blindness", "samples")

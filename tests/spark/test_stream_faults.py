@@ -141,7 +141,7 @@ def test_retention_and_a_foreign_checkpoint(spark: SparkSession, tmp_path: Path)
 def test_a_topic_that_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
     with cluster_in(tmp_path / "c", slaves=0) as cluster:
         send(cluster, 0, 50)
-        options = {"endpoints": cluster.nameserver_address, "topics": "T", "retryTimeoutMs": "500"}
+        options = {"endpoints": cluster.nameserver_address, "topics": "T", "retryTimeoutMs": "5000"}
         query = start(spark, tmp_path, options)
         try:
             trio.run(has_rows, query, 50)

@@ -433,6 +433,18 @@ def test_a_follower_gets_on(run: RunMaker, follower: list[int], wanted: set[str]
     assert str(judgement.verdict) == ("stalled" if wanted else "pass")
 
 
+@pytest.mark.parametrize(("rate", "wanted"), [("4KiB", set()), ("64KiB", {"R8"})])
+def test_what_a_connection_holds_goes_on_at_the_rate_of_a_slow_link(
+    run: RunMaker, rate: str, wanted: set[str]
+) -> None:
+    samples(run, "b1", [50] * 10, master=True)
+    samples(run, "b2", [5] * 10, master=False)
+    step = f"at 30s link b1 -> b2 rate {rate} for 1s"
+    run.strike(30 * SECOND, "b1", "link", step=step)
+    run.strike(31 * SECOND, "b1", "heal", step=step)
+    assert found(run.judge(only=["R8"])) == wanted
+
+
 @pytest.mark.parametrize(("counted", "wanted"), [(3, {"R9"}), (2, set())])
 def test_a_silent_slave_is_given_up(run: RunMaker, counted: int, wanted: set[str]) -> None:
     run.event(10 * SECOND, "b3", "exit", cause="powercut", written=0, durable=0)
