@@ -185,6 +185,7 @@ class Broker:
                 self.tables.groups.run,
                 self.tables.offsets.run,
                 self.clients.run,
+                self.inquiries.run,
                 self.puller.polls.run,
                 self.releases.run,
             ):

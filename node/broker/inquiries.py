@@ -4,15 +4,14 @@
 anything else.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import trio
 
 from rocketbed.node.broker.clients import Client, Clients, ConsumerGroup
 from rocketbed.node.broker.offsets import Offsets
-from rocketbed.node.broker.rates import Rates
+from rocketbed.node.broker.rates import SAMPLE_S, Rates
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.errors import CorruptRecord
@@ -61,10 +60,15 @@ class Inquiries:
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
-        self._put = Rates(trio.current_time, self._ends)
-        self._consumed = Rates(trio.current_time, offsets.totals)
-        for rates in (self._put, self._consumed):
-            clients.on_scan.append(rates.sample)
+        self._put = Rates(self._ends)
+        self._consumed = Rates(offsets.totals)
+
+    async def run(self) -> None:
+        """Take samples for the rates, until cancelled."""
+        while True:
+            await trio.sleep(SAMPLE_S)
+            await self._put.sample()
+            await self._consumed.sample()
 
     # --- topics
 
@@ -75,7 +79,7 @@ class Inquiries:
         if config is None:
             return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         table: dict[MessageQueue, TopicOffset] = {}
-        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        for queue_id in range(config.queue_nums):
             await trio.lowlevel.checkpoint()  # a topic may have thousands
             end = self._store.queue_max(topic, queue_id)
             table[self._queue(topic, queue_id)] = TopicOffset(
@@ -187,11 +191,11 @@ class Inquiries:
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic=topic, broker_name=self._broker, queue_id=queue_id)
 
-    def _ends(self) -> Mapping[str, int]:
-        totals: Counter[str] = Counter()
-        for topic, queue_id, _ in self._store.queue_keys():
-            totals[topic] += self._store.queue_max(topic, queue_id)
-        return totals
+    def _ends(self) -> Iterator[tuple[str, int]]:
+        for topic in self._topics.names():
+            if (config := self._topics.get(topic)) is not None:
+                for queue_id in range(config.queue_nums):
+                    yield topic, self._store.queue_max(topic, queue_id)
 
     def _topics_of(self, group: str) -> list[str]:
         online = self._clients.consumers.get(group)

@@ -76,7 +76,7 @@ class QueueLocks:
         config = self._topics.get(queue.topic)
         if config is None or queue.broker_name != self._broker_name:
             return False
-        return 0 <= queue.queue_id < max(config.read_queue_nums, config.write_queue_nums)
+        return 0 <= queue.queue_id < config.queue_nums
 
 
 def _is_free(lock: _Lock | None, client_id: str, now: float) -> bool:

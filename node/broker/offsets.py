@@ -4,7 +4,7 @@ Offsets are saved by a timer, as RocketMQ does: after a crash consumers see some
 never fewer (store.md T21).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import trio
@@ -138,9 +138,10 @@ class Offsets:
         """Queue id to offset."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
-    def totals(self) -> dict[str, int]:
-        """`topic@group` to the sum of its offsets."""
-        return {key: sum(queues.values()) for key, queues in self._table.items()}
+    def totals(self) -> Iterator[tuple[str, int]]:
+        """`topic@group` and the sum of its offsets; the table may change meanwhile."""
+        for key, queues in list(self._table.items()):
+            yield key, sum(queues.values())
 
     def body(self) -> ConsumerOffsetTable:
         """The table as 43 carries it."""

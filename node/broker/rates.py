@@ -1,24 +1,35 @@
 """How many a second, over the last minute, from samples of totals."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import trio
+
+SAMPLE_S: Final = 10.0
+"""Between two samples."""
 SAMPLES: Final = 7
-"""Of `clients.SCAN_S` each: a minute."""
+"""That many are kept: a minute."""
+PIECE: Final = 256
+"""Parts that are added up before others run: there may be thousands."""
 
 
 class Rates:
     """The growth of totals that have names."""
 
-    def __init__(self, now_s: Callable[[], float], totals: Callable[[], Mapping[str, int]]) -> None:
-        self._now_s = now_s
-        self._totals = totals
+    def __init__(self, parts: Callable[[], Iterable[tuple[str, int]]]) -> None:
+        """`parts` gives names and what to add to their totals; others run meanwhile."""
+        self._parts = parts
         self._samples: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=SAMPLES)
 
-    def sample(self) -> None:
-        """Take a sample; called at regular times."""
-        self._samples.append((self._now_s(), self._totals()))
+    async def sample(self) -> None:
+        """Take a sample; called every `SAMPLE_S`."""
+        sums: dict[str, int] = {}
+        for number, (name, part) in enumerate(self._parts()):
+            sums[name] = sums.get(name, 0) + part
+            if number % PIECE == PIECE - 1:
+                await trio.lowlevel.checkpoint()
+        self._samples.append((trio.current_time(), sums))
 
     def per_s(self, name: str) -> float:
         """0 for what is new, or has become less."""

@@ -165,7 +165,7 @@ class SendChecks:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
             )
-        queues = max(found.read_queue_nums, found.write_queue_nums)
+        queues = found.queue_nums
         if header.queueId >= queues:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,

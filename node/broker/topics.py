@@ -324,7 +324,7 @@ class Topics:
             return
         config = self._table[name]
         if config.attributes.get(QUEUE_TYPE) != BATCH_QUEUE and topic_name_problem(name) is None:
-            self.sendable[name] = max(config.read_queue_nums, config.write_queue_nums)
+            self.sendable[name] = config.queue_nums
 
     def _render(self) -> dict[str, Any]:
         self._being_saved = list(self._table)

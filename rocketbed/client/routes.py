@@ -8,7 +8,6 @@ knows yet is sent to the brokers of `TBW102`, which make it on the first message
 to.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -157,11 +156,11 @@ class Routes:
             if route is not None:
                 return route
             entry = self._entries.get(topic)
-            is_unused = entry is not None and not entry.is_stale and not fresh
-            with trio.move_on_after(UNUSED_WAIT_S if is_unused else math.inf):
+            if entry is None or entry.is_stale or fresh or (entry.uses_template and not make):
                 return await self._refresh(topic, make, fresh=fresh)
-            assert entry is not None
-            return entry.route
+            with trio.move_on_after(UNUSED_WAIT_S):
+                return await self._refresh(topic, make)
+            return entry.route  # nobody found it wrong: it was only not used
 
     def known(self, topic: str, *, make: bool = False) -> Route | None:
         """The same where nobody has to be asked first; else None."""

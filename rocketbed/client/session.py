@@ -62,7 +62,7 @@ class Session:
         self.routes = Routes(self.world, self.nameservers, self._begin)
         self._groups = groups
         self._client_id = ""
-        self._dialled: set[Address] = set()
+        self._untold: set[Address] = set()
         """Brokers that are about to be told of our groups."""
         self._keys: UniqueKeys | None = None
         self._keys_host = NO_ADDRESS
@@ -174,8 +174,8 @@ class Session:
     def tell(self, address: Address) -> None:
         """Tell one broker about our groups without waiting for it; a broker that cannot be reached
         is dialled once at a time."""
-        if address not in self._dialled:
-            self._dialled.add(address)
+        if address not in self._untold:
+            self._untold.add(address)
             self._begin(self._tell, address)
 
     async def _tell(self, address: Address) -> None:
@@ -185,7 +185,7 @@ class Session:
             self.world.log.info("client.heartbeat_lost", error=str(exc))
             return
         finally:
-            self._dialled.discard(address)
+            self._untold.discard(address)
         await _quietly(link, self._heartbeat())
 
     def _heartbeat(self) -> Command:

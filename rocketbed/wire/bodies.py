@@ -57,6 +57,11 @@ class TopicConfig(Body):
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def queue_nums(self) -> int:
+        """Queues that are written to or read: a topic that shrinks is read longer than written."""
+        return max(self.read_queue_nums, self.write_queue_nums)
+
 
 @dataclass(slots=True, kw_only=True)
 class TopicConfigTable(Body):

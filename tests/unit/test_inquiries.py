@@ -3,9 +3,8 @@
 import pytest
 import trio
 
-from rocketbed.node.broker.clients import SCAN_S
 from rocketbed.node.broker.inquiries import RELAY_S
-from rocketbed.node.broker.rates import SAMPLES
+from rocketbed.node.broker.rates import SAMPLE_S, SAMPLES
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
@@ -71,7 +70,7 @@ def test_how_many_messages_a_second_a_topic_gets_and_a_group_commits() -> None:
             await sent(session, 1)
             await session.commit("g", "T", number // 2)
         assert await rates() == pytest.approx((0.2, 0.1), rel=0.1)
-        await trio.sleep(SAMPLES * SCAN_S)
+        await trio.sleep(SAMPLES * SAMPLE_S)
         assert await rates() == (0, 0)
 
     with_node(scenario)

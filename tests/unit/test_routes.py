@@ -235,6 +235,18 @@ def test_a_template_serves_those_who_make_topics_only() -> None:
     on_stage(scenario)
 
 
+def test_a_template_serves_nobody_else_while_the_nameserver_is_silent() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["TBW102"] = route("a")
+        async with Session(stage.world, NAMESERVER) as session:
+            await session.routes.get("T", make=True)
+            stage.nameserver.is_dead = True
+            with pytest.raises(NoNameserver):
+                await session.routes.get("T")
+
+    on_stage(scenario)
+
+
 def test_a_nameserver_that_refuses_is_quoted() -> None:
     async def scenario(stage: Stage) -> None:
         stage.nameserver.answering = lambda command: answer(command, 1, "name server not ready")
