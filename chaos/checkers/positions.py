@@ -6,6 +6,7 @@ Groups begin at a queue's first message; a RESET_OFFSET row tells of a member th
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.context import FaultSpan, faults
@@ -195,7 +196,7 @@ def forgotten_positions(case: Case, found: Findings) -> int:
     """
     evidence, losses = case.evidence, case.losses
     resets, ends = went_back(evidence), _violent_ends(evidence, losses)
-    given = _given(evidence)
+    given = commits_of(evidence)
     commits = _kept(evidence, ends, resets, by_node=True)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     examined = 0
@@ -217,8 +218,8 @@ def forgotten_positions(case: Case, found: Findings) -> int:
         if any(one.what == (WIPE if one.node == node else PROMOTE) for one in between):
             continue
         if any(
-            lower <= offset and begun <= time_ns and at < ended
-            for lower, begun, ended in given[group, queue]
+            one.offset <= offset and one.begun_ns <= time_ns and at < one.ended_ns
+            for one in given[group, queue]
         ):
             continue
         examined += 1
@@ -234,18 +235,28 @@ def forgotten_positions(case: Case, found: Findings) -> int:
     return examined
 
 
-def _given(evidence: Evidence) -> dict[Place, list[tuple[int, int, int]]]:
-    """What groups committed, when that began, and when it was answered; it may count at any time
-    where it was not."""
-    found: dict[Place, list[tuple[int, int, int]]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class Commit:
+    begun_ns: int
+    ended_ns: int
+    """`ENDLESS` where the answer did not come: it may count at any time."""
+    offset: int
+    node: str
+    process: int
+
+
+def commits_of(evidence: Evidence) -> dict[Place, list[Commit]]:
+    """What groups committed, answered or not, by when it began."""
+    found: dict[Place, list[Commit]] = defaultdict(list)
     rows = evidence.rows((Function.COMMIT_OFFSET,))
-    names = ("invoked_ns", "outcome")
-    begun = zip(*(map(int, rows.column(name)) for name in names), strict=True)
-    for (group, queue, offset, ended_ns), (begun_ns, outcome) in zip(
-        positions(evidence, rows), begun, strict=True
-    ):
-        ended_ns = ended_ns if outcome == Outcome.OK else ENDLESS
-        found[group, queue].append((offset, begun_ns, ended_ns))
+    for number, (group, queue, offset, ended_ns) in enumerate(positions(evidence, rows)):
+        row = rows.row(number)
+        ended_ns = ended_ns if row.outcome == Outcome.OK else ENDLESS
+        node = evidence.node(row)
+        one = Commit(row.invoked_ns, ended_ns, offset, node, row.process)
+        found[group, queue].append(one)
+    for commits in found.values():
+        commits.sort(key=lambda one: one.begun_ns)
     return found
 
 

@@ -6,13 +6,12 @@
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
-from rocketbed.chaos.checkers.positions import Place, positions
+from rocketbed.chaos.checkers.positions import Commit, Place, commits_of, positions
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome
 
@@ -30,7 +29,7 @@ def positions_beyond(case: Case, found: Findings) -> int:
     evidence = case.evidence
     if evidence.foreign:
         raise NotApplicable("only our own node promises it")
-    lives, given, members = _lives(evidence), _commits(evidence), _members(evidence)
+    lives, given, members = _lives(evidence), commits_of(evidence), _members(evidence)
     ends: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     told = evidence.rows((Function.PULL, Function.BOUNDS), Outcome.OK)
     columns = (told.column(name) for name in ("node", "invoked_ns", "value"))
@@ -79,9 +78,9 @@ def other_positions(case: Case, found: Findings) -> int:
     different times, each of the other's pulls says again where that one stands.
     """
     evidence = case.evidence
-    lives, given, holders = _lives(evidence), _commits(evidence), _holders(evidence)
+    lives, given, holders = _lives(evidence), commits_of(evidence), _holders(evidence)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
-    latest: dict[tuple[int, int, str], list[_Commit]] = {}
+    latest: dict[tuple[int, int, str], list[Commit]] = {}
     examined = 0
     for number, (group, queue, offset, time_ns) in enumerate(positions(evidence, reads)):
         row = reads.row(number)
@@ -109,31 +108,6 @@ def other_positions(case: Case, found: Findings) -> int:
     return examined
 
 
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    begun_ns: int
-    ended_ns: int
-    """`ENDLESS` where the answer did not come: it may count at any time."""
-    offset: int
-    node: str
-    process: int
-
-
-def _commits(evidence: Evidence) -> dict[Place, list[_Commit]]:
-    """What groups committed, answered or not, by when it began."""
-    found: dict[Place, list[_Commit]] = defaultdict(list)
-    rows = evidence.rows((Function.COMMIT_OFFSET,))
-    for number, (group, queue, offset, ended_ns) in enumerate(positions(evidence, rows)):
-        row = rows.row(number)
-        ended_ns = ended_ns if row.outcome == Outcome.OK else ENDLESS
-        node = evidence.node(row)
-        one = _Commit(row.invoked_ns, ended_ns, offset, node, row.process)
-        found[group, queue].append(one)
-    for commits in found.values():
-        commits.sort(key=lambda one: one.begun_ns)
-    return found
-
-
 def _members(evidence: Evidence) -> dict[int, dict[int, tuple[int, int]]]:
     """By group, each of its processes with the first and the last time that it was seen."""
     found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
@@ -159,7 +133,7 @@ def _holders(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]:
     return found
 
 
-def _other_member(holders: dict[int, tuple[int, int]], commit: _Commit) -> Excuse | None:
+def _other_member(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse | None:
     """The process that read a queue before a commit of another one, and still does."""
     for process, (first, last) in holders.items():
         if process != commit.process and first < commit.begun_ns <= last:
@@ -167,9 +141,9 @@ def _other_member(holders: dict[int, tuple[int, int]], commit: _Commit) -> Excus
     return None
 
 
-def _latest(commits: Iterable[_Commit], life: Callable[[int], int]) -> list[_Commit]:
+def _latest(commits: Iterable[Commit], life: Callable[[int], int]) -> list[Commit]:
     """Beside each commit the one that was answered last of those of the same process, up to it."""
-    found: list[_Commit] = []
+    found: list[Commit] = []
     for one in commits:
         best = found[-1] if found else one
         is_same = life(best.begun_ns) == life(one.begun_ns)
