@@ -5,10 +5,15 @@ from collections import Counter, defaultdict
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
-from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
-from rocketbed.chaos.checkers.positions import NO_GROUPS, Place, positions, stored_positions
+from rocketbed.chaos.checkers.positions import (
+    NO_GROUPS,
+    Place,
+    first_beyond,
+    positions,
+    stored_positions,
+)
 from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Function, Outcome
 
@@ -138,24 +143,13 @@ def _given_again(case: Case, group: int, queue: int, offset: int, value: int) ->
     """Why another message may have stood here, or the group have passed this offset before a loss
     that the message came after."""
     evidence, losses = case.evidence, case.losses
-    rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
-    passed = [
-        time_ns
-        for who, where, at, time_ns in positions(evidence, rows)
-        if (who, where) == (group, queue) and at >= offset
-    ]
+    passed_ns = first_beyond(evidence, group, queue, offset)
     gone = losses.gone_keys.get(pack(queue, offset))
-    if gone is not None and min(passed, default=ENDLESS) <= gone.end_ns:
+    if gone is not None and passed_ns <= gone.end_ns:
         return gone
     sends = evidence.sends
     places = passes.where(sends.column("value"), (value,))
-    if not len(places):
+    sent_ns = sends.row(int(places[0])).returned_ns if len(places) else -1
+    if passed_ns >= sent_ns:
         return None
-    row = sends.row(int(places[0]))
-    broker_group = evidence.queues.names[queue].group
-    excuses = (
-        losses.loss_between(broker_group, time_ns, row.returned_ns)
-        for time_ns in passed
-        if time_ns < row.returned_ns
-    )
-    return next(filter(None, excuses), None)
+    return losses.loss_between(evidence.queues.names[queue].group, passed_ns, sent_ns)

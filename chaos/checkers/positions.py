@@ -142,7 +142,8 @@ def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
 def offset_overrun(case: Case, found: Findings) -> int:
     """A25: no committed position lies beyond the end of its queue, in the history or on disk.
 
-    A later loss excuses one only up to the furthest message that there ever was.
+    A loss after the group was there excuses one only up to the furthest message that there ever
+    was: a member that has passed what is lost now may commit that once more.
     """
     evidence, losses, ends = case.evidence, case.losses, case.evidence.ends
     commits = evidence.rows((Function.COMMIT_OFFSET,), Outcome.OK)
@@ -159,7 +160,8 @@ def offset_overrun(case: Case, found: Findings) -> int:
             distance=offset - ends[queue],
         )
         brokers = evidence.group_of(row.node)
-        later = losses.loss_between(brokers, time_ns, ENDLESS)
+        passed_ns = min(time_ns, first_beyond(evidence, group, queue, offset - 1))
+        later = losses.loss_between(brokers, passed_ns, ENDLESS)
         later = later or losses.split_between(brokers, row.invoked_ns, time_ns)
         found.add(example, excuse=later if offset <= evidence.ends_ever[queue] else None)
     examined = len(places)
@@ -265,6 +267,24 @@ def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]
     offsets, times = rows.column("queue_offset"), rows.column("returned_ns")
     columns = (rows.column("operation"), evidence.queue_numbers(rows), offsets, times)
     return list(zip(*(map(int, column) for column in columns), strict=True))
+
+
+def first_beyond(evidence: Evidence, group: int, queue: int, offset: int) -> int:
+    """When a group first was beyond an offset: a member had got the message there or a later one,
+    or committed a position behind it. Of a group that asks for some tags, whose members are given
+    no others: when one that committed so began. `ENDLESS`: never."""
+    rows = evidence.rows((Function.COMMIT_OFFSET, Function.DELIVER))
+    kinds, processes = rows.column("function"), rows.column("process")
+    begun: dict[int, int] = {}
+    first = ENDLESS
+    for (who, where, at, time_ns), kind, process in zip(
+        positions(evidence, rows), kinds, processes, strict=True
+    ):
+        since_ns = begun.setdefault(int(process), time_ns)
+        if (who, where) != (group, queue) or at < offset + (kind == Function.COMMIT_OFFSET):
+            continue
+        first = min(first, since_ns if group in evidence.wanted_tags else time_ns)
+    return first
 
 
 def went_back(evidence: Evidence) -> dict[Place, list[int]]:

@@ -20,11 +20,13 @@ GROUPS = "subscriptionGroup.json"
 
 @check("S21 tables complete", "entries", final=True)
 def tables_complete(case: Case, found: Findings) -> int:
-    """S21: at the end each node knows the topics that have messages, each group and its position; a
+    """S21: at the end each node knows the topics that took messages, each group and its position; a
     clean stop left its checkpoint, for the last record, and the index begins where the log does."""
     evidence = case.evidence
     queues_of: dict[tuple[int, str], int] = defaultdict(int)
-    for name in evidence.queues.names:
+    # Acknowledged ones: the bytes of a damaged record name whatever queue they like (seed 30260).
+    for number in sorted(set(map(int, evidence.queue_numbers(evidence.acknowledged))) - {-1}):
+        name = evidence.queues.names[number]
         queues_of[name.group, name.topic] = max(queues_of[name.group, name.topic], name.queue + 1)
     names = set(queues_of)
     noted = evidence.events(Function.NODE)

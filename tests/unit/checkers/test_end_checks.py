@@ -21,6 +21,7 @@ from tests.support.run_maker import (
     RunMaker,
     found,
     results,
+    spec_of,
     write_table,
 )
 from tests.support.stores import Spec
@@ -176,6 +177,11 @@ def test_it_finds_just_that(run: RunMaker, change: Change, wanted: set[str]) -> 
     assert found(judgement) == wanted, [
         (result.id, result.findings) for result in judgement.findings
     ]
+
+
+def test_the_queue_that_a_damaged_record_names_is_asked_of_no_table(run: RunMaker) -> None:
+    run.logs["b2"] = [*run.specs, replace(spec_of(COUNT), queue_id=32_769)]
+    assert found(run.judge(only=["S21"])) == set()
 
 
 def test_a_follower_may_have_passed_what_stands_there_since_a_loss(run: RunMaker) -> None:

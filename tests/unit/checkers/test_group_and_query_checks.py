@@ -292,6 +292,28 @@ def committed_beyond(run: RunMaker) -> None:
     commit(run, 0, COUNT // 2 + 1, 85 * SECOND)
 
 
+def lost_later(run: RunMaker, *, got_ns: int) -> None:
+    """The last message of queue 0, and the group commits behind it after it is gone."""
+    run.specs = run.specs[: COUNT - 2]
+    run.committed = {0: COUNT // 2 - 1}
+    run.strike(250 * MS, "b1", "powercut", written=10_000, durable=1_000)
+    run.event(251 * MS, "b1", "recovered", end=1_000)
+    run.event(252 * MS, "b1", "start", role="master", id=0)
+    deliver(run, COUNT - 2, COUNT // 2 - 1, got_ns, process=5)
+    run.rows.append(lambda _run, _made, ids: [ids.commit(0, COUNT // 2, 80 * SECOND)])
+
+
+def filtered_before_a_loss(run: RunMaker, *, begun_ns: int) -> None:
+    """Message 10 is sent at 100 ms, and its place was passed before, at 98 ms."""
+    run.delivered, run.committed = [], {}
+    deliver(run, 10, 5, 84 * SECOND, process=5)
+    run.strike(95 * MS, "b1", "powercut", written=10_000, durable=500)
+    run.event(96 * MS, "b1", "start", role="master", id=0)
+    run.event(96 * MS, "b1", "recovered", end=500)
+    in_group(run, "t")
+    run.rows.append(lambda _r, _m, ids: [ids.commit(0, 0, begun_ns), ids.commit(0, 6, 98 * MS)])
+
+
 def stored_beyond(run: RunMaker) -> None:
     offsets_on_disk(run, COUNT // 2 + 1)
 
@@ -521,3 +543,23 @@ def test_without_groups_their_checks_are_beside_the_point(run: RunMaker) -> None
     run.delivered = []
     judgement = run.judge(only=["A23"])
     assert str(results(judgement)["A23"].verdict) == "not-applicable"
+
+
+@pytest.mark.parametrize(("at_ms", "wanted"), [(240, (0, 1)), (79_000, (1, 0))])
+def test_what_was_passed_before_it_was_lost_may_be_committed_again(
+    tmp_path: Path, at_ms: int, wanted: tuple[int, int]
+) -> None:
+    run = RunMaker(tmp_path / "run", nodes=("b1",))
+    lost_later(run, got_ns=at_ms * MS)
+    result = results(run.judge(only=["A25"]))["A25"]
+    assert (result.found, result.allowed_found) == wanted
+
+
+@pytest.mark.parametrize(("at_ms", "wanted"), [(90, (0, 1)), (97, (1, 0))])
+def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
+    tmp_path: Path, at_ms: int, wanted: tuple[int, int]
+) -> None:
+    run = RunMaker(tmp_path / "run", nodes=("b1",))
+    filtered_before_a_loss(run, begun_ns=at_ms * MS)
+    result = results(run.judge(only=["A41"]))["A41"]
+    assert (result.found, result.allowed_found) == wanted
