@@ -12,6 +12,7 @@ from operator import itemgetter
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.history import Event, Function
 from rocketbed.chaos.trace import Ends, NodeTrace
+from rocketbed.wire.message import BLANK
 
 ENDLESS = 1 << 62
 """An end that is not known and may be anything."""
@@ -50,11 +51,12 @@ class NodeEnds:
     def rejoined(self, base: int, begin_ns: int, end_ns: int) -> bool:
         """Whether its log, one with its master's up to `base`, became wholly so in a time.
 
-        It was cut that far; or it followed, where nobody saw each change of its log: what was cut
-        may have been written again by then.
+        It was cut that far, or to the blank that both wrote there at a file's end (seed 850118); or
+        it followed, where nobody saw each change of its log: what was cut may have been written
+        again by then.
         """
         low = self.lowest_fall(begin_ns, end_ns)
-        if low is not None and low <= base:
+        if low is not None and low <= base + BLANK.size:
             return True
         at = bisect_right(self._followed, begin_ns)
         return at < len(self._followed) and self._followed[at] <= end_ns

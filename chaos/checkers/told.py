@@ -15,6 +15,10 @@ from rocketbed.chaos.checkers.positions import Commit, Place, commits_of, positi
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome
 
+UNDER_WAY_NS = 30_000_000_000
+"""A request that nobody answered has reached its node by then or never will: longer than steps
+that hold a connection up."""
+
 
 @check("A36 position without a message", "positions read of masters")
 def positions_beyond(case: Case, found: Findings) -> int:
@@ -91,7 +95,7 @@ def other_positions(case: Case, found: Findings) -> int:
         if not before or lives(node, commits[before - 1].begun_ns) != lives(node, time_ns):
             continue
         last = latest[group, queue, node][before - 1]
-        if last.ended_ns > row.invoked_ns or last.node != node:
+        if _end_ns(last) > row.invoked_ns or last.node != node:
             continue  # another one may have come in between
         if not all(_is_lone_master(case, node, at) for at in (last.begun_ns, time_ns)):
             continue
@@ -147,8 +151,13 @@ def _latest(commits: Iterable[Commit], life: Callable[[int], int]) -> list[Commi
     for one in commits:
         best = found[-1] if found else one
         is_same = life(best.begun_ns) == life(one.begun_ns)
-        found.append(best if is_same and best.ended_ns > one.ended_ns else one)
+        found.append(best if is_same and _end_ns(best) > _end_ns(one) else one)
     return found
+
+
+def _end_ns(commit: Commit) -> int:
+    """Until when it may come to count."""
+    return min(commit.ended_ns, commit.begun_ns + UNDER_WAY_NS)
 
 
 def _lives(evidence: Evidence) -> Callable[[str, int], int]:

@@ -360,7 +360,8 @@ class Conductor:
         reason = f"not everything was read within {limit_s:.0f} s"
         with trio.move_on_after(limit_s) as scope:
             try:
-                await read_everything(self._reading, self.backend.world)
+                numbers = [group.number for group in self._groups]
+                await read_everything(self._reading, numbers, self.backend.world)
             except ClientFailure as error:
                 reason = f"the final read failed: {error}"
                 scope.cancel()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from typing import Final
 
 import trio
@@ -103,6 +104,22 @@ class Reading:
             label_crc=label_crc(message.tag, message.keys),
         )
 
+    async def read_back(
+        self, consumer: Consumer, process: int, group: int, queue: MessageQueue
+    ) -> None:
+        """The row of where a group stands in a queue, by its broker. Raises `ClientFailure`."""
+        row = self.history.begin(
+            Function.READ_OFFSET,
+            process=process,
+            topic=queue.topic,
+            queue=queue.queue_id,
+            operation=group,
+            node=queue.broker_name,
+        )
+        stands = await consumer.offsets.committed(group_name(group), queue)
+        node = self.place(consumer.offsets.answered[queue])
+        row.finish(Outcome.OK, queue_offset=stands or 0, node=node)
+
     async def commit(self, consumer: Consumer, process: int, group: int) -> None:
         """Store where a member of a group stands, with a row for each queue; before that, what its
         broker says of it is noted too, and of one queue in turn where that ends."""
@@ -144,10 +161,7 @@ class Reading:
             operation=group,
             node=queue.broker_name,
         )
-        row = begin(Function.READ_OFFSET)
-        stands = await consumer.offsets.committed(group_name(group), queue)
-        node = self.place(consumer.offsets.answered[queue])
-        row.finish(Outcome.OK, queue_offset=stands or 0, node=node)
+        await self.read_back(consumer, process, group, queue)
         if ask_end:
             row = begin(Function.BOUNDS, operation=UNKNOWN)
             end = await consumer.offsets.max_offset(queue)
@@ -242,12 +256,17 @@ async def _behind(
     return ""
 
 
-async def read_everything(reading: Reading, world: World) -> None:
-    """Read every queue to its end and ask for some keys, when all has come to rest."""
+async def read_everything(reading: Reading, groups: Iterable[int], world: World) -> None:
+    """Read every queue to its end, ask for some keys, and in each queue for the position of one of
+    the groups in turn, when all has come to rest."""
+    asked = cycle(groups)
     async with Consumer(world, nameservers=reading.nameservers, group="final-reader") as consumer:
         for topic in reading.topics:
             for queue in await consumer.queues(topic):
                 await _read_to_end(reading, consumer, queue)
+                group = next(asked, None)
+                if group is not None:
+                    await reading.read_back(consumer, FINAL_READER, group, queue)
     async with Admin(world, nameservers=reading.nameservers) as admin:
         for topic, key, value in reading.control.keys:
             await _ask_key(reading, admin, topic, key, value)

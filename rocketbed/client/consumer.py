@@ -127,7 +127,7 @@ class Consumer:
         if offset < 0 or count < 1:
             raise BadMessage("offset must be at least 0 and count at least 1")
         return await self._puller.pull(
-            queue, offset, TagFilter(tags), count=count, hold_s=hold_s, commit=None
+            queue, offset, TagFilter(tags), count=count, hold_s=hold_s, commit=lambda: None
         )
 
     # --- by subscription

@@ -139,7 +139,7 @@ class Flow:
             self._tags,
             count=COUNT,
             hold_s=self._hold_s,
-            commit=self.told,
+            commit=lambda: self.told,
         )
         if found.status is PullStatus.MOVED:
             self._world.log.warning(

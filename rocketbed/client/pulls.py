@@ -4,7 +4,7 @@ Which broker of a group to ask next is in every answer, whatever its status, and
 time: a client that follows it only when messages came loops on a slave (wire.md 11, trap 14).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -96,9 +96,12 @@ class Puller:
         *,
         count: int,
         hold_s: float,
-        commit: int | None,
+        commit: Callable[[], int | None],
     ) -> Pulled:
-        """Pull once. Raises `RequestRefused`, `NoBroker`, other `ClientError`, `RemotingError`."""
+        """Pull once; `commit` tells what to store on the way.
+
+        Raises `RequestRefused`, `NoBroker`, other `ClientError`, `RemotingError`.
+        """
         route = await self._session.routes.get(queue.topic)
         wanted = self._suggested.get(queue, MASTER_ID)
         member = route.member(queue.broker_name, wanted)
@@ -108,16 +111,17 @@ class Puller:
         broker_id, address = member
         if broker_id != wanted:
             self._session.routes.distrust(queue.topic, older_than_s=ABSENT_S)
-        is_slave = broker_id != MASTER_ID
-        command = self._request(
-            queue,
-            offset,
-            tags,
-            count=count,
-            hold_s=hold_s,
-            commit=None if is_slave else commit,
-        )
         try:
+            # A connection may take long: what is told must not be older than a commit meanwhile.
+            await self._session.connections.link(address)
+            command = self._request(
+                queue,
+                offset,
+                tags,
+                count=count,
+                hold_s=hold_s,
+                commit=commit() if broker_id == MASTER_ID else None,
+            )
             answer = await self._session.ask(address, command, timeout_s=hold_s + ANSWER_S)
         except RemotingError:
             self._suggested.pop(queue, None)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 
+from rocketbed.client import connections
 from rocketbed.client.consumer import QUEUES_S
 from rocketbed.client.errors import (
     BadMessage,
@@ -15,6 +16,8 @@ from rocketbed.client.errors import (
     RequestRefused,
 )
 from rocketbed.inspect.bodies import MissingCodec
+from rocketbed.remoting.client import dial
+from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
@@ -218,6 +221,33 @@ def test_no_pull_takes_a_commit_back() -> None:
             is_lossy = False
             await reader.commit()
             assert content.committed == {0: 5}
+
+    on_stage(scenario)
+
+
+def test_a_pull_that_waits_for_its_connection_tells_what_was_committed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def slow_dial(*arguments: Any, **more: Any) -> Connection:
+        await trio.sleep(0.5)
+        return await dial(*arguments, **more)
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        _, peer = await shelf(stage, messages={0: bodies(4)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            await read(reader, 2)
+            await reader.commit()
+            await read(reader, 2)
+            monkeypatch.setattr(connections, "dial", slow_dial)
+            peer.hang_up()
+            await trio.sleep(0.4)
+            peer.requests.clear()
+            await reader.commit()
+            await trio.sleep(0.1)
+        pulls = [one.fields for one in peer.requests if one.code == Code.PULL_MESSAGE]
+        assert {fields["commitOffset"] for fields in pulls} == {"4"}
 
     on_stage(scenario)
 

@@ -1,5 +1,7 @@
 """How far a simulated log is on disk, from the disk's events alone."""
 
+import pytest
+
 from rocketbed.chaos.checkers.ends import NodeEnds
 from rocketbed.chaos.sim.logwatch import LogWatch
 from rocketbed.chaos.trace import Ends, NodeTrace
@@ -96,3 +98,13 @@ def test_a_node_that_dies_in_the_moment_of_a_write_had_written() -> None:
     assert ends.highest(12, 12).written == 20
     assert [ends.at(time_ns).written for time_ns in (4, 5, 9)] == [10, 40, 50]
     assert ends.lowest_fall(4, 5) == 40
+
+
+@pytest.mark.parametrize(("low", "rejoined"), [(100, True), (108, True), (109, False)])
+def test_a_log_that_was_cut_to_the_blank_that_all_wrote_is_one_with_its_masters(
+    low: int, rejoined: bool
+) -> None:
+    trace = NodeTrace()
+    for time_ns, written in ((1, 100), (5, 300), (7, low), (9, 400)):
+        trace.add(time_ns, written, 10)
+    assert NodeEnds(trace).rejoined(100, 2, 9) is rejoined
