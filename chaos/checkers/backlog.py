@@ -3,6 +3,7 @@
 The run waits for it and says who did not come there (L8); here it is seen in what was written down.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from rocketbed.chaos.checkers import passes
@@ -10,7 +11,7 @@ from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Rows
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK
-from rocketbed.chaos.checkers.positions import stored_positions
+from rocketbed.chaos.checkers.positions import stored_positions, went_back
 from rocketbed.chaos.checkers.reads import example_of, spread
 from rocketbed.chaos.history import UNKNOWN, Function
 
@@ -98,7 +99,8 @@ def late_deliveries(case: Case, found: Findings) -> int:
 
     Late: a client that lost a machine without a word waits for its answer until it times out. A
     pull that is held and not woken ends after 5 s, so the limit is below that. Where time is a
-    machine's, which may be busy, it is a figure only.
+    machine's, which may be busy, it is a figure only. A member that has gone back is given what it
+    had before, and new ones only then (seed 851118): its time counts from the last of those.
     """
     evidence = case.evidence
     calm_ns, sends = evidence.record.calm_ns, evidence.acknowledged
@@ -106,6 +108,7 @@ def late_deliveries(case: Case, found: Findings) -> int:
     values, acknowledged = sent.column("value"), sent.column("returned_ns")
     delays: list[int] = []
     for who, rows in _readers(case):
+        back, again = _read_again(case, who, rows)
         seen = rows.column("value"), rows.column("returned_ns")
         times = passes.lookup(values, *seen, UNKNOWN)
         for at in passes.known(times):
@@ -113,7 +116,11 @@ def late_deliveries(case: Case, found: Findings) -> int:
             delays.append(delay)
             if delay > LATE_NS and evidence.record.backend == "sim":
                 text = f"came to {who} {delay / 1e9:.1f} s after it had been acknowledged"
-                found.add(example_of(evidence, sent.row(int(at)), text, delay))
+                went, last = (_last(one, int(times[at])) for one in (back, again))
+                excuse = None
+                if 0 <= went <= last and times[at] - last <= LATE_NS:
+                    excuse = evidence.excuse(f"{who} read again, having gone back", went, last)
+                found.add(example_of(evidence, sent.row(int(at)), text, delay), excuse=excuse)
     if not delays:
         raise NotApplicable(f"nothing was delivered {HALF_OPEN_NS / 1e9:g} s after the faults")
     found.figures = spread("delay", delays)
@@ -132,6 +139,27 @@ def _readers(case: Case) -> Iterator[tuple[str, Rows]]:
         rows = evidence.rows((function,))
         for name, number in sorted(names.items()):
             yield name, rows.at(passes.where(rows.column(column), (number,)))
+
+
+def _read_again(case: Case, who: str, rows: Rows) -> tuple[list[int], list[int]]:
+    """When a group went back, and when it was handed what it had had before; nothing of others."""
+    group = case.evidence.record.consumer_groups.get(who)
+    if group is None:
+        return [], []
+    places = went_back(case.evidence).items()
+    back = sorted(time_ns for (number, _), times in places if number == group for time_ns in times)
+    known, again = set[int](), list[int]()
+    for value, time_ns in zip(rows.column("value"), rows.column("returned_ns"), strict=True):
+        if int(value) in known:
+            again.append(int(time_ns))
+        known.add(int(value))
+    return back, again
+
+
+def _last(times: list[int], time_ns: int) -> int:
+    """The last of rising times up to one; -1 for none."""
+    at = bisect_right(times, time_ns)
+    return times[at - 1] if at else -1
 
 
 def _told(case: Case, pulls: Rows, process: int) -> list[tuple[int, int, int]]:

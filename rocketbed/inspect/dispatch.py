@@ -7,7 +7,7 @@ disagree about the rules, only about the bytes. Sources: store.md 2.8, 3.1, 3.5,
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rocketbed.inspect.consumequeue import BatchUnit
+from rocketbed.inspect.consumequeue import BatchUnit, Unit
 from rocketbed.inspect.directory import StoreDirectory
 from rocketbed.inspect.properties import (
     SCHEDULE_TOPIC,
@@ -124,6 +124,9 @@ class Dispatcher:
         )
         self._deleted = directory.marks.deleted if directory.marks else {}
         self._table = directory.topics()
+        self._queues, self._batch_queues = directory.queues, directory.batch_queues
+        self._first_units: dict[tuple[str, int], int] = {}
+        """Log offset of each queue's first unit, of queues that were asked for."""
         self._with_queues = {topic for topic, _ in (*directory.queues, *directory.batch_queues)}
         self._topics: dict[bytes, Topic] = {}
 
@@ -143,7 +146,7 @@ class Dispatcher:
             return Dispatch(topic, (), keys, tags)
         if not topic.is_usable:
             return Dispatch(topic, (), [], b"", gone=True)
-        if entry.offset < topic.deleted_below:
+        if entry.offset < topic.deleted_below and not self._is_kept(topic, entry):
             return Dispatch(topic, (), keys, wanted.tags, gone=True)
         code = self._tag_code(topic, wanted.tags, entry)
         if topic.is_batch:
@@ -167,6 +170,22 @@ class Dispatcher:
         if self._table is not None and name not in self._table and name not in self._with_queues:
             topic.deleted_below = _EVERYTHING
         return topic
+
+    def _is_kept(self, topic: Topic, entry: Scanned) -> bool:
+        """Whether a queue of a deleted topic has the record still: the node ended between the mark
+        that its topic is deleted and the end of the queue's files. The next deletion takes it."""
+        if topic.deleted_below == _EVERYTHING:
+            return False
+        key = topic.name, entry.queue_id
+        first = self._first_units.get(key)
+        if first is None:
+            queue = self._queues.get(key) or self._batch_queues.get(key)
+            units = queue.units() if queue is not None else ()
+            kept = (
+                one.offset for one in units if not isinstance(one, Unit) or not one.is_pre_blank
+            )
+            first = self._first_units[key] = next(kept, _EVERYTHING)
+        return first <= entry.offset
 
     def _tag_code(self, topic: Topic, tags: bytes, entry: Scanned) -> int:
         if topic.name == SCHEDULE_TOPIC:

@@ -4,9 +4,11 @@ The two share no code, so what one writes and the other finds good is right twic
 """
 
 import json
+import shutil
 import struct
 from pathlib import Path
 
+import pytest
 import trio
 
 from rocketbed.inspect import (
@@ -88,6 +90,25 @@ async def test_deleted_topics_have_no_queue(tmp_path: Path) -> None:
         add(run, 1)
         store.commit(run)
         await store.close()
+    report = examine(root)
+    assert broken(report) == set(), report.findings
+
+
+@pytest.mark.parametrize("left", [1, 3, 4])
+async def test_queues_that_a_kill_left_of_a_deleted_topic_are_no_damage(
+    tmp_path: Path, left: int
+) -> None:
+    """Seed 851093: killed between the mark of the deletion and the end of its files."""
+    root = tmp_path / "store"
+    await write(root)
+    shutil.copytree(root / "consumequeue", tmp_path / "before")
+    store = await MessageStore.open(real_world("test"), config(root), Topics())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        assert await store.removal.delete_topic("Topic1") == 4
+        await store.close()
+    for queue in sorted((tmp_path / "before" / "Topic1").iterdir())[-left:]:
+        shutil.copytree(queue, root / "consumequeue" / "Topic1" / queue.name)
     report = examine(root)
     assert broken(report) == set(), report.findings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.history import Row
+from rocketbed.chaos.history import Function, Row
 from rocketbed.chaos.record import Expectation
 from tests.support.run_maker import (
     COUNT,
@@ -210,6 +210,30 @@ def test_what_is_sent_late_in_calm_comes_soon(
     follow(run, range(COUNT), 84 * SECOND + delay_s * SECOND)
     run.record.consumer_groups = {}
     assert found(run.judge()) & {"A32"} == wanted
+
+
+@pytest.mark.parametrize(
+    ("back_s", "again_s", "wanted"), [(71, 75, (0, 1)), (71, 71.5, (1, 0)), (99, 75, (1, 0))]
+)
+def test_who_went_back_is_given_what_is_new_behind_that(
+    run: RunMaker, back_s: int, again_s: float, wanted: tuple[int, int]
+) -> None:
+    run.record.calm_ns, run.delivered, last = 1, [], run.sends[-1]
+    run.sends[-1] = replace(last, invoked_ns=70 * SECOND, returned_ns=70 * SECOND + 5 * MS)
+    times = [60 * SECOND, int(again_s * SECOND), 76 * SECOND]
+
+    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+        places = zip((0, 0, COUNT - 1), (0, 0, 1), (0, 0, 11), times, strict=True)
+        got = [ids.deliver(*place) for place in places]
+        back_ns = back_s * SECOND
+        went = {"process": 5, "queue": 0, "operation": GROUP, "queue_offset": 0}
+        times_of = {"invoked_ns": back_ns, "returned_ns": back_ns}
+        return [*got, ids.row(Function.RESET_OFFSET, **went, **times_of)]
+
+    run.rows[:] = [rows]
+    run.record.followers = {}
+    result = results(run.judge(only=["A32"]))["A32"]
+    assert (result.found, result.allowed_found) == wanted
 
 
 def test_a_topic_of_batch_queues_is_still_known_as_one(run: RunMaker) -> None:
