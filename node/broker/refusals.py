@@ -10,7 +10,6 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer
 
 FEATURES: Final[dict[int, str]] = {
-    RequestCode.CONSUMER_SEND_MSG_BACK: "retries by the broker",
     RequestCode.END_TRANSACTION: "transactions",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: "transactions",
     RequestCode.SEND_REPLY_MESSAGE: "request and reply",

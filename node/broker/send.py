@@ -8,10 +8,11 @@ steps as we know; everything else is decided in `send_checks` first and then add
 from typing import NamedTuple
 
 from rocketbed.node.broker.config_file import ConfigFileError
+from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.put_codes import PUT_CODES, REJECTED
 from rocketbed.node.broker.send_checks import Decision, Refused, SendChecks
-from rocketbed.node.broker.topics import Topics
+from rocketbed.node.broker.topics import SCHEDULE_TOPIC, Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.errors import MessageRejected, PutFailed
@@ -82,13 +83,15 @@ class Sender:
         topics: Topics,
         groups: Groups,
         releases: ReleaseQueue,
+        delays: Delays,
     ) -> None:
         self._world = world
         self._config = config
         self._store = store
         self._topics = topics
         self._releases = releases
-        self._checks = SendChecks(world, config, topics, groups)
+        self._delays = delays
+        self._checks = SendChecks(world, config, topics, groups, delays)
         self._sendable = topics.sendable
         self._known: dict[tuple[str, str, str, str], tuple[int, int, int]] = {}
         """Plain sends seen before: texts of topic, queue, flags -> their values."""
@@ -110,7 +113,7 @@ class Sender:
         """Add a message to the run; the answer comes from `end_of_run` unless it is refused."""
         run = self._run
         if run is None:
-            refusal = self._refusal(command)
+            refusal = self.refusal(command)
             if refusal is not None:
                 return refusal
             run = self._run = self._store.begin()
@@ -201,7 +204,7 @@ class Sender:
 
     # --- refusing at the door
 
-    def _refusal(self, command: Command) -> Command | None:
+    def refusal(self, command: Command) -> Command | None:
         """Why no message at all is taken now."""
         if self._config.is_slave:
             return answer(command, ResponseCode.SYSTEM_BUSY, f"{REJECTED} (this is a slave)")
@@ -264,10 +267,11 @@ class Sender:
                 reconsume_times=header.reconsumeTimes or 0,
             )
         else:
+            level = decision.level
             added = [
                 run.add(
-                    decision.topic,
-                    decision.queue_id,
+                    SCHEDULE_TOPIC if level else decision.topic,
+                    level - 1 if level else decision.queue_id,
                     command.body,
                     decision.properties + suffix,
                     flag=header.flag,
@@ -277,6 +281,7 @@ class Sender:
                     reconsume_times=header.reconsumeTimes or 0,
                     tag=decision.tag,
                     keys=index_keys(decision.unique_key, decision.keys),
+                    delay_ms=self._delays.delay_ms(level) if level else None,
                 )
             ]
         self._sent.append(

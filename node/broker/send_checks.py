@@ -1,15 +1,18 @@
 """What a broker checks before it takes a message, in RocketMQ's order (wire.md 4.2, 4.7).
 
-Deciding only: nothing is written here but new topics. What this node does not do yet (delays,
-timers, transactions, dead letters) is refused with a remark that names it; such a message is
-never stored as a plain one.
+Deciding only: nothing is written here but new topics. What this node does not do yet (timers,
+transactions) is refused with a remark that names it; such a message is never stored as a plain
+one.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rocketbed.node.broker.delays import Delays, waiting
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.topics import (
+    DLQ_PREFIX,
     NOT_SENDABLE,
     RETRY_PREFIX,
     Topics,
@@ -75,24 +78,32 @@ class Decision:
     """The messages of a batch."""
     inner_batch: int = 0
     """Number of messages when the batch becomes one record."""
+    level: int = 0
+    """Of delay: it waits in the delay topic, and `topic` is where it goes then."""
 
 
 class SendChecks:
     """Decides about one send at a time."""
 
-    def __init__(self, world: World, config: NodeConfig, topics: Topics, groups: Groups) -> None:
+    def __init__(
+        self, world: World, config: NodeConfig, topics: Topics, groups: Groups, delays: Delays
+    ) -> None:
         self._world = world
         self._config = config
         self._topics = topics
         self._groups = groups
+        self._delays = delays
 
     def decide(self, command: Command) -> Decision:
         """What to do with a send. Raises `Refused`, `HeaderError`."""
         header = _header(command)
         topic_config = self._checked_topic(header)
         properties = decode_properties(header.properties or "")
-        self._check_retry(header, command.version)
-        self._check_features(header, properties)
+        topic, queue_id = header.topic, self._queue(header, topic_config)
+        level = _delay_level(properties)
+        if self._is_dead(header, command.version):
+            topic, queue_id, level = self._dead_letters(topic), 0, 0
+        self._check_features(header, properties, level)
         if not command.body:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the message has no body")
         is_batch_queue = self._topics.is_batch_queue(header.topic)
@@ -105,13 +116,16 @@ class SendChecks:
             unique_key = f"{self._world.random.getrandbits(128):032X}"
             text += f"{UNIQUE_KEY}\x01{unique_key}\x02"
         items = self._batch_items(header, command.body) if header.batch else None
+        level = self._delays.level(level)
+        if level:
+            text = waiting(decode_properties(text), topic, queue_id, level)
         sys_flag = header.sysFlag & ~0x30
         if topic_config.topic_filter_type == "MULTI_TAG":
             sys_flag |= MULTI_TAGS
         return Decision(
             header=header,
-            topic=header.topic,
-            queue_id=self._queue(header, topic_config),
+            topic=topic,
+            queue_id=queue_id,
             sys_flag=sys_flag,
             properties=text.encode(),
             unique_key=unique_key,
@@ -120,6 +134,7 @@ class SendChecks:
             waits=properties.get(WAIT, "true").lower() == "true",
             items=items,
             inner_batch=self._inner_batch(items) if is_batch_queue else 0,
+            level=level,
         )
 
     @staticmethod
@@ -182,10 +197,10 @@ class SendChecks:
             )
         return self._world.random.randrange(topic.write_queue_nums)
 
-    def _check_retry(self, header: SendMessageRequest, version: int) -> None:
-        """Sends to a retry topic: consumers that put back what they could not handle."""
+    def _is_dead(self, header: SendMessageRequest, version: int) -> bool:
+        """Whether a consumer puts back what it could not handle, once too often."""
         if not header.topic.startswith(RETRY_PREFIX):
-            return
+            return False
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find_or_create(name)
         if group is None:
@@ -195,14 +210,17 @@ class SendChecks:
         limit = group.retry_max_times
         if version >= MAX_RECONSUME_VERSION and header.maxReconsumeTimes is not None:
             limit = header.maxReconsumeTimes
-        if (header.reconsumeTimes or 0) > limit:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"consumed {header.reconsumeTimes} times of at most {limit}:"
-                " dead letter queues are not supported",
-            )
+        return (header.reconsumeTimes or 0) > limit
 
-    def _check_features(self, header: SendMessageRequest, found: Mapping[str, str]) -> None:
+    def _dead_letters(self, topic: str) -> str:
+        """The topic of dead letters beside a retry topic."""
+        name = DLQ_PREFIX + topic.removeprefix(RETRY_PREFIX)
+        self._topics.create_absent(name, 1)
+        return name
+
+    def _check_features(
+        self, header: SendMessageRequest, found: Mapping[str, str], level: int
+    ) -> None:
         """Refuse what would need a feature that this node does not have."""
         prepared = found.get(PREPARED, "false").lower() == "true"
         if header.sysFlag & TRANSACTION_MASK or prepared:
@@ -211,16 +229,14 @@ class SendChecks:
                 f"the broker[{self._config.ip1}] sending transaction message is forbidden:"
                 " transactions are not supported",
             )
-        if any(name in found for name in TIMERS):
+        if level <= 0 and any(name in found for name in TIMERS):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false:"
                 " timer messages are not supported",
             )
-        if _delay_level(found.get(DELAY)):
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL, "delayed messages (DELAY) are not supported"
-            )
+        if level > 0 and header.batch:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be delayed (DELAY)")
         if INNER_NUM in found or header.sysFlag & (INNER_BATCH | NEEDS_UNWRAP):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -242,7 +258,7 @@ class SendChecks:
             items = decode_batch(body)
             for item in items:
                 found = decode_properties(item.properties.decode())
-                self._check_features(header, found)
+                self._check_features(header, found, _delay_level(found))
         except (RemoteProtocolError, UnicodeDecodeError) as exc:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch body cannot be read: {exc}"
@@ -258,11 +274,9 @@ def _header(command: Command) -> SendMessageRequest:
     return SendMessageV2Request.decode(command.fields).plain()
 
 
-def _delay_level(text: str | None) -> bool:
-    """Whether a DELAY property asks for a delay; what is no number is refused as one."""
-    if text is None:
-        return False
-    try:
-        return int(text) > 0
-    except ValueError:
-        return True
+def _delay_level(found: Mapping[str, str]) -> int:
+    """The level that a message asks for; 0 or below is none. Raises `Refused`."""
+    text = found.get(DELAY, "0")
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", text, re.ASCII):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"DELAY is no number: {text[:20]!r}")
+    return int(text)

@@ -272,8 +272,12 @@ class Topics:
 
     def create_retry(self, group: str, queues: int) -> None:
         """Make `%RETRY%group` if it is absent and the group wants retries."""
-        name = RETRY_PREFIX + group
-        if queues > 0 and name not in self._table:
+        if queues > 0:
+            self.create_absent(RETRY_PREFIX + group, queues)
+
+    def create_absent(self, name: str, queues: int) -> None:
+        """Make a topic of the broker's own, unless it is there."""
+        if name not in self._table:
             self.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
 
     def is_durable(self, topic: str) -> bool:

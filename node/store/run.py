@@ -160,10 +160,12 @@ class Run:
         tag: str | None = None,
         keys: tuple[str, ...] = (),
         prepared_offset: int = 0,
+        delay_ms: int | None = None,
     ) -> tuple[int, int]:
         """Add one message; its physical and queue offset, true once the run is committed.
 
-        `born_host` is packed (8 or 20 bytes). `keys` are UNIQ_KEY and the parts of KEYS. Raises
+        `born_host` is packed (8 or 20 bytes). `keys` are UNIQ_KEY and the parts of KEYS.
+        `delay_ms`: of a message of the delay topic, whose unit tells when it is due. Raises
         `MessageRejected` (too large, illegal topic), leaving the run as it was.
         """
         tail = self._tail
@@ -208,6 +210,8 @@ class Run:
         self._pieces += (head, body, topic_head, properties_length.to_bytes(2, "big"), properties)
         self.queue_offsets[key] = queue_offset + 1
         code = tag_code(tag) if tag else 0
+        if delay_ms is not None:
+            code = self.now_ms + delay_ms
         if tag and tail.index_tags:
             keys = (*keys, tag_key(tag))
         self.entries.append(

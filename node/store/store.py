@@ -13,6 +13,7 @@ from rocketbed.node.store.boot_report import RecoveryReport
 from rocketbed.node.store.checkpointer import Checkpointer
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.dispatch import Arrival, Dispatcher
 from rocketbed.node.store.errors import (
     BadStoreDirectory,
@@ -307,6 +308,16 @@ class MessageStore:
         return self._reader.get_messages(
             topic, queue_id, offset, max_messages, max_bytes=max_bytes, tag_codes=tag_codes
         )
+
+    def units(
+        self, topic: str, queue_id: int, offset: int, count: int
+    ) -> list[tuple[int, int, int]]:
+        """Up to `count` units of an ordinary queue: physical offset, size, code. May end early."""
+        queue = self._parts.queues.find(topic, queue_id)
+        if not isinstance(queue, ConsumeQueue):
+            return []
+        units = queue.units(offset, min(count, queue.readable_offset - offset))
+        return [(physical, size, code) for physical, size, code in units]
 
     def read_cached(self, ranges: list[Range]) -> list[bytes] | None:
         """Records that the page cache holds, or None."""

@@ -256,6 +256,20 @@ class UnregisterClientRequest(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendBackRequest(Header):
+    """36: the message at a physical offset comes again to a group; a level below 0 gives it up."""
+
+    offset: Long
+    group: str
+    delayLevel: Int
+    originMsgId: str | None = None
+    originTopic: str | None = None
+    unitMode: bool = False
+    maxReconsumeTimes: Int | None = None
+    bname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRequest(Header):
     """38, 40 and 203: a consumer group."""
 

@@ -269,7 +269,6 @@ REFUSALS: list[tuple[str, dict[str, object], int, str]] = [
     ("long topic", {"topic": "x" * 128}, 29, "longer than topic max length 127"),
     ("system topic", {"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "is forbidden"),
     ("queue out of range", {"queue_id": 4}, 29, "request queueId[4] is illegal"),
-    ("delay level", {"properties": {"DELAY": "1"}}, 13, "DELAY"),
     ("delay text", {"properties": {"DELAY": "soon"}}, 13, "DELAY"),
     ("timer", {"properties": {"TIMER_DELIVER_MS": "1900000000000"}}, 1, "timer messages"),
     ("prepared by flag", {"f": 4}, 16, "transactions"),
@@ -309,15 +308,16 @@ def test_delay_zero_is_no_delay() -> None:
     assert outcome(scenario).code == 0
 
 
-def test_retry_topic_needs_its_group_and_few_enough_tries() -> None:
+def test_what_was_consumed_too_often_becomes_a_dead_letter() -> None:
     async def scenario(session: Session) -> None:
-        known = await session.send("%RETRY%g", j=1)
-        assert known.code == 0
-        over = await session.send("%RETRY%g", j=17)
-        assert over.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "dead letter" in (over.remark or "")
-        asked = await session.send("%RETRY%g", j=4, l=3)
-        assert asked.code == ResponseCode.MESSAGE_ILLEGAL
+        await session.send("%RETRY%g", b"again", j=16)
+        await session.send("%RETRY%g", b"over", j=17, properties={"DELAY": "5"})
+        await session.send("%RETRY%g", b"asked", j=4, l=3)
+        assert [one.body for one in await session.messages("%RETRY%g")] == [b"again"]
+        assert [one.body for one in await session.messages("%DLQ%g")] == [b"over", b"asked"]
+        dead = session.node.broker.tables.topics.get("%DLQ%g")
+        assert dead is not None
+        assert (dead.read_queue_nums, dead.write_queue_nums, dead.perm) == (1, 1, 6)
 
     with_node(scenario)
 

@@ -1,0 +1,143 @@
+"""Messages that a consumer could not handle: 36, `%RETRY%` and `%DLQ%` topics (wire.md 4.9)."""
+
+from typing import Final
+
+import trio
+
+from rocketbed.node.broker.config_file import ConfigFileError
+from rocketbed.node.broker.delays import Delays, waiting
+from rocketbed.node.broker.groups import Groups
+from rocketbed.node.broker.send import Sender
+from rocketbed.node.broker.send_checks import MAX_RECONSUME_VERSION
+from rocketbed.node.broker.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, Topics
+from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.release import ReleaseQueue
+from rocketbed.node.store.errors import MessageRejected, PutFailed
+from rocketbed.node.store.status import PutStatus
+from rocketbed.node.store.store import MessageStore
+from rocketbed.remoting.connection import Connection
+from rocketbed.wire.bodies import PERM_WRITE
+from rocketbed.wire.command import Command, ResponseCode, answer
+from rocketbed.wire.headers import SendBackRequest
+from rocketbed.wire.message import BORN_IPV6, STORE_IPV6, StoredMessage, decode_message, pack_host
+from rocketbed.wire.properties import (
+    DELAY,
+    KEYS,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
+    encode_properties,
+    index_keys,
+)
+from rocketbed.world.api import World
+
+FIRST_LEVEL: Final = 3
+"""Delay level of the first repetition where the consumer asks for none; each one adds one."""
+
+
+class SendBack:
+    """Stores a message anew, for later, for one group."""
+
+    def __init__(
+        self,
+        world: World,
+        config: NodeConfig,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        sender: Sender,
+        delays: Delays,
+        releases: ReleaseQueue,
+    ) -> None:
+        self._world = world
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._sender = sender
+        self._delays = delays
+        self._releases = releases
+
+    async def handle(self, command: Command, connection: Connection) -> Command:
+        """36. Success says that the message is as safe as one that was sent: its consumer goes on.
+
+        RocketMQ does not wait for that. Raises `HeaderError`, `CorruptRecord`.
+        """
+        header = SendBackRequest.decode(command.raw_fields)
+        group = self._groups.find_or_create(header.group)
+        if group is None:
+            remark = f"subscription group not exist, {header.group}"
+            return answer(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not self._config.broker_permission & PERM_WRITE:
+            remark = f"the broker[{self._config.ip1}] sending message is forbidden"
+            return answer(command, ResponseCode.NO_PERMISSION, remark)
+        if group.retry_queue_nums <= 0:
+            return answer(command, ResponseCode.SUCCESS, None, {})
+        if (refusal := self._sender.refusal(command)) is not None:
+            return refusal
+        self._store.refuse_damaged(header.offset)
+        record = await self._store.record_at(header.offset)
+        if record is None:
+            remark = f"look message by offset failed, {header.offset}"
+            return answer(command, ResponseCode.SYSTEM_ERROR, remark)
+        message = decode_message(record)
+        limit = group.retry_max_times
+        if command.version >= MAX_RECONSUME_VERSION and header.maxReconsumeTimes is not None:
+            limit = header.maxReconsumeTimes
+        is_dead = message.reconsume_times >= limit or header.delayLevel < 0
+        topic = (DLQ_PREFIX if is_dead else RETRY_PREFIX) + header.group
+        queues = 1 if is_dead else group.retry_queue_nums
+        self._topics.create_absent(topic, queues)
+        try:
+            await self._topics.save()
+        except ConfigFileError as exc:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
+        level = 0 if is_dead else header.delayLevel or FIRST_LEVEL + message.reconsume_times
+        queue_id = self._world.random.randrange(queues)
+        try:
+            end = self._put(message, topic, queue_id, self._delays.level(level))
+        except (MessageRejected, PutFailed) as exc:
+            return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
+        status = await self._safe(end)
+        if status is not PutStatus.PUT_OK:
+            return answer(command, ResponseCode.SYSTEM_ERROR, status.name)
+        return answer(command, ResponseCode.SUCCESS, None, {})
+
+    def _put(self, message: StoredMessage, topic: str, queue_id: int, level: int) -> int:
+        """Store it once more; the end of the log. Raises `MessageRejected`, `PutFailed`."""
+        found = message.properties | {WAIT: "false", DELAY: str(level)}
+        found.setdefault(RETRY_TOPIC, message.topic)
+        found.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
+        text = waiting(found, topic, queue_id, level) if level else encode_properties(found)
+        run = self._store.begin()
+        run.add(
+            SCHEDULE_TOPIC if level else topic,
+            level - 1 if level else queue_id,
+            message.body,
+            text.encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
+            born_ms=message.born_timestamp,
+            born_host=pack_host(*message.born_host),
+            reconsume_times=message.reconsume_times + 1,
+            tag=found.get(TAGS),
+            keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
+            delay_ms=self._delays.delay_ms(level) if level else None,
+        )
+        self._store.commit(run)
+        return run.end
+
+    async def _safe(self, end: int) -> PutStatus:
+        found = PutStatus.PUT_OK
+        known = trio.Event()
+
+        def release(status: PutStatus) -> None:
+            nonlocal found
+            found = status
+            known.set()
+
+        self._releases.add(end, release)
+        await known.wait()
+        return found

@@ -1,0 +1,188 @@
+"""Delay levels: what waits in the delay topic, and when it comes (wire.md 4.7b, store.md 12.1)."""
+
+import json
+from collections import Counter
+
+import pytest
+import trio
+
+from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.broker.topics import SCHEDULE_TOPIC
+from rocketbed.world.api import World
+from tests.support.broker import STORE, Scenario, Session, node_run, with_node
+
+TABLE = f"{STORE}/config/delayOffset.json"
+COUNT = 60
+
+
+def test_a_delayed_message_comes_when_it_is_due() -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"now")
+        delayed = await session.send("T", b"later", properties={"DELAY": "3", "TAGS": "A"})
+        assert (delayed.code, delayed.fields["queueOffset"]) == (0, "0")
+        began = trio.current_time()
+        await trio.sleep(9.5)
+        assert [one.body for one in await session.messages()] == [b"now"]
+        await trio.sleep(1)
+        assert trio.current_time() - began < 11
+        messages = await session.messages()
+        assert [one.body for one in messages] == [b"now", b"later"]
+        found = messages[1].properties
+        assert (found["REAL_TOPIC"], found["REAL_QID"], found["DELAY"]) == ("T", "0", "3")
+        assert (messages[1].topic, messages[1].tags) == ("T", "A")
+        (waited,) = await session.messages(SCHEDULE_TOPIC, queue_id=2)
+        assert waited.store_timestamp + 10_000 <= messages[1].store_timestamp
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize(("asked", "level"), [("18", 18), ("99", 18), ("+2000000000", 18)])
+def test_a_level_above_the_last_is_the_last(asked: str, level: int) -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"x", properties={"DELAY": asked, "TIMER_DELAY_SEC": "1"})
+        (waiting,) = await session.messages(SCHEDULE_TOPIC, queue_id=level - 1)
+        assert waiting.properties["DELAY"] == str(level)
+        assert "TIMER_DELAY_SEC" not in waiting.properties
+        await trio.sleep(2 * 3600 - 10)
+        assert await session.messages() == []
+        await trio.sleep(12)
+        assert [one.body for one in await session.messages()] == [b"x"]
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "-99"])
+def test_a_level_below_one_is_none(text: str) -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"x", properties={"DELAY": text})
+        assert [one.body for one in await session.messages()] == [b"x"]
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize("text", ["x", "1.5", "-", "1 ", "²", "9" * 5000])
+def test_a_delay_that_is_no_number_is_refused(text: str) -> None:
+    async def scenario(session: Session) -> None:
+        answer = await session.send("T", b"x", properties={"DELAY": text})
+        assert answer.code == 13
+        assert "DELAY is no number" in (answer.remark or "")
+
+    with_node(scenario)
+
+
+def test_many_of_one_moment_come_in_their_order() -> None:
+    async def scenario(session: Session) -> None:
+        for number in range(400):
+            await session.send("T", b"%d" % number, properties={"DELAY": "1"})
+        await trio.sleep(5)
+        bodies = [one.body for one in await session.messages()]
+        assert bodies == [b"%d" % number for number in range(400)]
+
+    with_node(scenario)
+
+
+def test_a_message_that_says_where_it_goes_goes_where_it_was_sent() -> None:
+    async def scenario(session: Session) -> None:
+        claims = {"DELAY": "1", "REAL_TOPIC": "Other", "REAL_QID": "99999"}
+        await session.send("T", b"x", queue_id=1, properties=claims)
+        await trio.sleep(3)
+        assert [one.body for one in await session.messages(queue_id=1)] == [b"x"]
+
+    with_node(scenario)
+
+
+def test_a_message_whose_topic_was_deleted_meanwhile_is_dropped_with_a_word() -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"x", properties={"DELAY": "2"})
+        await session.send("U", b"y", properties={"DELAY": "2"})
+        await session.ask(215, {"topic": "T"})
+        await trio.sleep(8)
+        assert [one.body for one in await session.messages("U")] == [b"y"]
+        assert session.node.broker.delays.dropped == 1
+
+    run = node_run(scenario)
+    (said,) = [entry for entry in run.log if entry.event == "delays.dropped"]
+    assert "topic 'T' does not exist any more" in str(said.fields["reason"])
+
+
+def test_a_batch_cannot_be_delayed() -> None:
+    async def scenario(session: Session) -> None:
+        answer = await session.send("T", b"x", code=320, properties={"DELAY": "1"}, m=True)
+        assert answer.code == 13
+
+    with_node(scenario)
+
+
+def load(acknowledged: list[bytes]) -> Scenario:
+    """Sixty messages in three seconds, each a second late."""
+
+    async def scenario(session: Session) -> None:
+        for number in range(COUNT):
+            body = b"%d" % number
+            answer = await session.send("T", body, properties={"DELAY": "1"})
+            if answer.code == 0:
+                acknowledged.append(body)
+            await trio.sleep(0.05)
+        await trio.sleep(3)
+
+    return scenario
+
+
+async def what_came(session: Session) -> tuple[list[bytes], list[bytes]]:
+    """What waited, and what came, once all that waited is due."""
+    await trio.sleep(10)
+    waited = await session.messages(SCHEDULE_TOPIC)
+    return [one.body for one in waited], [one.body for one in await session.messages()]
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.parametrize("kind", ["kill", "power"])
+def test_a_crash_neither_loses_nor_repeats_a_delayed_message(flush: str, kind: str) -> None:
+    option = f"flushDiskType={flush}"
+    events = node_run(load([]), option).events
+    for number in range(12):
+        acknowledged: list[bytes] = []
+        crashed = node_run(
+            load(acknowledged), option, crash_at=events * (number + 4) // 17, kind=kind, seed=number
+        )
+        assert crashed.outcome != "ended"
+        waited, came = node_run(what_came, option, image=crashed.image, boots=2).value
+        assert came == waited, number
+        assert max(Counter(came).values(), default=1) == 1
+        if flush == "SYNC_FLUSH" or kind == "kill":
+            assert set(acknowledged) <= set(came), number
+
+
+@pytest.mark.parametrize("table", [{}, {"1": 10}, {"1": 47}, {"1": 10**6}, {"1": -5}, {"9": 3}])
+def test_the_log_has_the_last_word_on_what_was_delivered(table: dict[str, int]) -> None:
+    """Delivered are some thirty; a table may be old, or from a master that was further."""
+    image = node_run(load([]), seconds=3.1).image
+    waited, came = node_run(what_came, image=with_table(image, table)).value
+    assert came == waited
+    assert len(came) > 40
+
+
+def with_table(image: DiskImage, table: dict[str, int]) -> DiskImage:
+    async def write(world: World) -> None:
+        file = world.disk.open(TABLE, create=True)
+        data = json.dumps({"dataVersion": {}, "offsetTable": table}).encode()
+        file.truncate(0)
+        file.write_at(0, data)
+        await file.sync()
+        file.close()
+
+    return run_solo(write, image=image).image
+
+
+def test_a_stop_leaves_rocketmq_the_offsets() -> None:
+    """Its brokers go by them alone."""
+    image = node_run(load([])).image
+    found: dict[str, object] = {}
+
+    async def look(world: World) -> None:
+        file = world.disk.open(TABLE)
+        found.update(json.loads(file.read_at(0, file.size())))
+
+    run_solo(look, image=image)
+    assert found["offsetTable"] == {"1": COUNT}

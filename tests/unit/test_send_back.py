@@ -1,0 +1,125 @@
+"""Messages that a consumer puts back: retry and dead letter topics (wire.md 4.9)."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.wire.codes import RequestCode as Code
+from rocketbed.wire.command import Command
+from rocketbed.wire.message import StoredMessage
+from tests.support.broker import Session, node_run, with_node
+
+MOST = 20
+
+
+async def send_back(
+    session: Session, message: StoredMessage, level: int = 0, group: str = "g", **more: Any
+) -> Command:
+    fields = {"offset": message.physical_offset, "group": group, "delayLevel": level, **more}
+    texts = {name: str(value) for name, value in fields.items()}
+    return await session.ask(Code.CONSUMER_SEND_MSG_BACK, texts)
+
+
+async def one_message(session: Session, **more: Any) -> StoredMessage:
+    await session.send("T", b"x", **more)
+    return (await session.messages())[-1]
+
+
+async def next_of(session: Session, topic: str, after: int = 0) -> StoredMessage:
+    """The message of a topic's first queue at an offset, once it is there."""
+    written = session.node.store.written
+    while len(found := await session.messages(topic)) <= after:
+        await written.wait_above(written.value)
+    return found[after]
+
+
+def test_a_message_comes_again_later_each_time_and_then_is_dead() -> None:
+    async def scenario(session: Session) -> None:
+        first = message = await one_message(session, properties={"TAGS": "A", "KEYS": "k"}, h=7)
+        levels_s = (10, 30, 60)
+        for number, wait_s in enumerate(levels_s):
+            began = trio.current_time()
+            assert (await send_back(session, message, maxReconsumeTimes=3)).code == 0
+            message = await next_of(session, "%RETRY%g", number)
+            assert wait_s <= trio.current_time() - began < wait_s + 2
+            assert message.reconsume_times == number + 1
+            found = message.properties
+            assert (found["RETRY_TOPIC"], found["WAIT"], found["KEYS"]) == ("T", "false", "k")
+            assert found["ORIGIN_MESSAGE_ID"] == first.offset_message_id
+            assert (message.tags, message.flag, message.body) == ("A", 7, b"x")
+            assert message.born_timestamp == first.born_timestamp
+            assert message.born_host == first.born_host
+        assert (await send_back(session, message, maxReconsumeTimes=3)).code == 0
+        dead = await next_of(session, "%DLQ%g")
+        assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (4, "T")
+        assert len(await session.messages("%RETRY%g")) == len(levels_s)
+
+    with_node(scenario)
+
+
+def test_the_consumer_may_say_how_late_and_that_it_gives_up() -> None:
+    async def scenario(session: Session) -> None:
+        message = await one_message(session)
+        await send_back(session, message, level=1)
+        await trio.sleep(2)
+        assert len(await session.messages("%RETRY%g")) == 1
+        await send_back(session, message, level=-1)
+        assert len(await session.messages("%DLQ%g")) == 1
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize("times", [0, 16])
+def test_the_groups_limit_counts_where_the_consumer_has_none(times: int) -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("%RETRY%g", b"x", j=times)
+        (message,) = await session.messages("%RETRY%g")
+        await send_back(session, message)
+        assert len(await session.messages("%DLQ%g")) == (times == 16)
+
+    with_node(scenario)
+
+
+def test_what_cannot_be_put_back_is_refused() -> None:
+    async def scenario(session: Session) -> None:
+        message = await one_message(session)
+        for offset, code in ((10**9, 1), (-1, 1), (message.physical_offset + 1, 1)):
+            fields = {"offset": str(offset), "group": "g", "delayLevel": "0"}
+            answer = await session.ask(Code.CONSUMER_SEND_MSG_BACK, fields)
+            assert answer.code == code, offset
+        assert (await send_back(session, message, group="")).code == 26
+        assert (await send_back(session, message, level=10**6)).code == 0
+
+    with_node(scenario)
+
+
+def test_a_slave_takes_nothing_back() -> None:
+    async def scenario(session: Session) -> None:
+        fields = {"offset": "0", "group": "g", "delayLevel": "0"}
+        assert (await session.ask(Code.CONSUMER_SEND_MSG_BACK, fields)).code == 2
+
+    with_node(scenario, "brokerRole=SLAVE", "brokerId=1")
+
+
+def test_what_was_taken_back_survives_a_power_cut() -> None:
+    """Its consumer goes on as soon as it is told, so it waits for the disk whatever `WAIT` says."""
+    told: list[int] = []
+
+    async def scenario(session: Session) -> None:
+        message = await one_message(session)
+        while len(told) < MOST:
+            told.append((await send_back(session, message, level=1)).code)
+
+    async def look(session: Session) -> int:
+        await trio.sleep(5)
+        return len(await session.messages("%RETRY%g"))
+
+    option = "flushDiskType=SYNC_FLUSH"
+    events = node_run(scenario, option).events
+    for number in range(10):
+        told.clear()
+        crash_at = events * (number + 8) // 19
+        crashed = node_run(scenario, option, crash_at=crash_at, kind="power", mode="strict")
+        came = node_run(look, option, image=crashed.image, boots=2).value
+        assert told.count(0) <= came <= told.count(0) + 1
