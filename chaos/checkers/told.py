@@ -15,7 +15,7 @@ from rocketbed.chaos.checkers.positions import Commit, Place, commits_of, positi
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome
 
-UNDER_WAY_NS = 30_000_000_000
+UNDER_WAY_NS = 15_000_000_000
 """A request that nobody answered has reached its node by then or never will: longer than steps
 that hold a connection up."""
 
