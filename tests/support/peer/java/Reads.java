@@ -89,29 +89,57 @@ final class Reads {
         }
     }
 
-    /** {@code topic, group, tags, count}: what a push consumer gets from the start, until count came. */
+    /**
+     * {@code topic, group, tags, count}: what a push consumer gets from the start, until count came.
+     * It asks for each message again {@code fails} times, at a delay {@code level}, of at most
+     * {@code max} times that it may come again. It ends when so many are {@code dead}: what it puts
+     * back while it ends it sends once more.
+     */
     void push(JSONObject command) throws Exception {
         DefaultMQPushConsumer push = new DefaultMQPushConsumer(command.getString("group"));
         push.setNamesrvAddr(nameserver);
         push.setInstanceName("push-" + System.nanoTime());
         push.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        int fails = command.getIntValue("fails");
+        if (command.containsKey("max")) {
+            push.setMaxReconsumeTimes(command.getIntValue("max"));
+        }
         push.subscribe(command.getString("topic"), command.getString("tags"));
         CountDownLatch left = new CountDownLatch(command.getIntValue("count"));
         push.registerMessageListener(
             (MessageListenerConcurrently) (messages, context) -> {
-                for (MessageExt message : messages) {
-                    peer.row(shown(message));
-                    left.countDown();
-                }
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                // One at a time, as Java's consumers do unless they are told otherwise.
+                MessageExt message = messages.get(0);
+                Map<String, Object> row = shown(message);
+                row.put("reconsumeTimes", message.getReconsumeTimes());
+                peer.row(row);
+                left.countDown();
+                context.setDelayLevelWhenNextConsume(command.getIntValue("level"));
+                return message.getReconsumeTimes() < fails
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                    : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         push.start();
         try {
             if (!left.await(30, TimeUnit.SECONDS)) {
                 throw new IllegalStateException(left.getCount() + " messages did not come in 30 s");
             }
+            awaitDead(command.getString("group"), command.getIntValue("dead"));
         } finally {
             push.shutdown();
+        }
+    }
+
+    private void awaitDead(String group, int count) throws Exception {
+        for (long known = 0; known < count; Thread.sleep(100)) {
+            known = 0;
+            try {
+                for (MessageQueue queue : consumer().fetchSubscribeMessageQueues("%DLQ%" + group)) {
+                    known += consumer().maxOffset(queue);
+                }
+            } catch (MQClientException none) {
+                // The first dead letter makes the topic.
+            }
         }
     }
 
