@@ -145,14 +145,19 @@ class Peer:
         fields = SendMessageV2Request(**values | changes).encode()
         return await self.ask(Code.SEND_MESSAGE_V2, fields, want, body)
 
-    async def pull(self, want: int, *, tags: str | None = "*", **changes: Any) -> Command:
+    async def pull(self, want: int, **changes: Any) -> Command:
+        asked = self.pull_request(**changes)
+        return await self.ask(Code.PULL_MESSAGE, asked.fields, want)
+
+    @staticmethod
+    def pull_request(*, tags: str | None = "*", **changes: Any) -> Command:
         values: dict[str, Any] = {
             "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
             "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": tags,
             "subVersion": 0,
         }  # fmt: skip
         header = PullMessageRequest(**values | changes)
-        return await self.ask(Code.PULL_MESSAGE, header.encode(), want)
+        return request(Code.PULL_MESSAGE, header.encode())
 
     async def commit(self, want: int, offset: int, **changes: Any) -> None:
         values: dict[str, Any] = {"consumerGroup": "g", "topic": "T", "queueId": 0} | changes

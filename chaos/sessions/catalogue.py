@@ -13,6 +13,7 @@ from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.waiting import run_waiting
 
 Session = Callable[[], str]
 LIVES: Final = 3
@@ -25,6 +26,7 @@ def sessions(seed: int) -> Mapping[str, Session]:
     """Some seconds of processor time each; other seeds for another `seed`."""
     found: dict[str, Session] = {
         f"broker/{seed}": partial(run_broker, seed),
+        f"broker-waiting/{seed}": partial(run_waiting, seed),
         f"nameserver/{seed}": partial(run_nameserver, seed),
         f"replication-feeding/{seed}": partial(run_feeding, seed),
         f"replication-following/{seed}": partial(run_following, seed),
