@@ -89,7 +89,9 @@ def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) ->
         topics=topics,
         pool=pool,
         log=CommitLog(world, pool, config, staging),
-        queues=Queues(world, pool, config, staging, is_batch=topics.is_batch_queue),
+        queues=Queues(
+            world, pool, config, staging, is_batch=topics.is_batch_queue, exists=topics.exists
+        ),
         index=Index(world, pool, config, staging),
         marks=Marks(world, config.root, staging),
         witnesses=Witnesses(world, config.root, staging),

@@ -33,9 +33,12 @@ class Queues:
         staging: str,
         *,
         is_batch: Callable[[str], bool],
+        exists: Callable[[str], bool | None],
     ) -> None:
-        """`is_batch`: whether a topic's attribute `queue.type` is BatchCQ."""
+        """`is_batch`: whether a topic's attribute `queue.type` is BatchCQ; `exists`: whether there
+        is such a topic, if that is known."""
         self._is_batch = is_batch
+        self._exists = exists
         self._world = world
         self._pool = pool
         self._config = config
@@ -120,6 +123,12 @@ class Queues:
     def of_wrong_type(self) -> set[str]:
         """Topics of BatchCQ that have ordinary queues."""
         return {topic for topic, _ in self.ordinary if self._is_batch(topic)}
+
+    def batch_unasked(self) -> set[str]:
+        """Other topics that have batch queues: right if some of their records hold several
+        messages."""
+        names = {topic for topic, _ in self.batch}
+        return {name for name in names if self._exists(name) and not self._is_batch(name)}
 
     def find(self, topic: str, queue_id: int) -> AnyQueue | None:
         """The queue, or None; looking makes none (T14)."""
@@ -265,7 +274,7 @@ class Queues:
             else:
                 queue.cut_units(end)
             self._dirty[queue] = None
-        wrong = self.of_wrong_type()
+        wrong = self.of_wrong_type() | self.batch_unasked()
         self._remove([one for one in ends if not ends[one] and one.topic in wrong], sorted(wrong))
 
     def mark_all_dirty(self) -> None:

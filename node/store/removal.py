@@ -43,6 +43,8 @@ class Removal:
         self._fail = fail
         self._learned: dict[str, int] = {}
         """Deletions of the master that were dealt with since the start, or the last cut."""
+        self._mixed: set[str] = set()
+        """Topics with queues of both types, as their records are: some hold several messages."""
 
     async def boundary_below(self, offset: int) -> Boundary | None:
         """The last end of a whole record at or below `offset` (see `node.store.cut`)."""
@@ -174,12 +176,20 @@ class Removal:
         """Make queues again that are of another type than their topic, whose messages may come
         before the master's tables. Raises and may be cancelled as `learn_deletions`."""
         queues, marks = self._parts.queues, self._parts.marks
-        for topic in sorted(queues.of_wrong_type() | queues.remaking):
+        for topic in sorted(self._of_wrong_type() | queues.remaking):
             async with self._checkpointer.lock:
                 deleted = marks.mark.deleted
                 count = await self._remake(topic, deleted.get(topic, 0), deleted)
             self._parts.world.log.info("store.queue_type_learned", topic=topic, messages=count)
             await self._checkpointer.raise_mark()
+            if topic in self._of_wrong_type():
+                self._mixed.add(topic)
+
+    def _of_wrong_type(self) -> set[str]:
+        """Topics of BatchCQ that have ordinary queues, and others that have batch queues: a master
+        may know no type of a topic that was new when its own master was lost (seed 851372)."""
+        queues = self._parts.queues
+        return (queues.of_wrong_type() | queues.batch_unasked()) - self._mixed
 
     async def _remake(self, topic: str, start: int, deleted: dict[str, int]) -> int:
         """Make a topic's queues again from what the log has of it from `start`; how many records
