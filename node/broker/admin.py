@@ -11,6 +11,7 @@ from rocketbed.node.broker.groups import SYSTEM_GROUPS, Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics, topic_name_problem, with_attributes
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.store.errors import StoreError
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import (
@@ -131,15 +132,21 @@ class Admin:
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
         # A deletion that a crash or a full disk interrupted has left queues without a topic.
         has_queues = any(name == topic for name, _ in self._store.queues())
+        config = self._topics.get(topic)
         self._topics.leaving.add(topic)
         try:
             if self._topics.delete(topic) or has_queues:
                 await self._topics.save()
                 await self._store.removal.delete_topic(topic)
+            config = None
             # Durably, also after a deletion that was interrupted: positions that come back would
             # lead groups past what is sent once the topic is made again.
             self._offsets.delete_topic(topic)
             await self._offsets.save()
+        except (ConfigFileError, StoreError):
+            if config is not None:
+                self._topics.put(config)  # or a send would make it anew, with all of its messages
+            raise
         finally:
             self._topics.leaving.discard(topic)
         return answer(command)

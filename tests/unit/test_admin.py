@@ -1,7 +1,11 @@
 """Topics and groups: made, listed, deleted; what slaves copy; refusals (wire.md 2.3, 7.2)."""
 
+import errno
+
 import pytest
 
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.node.broker.refusals import FEATURES
 from rocketbed.wire.bodies import (
     ConsumerOffsetTable,
@@ -117,6 +121,24 @@ def test_a_deleted_topic_loses_queues_and_offsets_for_good() -> None:
         return (await session.send()).fields["queueOffset"]
 
     assert node_run(again, image=crashed.image).value == "0"
+
+
+@pytest.mark.parametrize("path", ["*topics.json*", "*rocketbed.tmp*"])
+def test_a_topic_that_a_full_disk_does_not_let_go_is_there_still(path: str) -> None:
+    async def scenario(session: Session) -> None:
+        await session.send(body=b"old")
+        disk = session.world.disk
+        assert isinstance(disk, SimDisk)
+        fault = SimFault(operation="write", path=path, error=errno.ENOSPC, times=None)
+        disk.faults.append(fault)
+        assert (await session.ask(215, {"topic": "T"})).code == 1
+        assert [one.body for one in await session.messages()] == [b"old"]
+        disk.faults.remove(fault)
+        assert (await session.ask(215, {"topic": "T"})).code == 0
+        assert (await session.send(body=b"new")).fields["queueOffset"] == "0"
+        assert [one.body for one in await session.messages()] == [b"new"]
+
+    with_node(scenario)
 
 
 def test_all_topics_whole_and_in_pages() -> None:
