@@ -32,10 +32,10 @@ from rocketbed.chaos.checkers.check import Check
 WAITING: Final = [
     {"id": "A20", "name": "dirty half", "waits_for": "transactions"},
     {"id": "A21", "name": "lost commit", "waits_for": "transactions"},
-    {"id": "A26", "name": "early delay", "waits_for": "delay levels"},
-    {"id": "A27", "name": "late or never delay", "waits_for": "delay levels"},
-    {"id": "A28", "name": "retry and dead letters", "waits_for": "delay levels"},
-    {"id": "A29", "name": "double owner", "waits_for": "locks of ordered queues"},
+    {"id": "A26", "name": "early delay", "waits_for": "a load that delays"},
+    {"id": "A27", "name": "late or never delay", "waits_for": "a load that delays"},
+    {"id": "A28", "name": "retry and dead letters", "waits_for": "a load that sends back"},
+    {"id": "A29", "name": "double owner", "waits_for": "ordered consumers"},
 ]
 """Checks of chaos.md 2.5 that wait for the feature they judge; not run."""
 

@@ -17,7 +17,9 @@ from rocketbed.chaos.sessions.nameserver import run_nameserver
 from rocketbed.chaos.sessions.parting import run_parting
 from rocketbed.chaos.sessions.room import run_room
 from rocketbed.chaos.sessions.store import run_lives, run_remade
+from rocketbed.chaos.sessions.waiting import run_waiting
 from rocketbed.node.broker.clients import ConsumerGroup
+from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.long_polling import LongPolls
 from rocketbed.node.broker.offsets import Offsets
@@ -63,6 +65,10 @@ def test_replication_from_both_of_its_ends() -> None:
     assert run_parting(SEED)
 
 
+def test_delayed_messages_and_a_master_that_ends() -> None:
+    assert run_waiting(SEED)
+
+
 def test_other_seeds_are_other_sessions() -> None:
     assert not sessions(1).keys() & sessions(2).keys()
 
@@ -76,6 +82,7 @@ def test_fresh_seeds(first: int) -> None:
     assert run_feeding(first)
     assert run_following(first)
     assert run_parting(first)
+    assert run_waiting(first)
 
 
 def later(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,6 +108,14 @@ def shorter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 async def _nowhere(*_args: Any) -> int:
     return 0
+
+
+async def _never(*_args: Any) -> bool:
+    return False
+
+
+def sooner(original: Callable[..., int]) -> Callable[..., int]:
+    return lambda *args: original(*args) - 50
 
 
 async def _idle(_self: Flusher) -> None:
@@ -133,6 +148,8 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (AckBoard, "report", lambda _: lambda self, link, offset: None, run_feeding, "acknowledged"),
     (MasterConnection, "_acknowledged", lambda _: _all_written, run_following, "reported"),
     (MasterConnection, "_compare", lambda _: lambda self, *place: None, run_parting, "refused"),
+    (Delays, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
+    (Delays, "delay_ms", sooner, run_waiting, "early"),
     (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),
 ]
 
