@@ -2,10 +2,8 @@
 
 All frames of the client-to-broker connections are sent byte for byte, in the order of the
 recording. Equal are codes, remarks, ext fields and bodies, but for store times, hosts and physical
-offsets. Three things differ on purpose:
+offsets. Two things differ on purpose:
 
-- the one delayed send is refused; the test then sends the same message without its delay, in the
-  place of the delivery, so that all later offsets are as recorded;
 - messages of a batch keep their own properties, where 5.3.3 appends the request's (wire.md 4.4);
 - what the broker says about itself: language.
 """
@@ -13,10 +11,10 @@ offsets. Three things differ on purpose:
 import pytest
 import trio
 
-from rocketbed.wire.command import Command, RequestCode, ResponseCode
-from rocketbed.wire.frame import FrameReader, encode
+from rocketbed.wire.command import Command, RequestCode
+from rocketbed.wire.frame import FrameReader
 from rocketbed.wire.message import StoredMessage, decode_messages
-from rocketbed.wire.properties import decode_properties, encode_properties
+from rocketbed.wire.properties import decode_properties
 from rocketbed.world.api import Stream, World
 from tests.support.broker import HOST, PORT, Session, with_node
 from tests.support.wire_sessions import SESSIONS, RecordedFrame, recorded_frames
@@ -69,20 +67,6 @@ def answers_of(frames: list[RecordedFrame]) -> dict[tuple[int, int], Command]:
     }
 
 
-def is_delayed(command: Command) -> bool:
-    properties = decode_properties(command.fields.get("i", ""))
-    return command.code == RequestCode.SEND_MESSAGE_V2 and "DELAY" in properties
-
-
-def without_delay(command: Command) -> Command:
-    """The send as it would be without its delay."""
-    properties = decode_properties(command.fields["i"])
-    del properties["DELAY"]
-    command.raw_fields["i"] = encode_properties(properties)
-    command.opaque += 1000
-    return command
-
-
 def comparable(fields: dict[str, str]) -> dict[str, str]:
     """Ext fields without the physical offsets that are in message ids."""
     return {
@@ -96,9 +80,6 @@ def same_message(ours: StoredMessage, theirs: StoredMessage) -> None:
     for name in ("sys_flag", "born_timestamp", "reconsume_times", "prepared_transaction_offset"):
         assert getattr(ours, name) == getattr(theirs, name)
     ours_found, theirs_found = dict(ours.properties), dict(theirs.properties)
-    if "DELAY" in theirs_found:
-        for name in ("DELAY", "REAL_TOPIC", "REAL_QID"):
-            del theirs_found[name]
     if theirs.body.startswith(b"wire batch"):
         own = decode_properties(theirs.properties_text.partition("MSG_REGION")[0])
         assert ours_found == own
@@ -134,13 +115,6 @@ def test_the_recorded_client_gets_the_recorded_answers(session_name: str) -> Non
                 continue
             command, wire = decoded(frame), wires[frame.connection]
             await wire.send(frame.data)
-            if is_delayed(command):
-                refused = await wire.receive()
-                assert refused.code == ResponseCode.MESSAGE_ILLEGAL
-                assert "DELAY" in (refused.remark or "")
-                await wire.send(encode(without_delay(command)))
-                assert (await wire.receive()).code == 0
-                continue
             is_first = -RequestCode.NOTIFY_CONSUMER_IDS_CHANGED not in compared
             if command.code == RequestCode.HEART_BEAT and wire is wires[CONSUMER] and is_first:
                 notice = await wire.receive()
@@ -157,6 +131,10 @@ def test_the_recorded_client_gets_the_recorded_answers(session_name: str) -> Non
             assert ours.opaque == command.opaque
             same_answer(ours, theirs)
             compared.append(command.code)
+            if "DELAY\x01" in command.fields.get("i", ""):  # the client waited for it too
+                written = session.node.store.written
+                await written.wait_above(written.value)
+                await session.node.store.dispatched.wait_for(written.value)
         offsets = session.node.tables.offsets
         committed = [offsets.get("WireGroup", "WireTopic", queue) for queue in range(4)]
         assert sorted(committed) == [2, 2, 2, 4]
