@@ -91,7 +91,7 @@ class Broker:
         self.resets = Resets(config, store, topics, groups, offsets, self.puller.polls)
         self.queries = Queries(config, store, topics, groups, offsets)
         self.admin = Admin(world, config, store, topics, groups, offsets)
-        self.inquiries = Inquiries(config, store, topics, offsets, self.clients)
+        self.inquiries = Inquiries(world, config, store, topics, offsets, self.clients)
         self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
         self.handlers = self._make_handlers()
         """The table of the main port."""
@@ -128,6 +128,8 @@ class Broker:
                 Code.GET_BROKER_CONFIG: info.config,
                 Code.QUERY_TOPIC_CONSUME_BY_WHO: inquiries.groups_of_topic,
                 Code.QUERY_TOPICS_BY_CONSUMER: inquiries.topics_of_group,
+                Code.GET_TIMER_CHECK_POINT: inquiries.timer_checkpoint,
+                Code.GET_TIMER_METRICS: inquiries.timer_metrics,
                 Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: inquiries.system_topics,
                 Code.GET_CONSUMER_CONNECTION_LIST: inquiries.consumers,
                 Code.GET_PRODUCER_CONNECTION_LIST: inquiries.producers,

@@ -1,9 +1,10 @@
 """What tools ask about topics, groups and their members (wire.md 2.3, broker.md 8.2).
 
-202, 203, 204, 208, 300, 305, 307, 314, 343. RocketMQ's own tools ask 202 and 208 before nearly
-anything else.
+60, 61, 202, 203, 204, 208, 300, 305, 307, 314, 343. RocketMQ's own tools ask 202 and 208 before
+nearly anything else, and its slaves 60 every 3 s.
 """
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -18,7 +19,7 @@ from rocketbed.node.store.errors import CorruptRecord
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.bodies import MessageQueue, TopicList
+from rocketbed.wire.bodies import DataVersion, MessageQueue, TopicList
 from rocketbed.wire.bodies_admin import (
     ClientConnection,
     ConsumerConnection,
@@ -30,6 +31,7 @@ from rocketbed.wire.bodies_admin import (
     TopicStatsTable,
 )
 from rocketbed.wire.command import Command, ResponseCode, answer, request
+from rocketbed.wire.encoding.json_dialect import dumps
 from rocketbed.wire.headers import ConsumerGroupRequest
 from rocketbed.wire.headers_admin import (
     CloneOffsetRequest,
@@ -39,6 +41,7 @@ from rocketbed.wire.headers_admin import (
     RunningInfoRequest,
     TopicRequest,
 )
+from rocketbed.world.api import World
 
 RELAY_S: Final = 10.0
 """So long a client has for an answer that a tool waits for."""
@@ -49,12 +52,14 @@ class Inquiries:
 
     def __init__(
         self,
+        world: World,
         config: NodeConfig,
         store: MessageStore,
         topics: Topics,
         offsets: Offsets,
         clients: Clients,
     ) -> None:
+        self._world = world
         self._broker = config.broker_name
         self._store = store
         self._topics = topics
@@ -94,6 +99,20 @@ class Inquiries:
         """305: topics that every broker has, and so are nobody's."""
         body = TopicList(topic_list=self._topics.system_names())
         return answer(command, ResponseCode.SUCCESS, None, {}, body.encode())
+
+    def timer_checkpoint(self, command: Command, connection: Connection) -> Command:
+        """60: how far the wheel of timers is that this broker has not got: nothing waits in it.
+
+        Time of the last look (ms), three offsets, and the longs of a data version.
+        """
+        now_ms = self._world.clock.wall_ms()
+        body = struct.pack(">7q", now_ms - now_ms % 1000, 0, 0, 0, 0, 0, 0)
+        return answer(command, ResponseCode.SUCCESS, None, {}, body)
+
+    def timer_metrics(self, command: Command, connection: Connection) -> Command:
+        """61: messages by topic that wait in that wheel."""
+        body = dumps({"dataVersion": DataVersion().to_json(), "timingCount": {}})
+        return answer(command, ResponseCode.SUCCESS, None, {}, body)
 
     def groups_of_topic(self, command: Command, connection: Connection) -> Command:
         """300: groups with a position in a topic, or members that read it. Raises `HeaderError`."""

@@ -113,9 +113,16 @@ class Queries:
         return _offset(command, offset)
 
     def min_offset(self, command: Command, connection: Connection) -> Command:
-        """31: the first offset that a queue keeps. Raises `HeaderError`."""
+        """31: the first offset that a queue keeps; -1 for a batch queue that never had a message.
+
+        Raises `HeaderError`.
+        """
         header = QueueRequest.decode(command.raw_fields)
-        return _offset(command, self._store.queue_min(header.topic, header.queueId))
+        place = header.topic, header.queueId
+        is_batch = self._topics.is_batch_queue(header.topic)
+        if is_batch and not self._store.queue_max(*place, committed=False):
+            return _offset(command, -1)
+        return _offset(command, self._store.queue_min(*place))
 
     async def offset_by_time(self, command: Command, connection: Connection) -> Command:
         """29: a queue offset by store time. Raises `HeaderError`."""

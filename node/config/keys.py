@@ -157,7 +157,6 @@ _NODE: Final[dict[str, tuple[str, Parse]]] = {
     "shortPollingTimeMills": ("short_polling_ms", _positive),
     "rbHeldPullsMax": ("held_pulls_max", _integer),
     "litePullMessageEnable": ("lite_pull", _boolean),
-    "enablePropertyFilter": ("property_filter", _boolean),
     "slaveReadEnable": ("slave_reads", _boolean),
     "flushConsumerOffsetInterval": ("flush_offsets_ms", _positive),
 }

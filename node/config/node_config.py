@@ -107,8 +107,6 @@ class NodeConfig:
     """Pulls held at the same time; beyond, they are answered at once (`rbHeldPullsMax`)."""
     lite_pull: bool = True
     """Whether 361 is served (`litePullMessageEnable`)."""
-    property_filter: bool = False
-    """SQL92 filters (`enablePropertyFilter`); not served yet, so true is refused."""
     slave_reads: bool = False
     """Send readers that are far behind to a slave (`slaveReadEnable`)."""
     flush_offsets_ms: int = 5000
@@ -251,8 +249,6 @@ def _check(config: NodeConfig, last: dict[str, Setting]) -> None:
         fail("brokerId", "0 is reserved for the master; a SLAVE needs another id")
     if not config.is_slave and config.broker_id != 0:
         fail("brokerId", f"must be 0 for {config.broker_role}; for a slave set brokerRole=SLAVE")
-    if config.property_filter:
-        fail("enablePropertyFilter", "SQL92 filters are not supported")
     if config.in_sync_replicas < 1:
         fail("inSyncReplicas", "must be at least 1 (the master itself counts)")
     if config.listen_port and config.ha_port in (config.listen_port, config.listen_port - 2):

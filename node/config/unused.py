@@ -64,6 +64,7 @@ _NAMES = """
     enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
     enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
     enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
+    enablePropertyFilter
     enableReconnectForGoAway enableRegisterProducer enableRemoteEscape enableRemotingMetrics
     enableRequestMetrics enableRetryTopicV2 enableRocksDBLog enableRunningFlagsInFlush
     enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully

@@ -63,11 +63,10 @@ class QueueOffsets:
         await self._ask(queue, command, "commit", master_only=True)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """First offset that the queue still has."""
+        """First offset that the queue still has; brokers say -1 of an empty batch queue."""
         header = QueueRequest(topic=queue.topic, queueId=queue.queue_id, bname=queue.broker_name)
-        return await self._offset(
-            queue, request(RequestCode.GET_MIN_OFFSET, header.encode()), "first offset"
-        )
+        command = request(RequestCode.GET_MIN_OFFSET, header.encode())
+        return max(await self._offset(queue, command, "first offset"), 0)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message gets."""

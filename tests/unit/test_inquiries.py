@@ -1,5 +1,8 @@
 """What tools ask about topics, groups and their members (broker.md 8.2)."""
 
+import json
+import struct
+
 import pytest
 import trio
 
@@ -17,6 +20,7 @@ from rocketbed.wire.bodies_admin import (
     TopicStatsTable,
 )
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer
+from rocketbed.wire.headers_admin import CreateTopicRequest
 from tests.support.broker import HOST, PORT, Session, with_node
 
 
@@ -198,5 +202,33 @@ def test_positions_of_one_group_for_another() -> None:
         fields |= {"offline": "true"}
         assert (await session.ask(RequestCode.CLONE_GROUP_OFFSET, fields)).code == 0
         assert session.node.tables.offsets.get("h", "T", 0) == 2
+
+    with_node(scenario)
+
+
+def test_slaves_of_rocketmq_hear_that_no_timer_waits() -> None:
+    async def scenario(session: Session) -> None:
+        checkpoint = await session.ask(RequestCode.GET_TIMER_CHECK_POINT)
+        looked_ms, *rest = struct.unpack(">7q", checkpoint.body)
+        assert 0 <= session.world.clock.wall_ms() - looked_ms < 1000
+        assert rest == [0] * 6
+        metrics = await session.ask(RequestCode.GET_TIMER_METRICS)
+        assert json.loads(metrics.body)["timingCount"] == {}
+
+    with_node(scenario)
+
+
+def test_the_minimum_of_a_batch_queue_that_is_empty() -> None:
+    async def scenario(session: Session) -> None:
+        topic = CreateTopicRequest(
+            topic="B", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1, perm=6,
+            topicFilterType="SINGLE_TAG", attributes="+queue.type=BatchCQ",
+        )  # fmt: skip
+        assert (await session.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic.encode())).code == 0
+        place = {"topic": "B", "queueId": "0"}
+        assert (await session.ask(RequestCode.GET_MIN_OFFSET, place)).fields == {"offset": "-1"}
+        await session.send("B")
+        await session.node.store.dispatched.wait_for(session.node.store.max_offset)
+        assert (await session.ask(RequestCode.GET_MIN_OFFSET, place)).fields == {"offset": "0"}
 
     with_node(scenario)

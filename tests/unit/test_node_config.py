@@ -140,7 +140,6 @@ def test_keys_without_effect_are_warned_of_with_their_line() -> None:
         ("rbTopicDeleted=U:x", "must be an integer"),
         ("brokerRole=SLAVE\nbrokerId=0", "broker.conf:2: brokerId=0: 0 is reserved for the master"),
         ("brokerId=1", "broker.conf:1: brokerId=1: must be 0 for ASYNC_MASTER"),
-        ("enablePropertyFilter=true", "SQL92 filters are not supported"),
         ("haListenPort=10909", "conflicts with listenPort"),
         ("mappedFileSizeCommitLog=100", "mappedFileSizeCommitLog=100: at least 256"),
         ("inSyncReplicas=0", "must be between 1 and "),
