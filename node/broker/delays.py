@@ -44,7 +44,9 @@ from rocketbed.wire.properties import (
 from rocketbed.world.api import World
 
 ROUND: Final = 128
-"""Messages of a level that are put at once."""
+"""Messages of a level that are put at once, and"""
+ROUND_BYTES: Final = 1 << 20
+"""bytes of them, or a single one: producers wait meanwhile."""
 LOOK_S: Final = 1.0
 """Longest pause, not above the shortest delay: nothing tells of messages that came to wait, and the
 wall clock may have been set meanwhile."""
@@ -171,10 +173,7 @@ class Delays:
                 continue
             if self._store.refusal() is not None:
                 return RETRY_S
-            messages = await self._read(ranges)
-            if ranges and not messages and self._store.written.value <= ranges[-1][0]:
-                continue  # the log was cut meanwhile
-            self._put(messages)
+            self._put(await self._read(ranges))
             self._next[level] = after
             await trio.lowlevel.checkpoint()
         return pause_s
@@ -186,12 +185,14 @@ class Delays:
         low, high = self._bounds(level)
         first = offset = min(max(self._next[level], low), high)
         ranges: list[tuple[int, int]] = []
+        room = ROUND_BYTES
         for physical, size, due_ms in self._store.units(SCHEDULE_TOPIC, queue, first, ROUND + 1):
             wait_ms = due_ms - now_ms
             # Due later than its whole delay from now: the clock was set back.
             if 0 < wait_ms <= self._levels_ms[level - 1]:
                 return ranges, offset, wait_ms / 1000
-            if len(ranges) == ROUND:
+            room -= size
+            if len(ranges) == ROUND or (ranges and room < 0):
                 return ranges, offset, 0.0
             if physical >= self._store.min_offset:
                 ranges.append((physical, size))
@@ -227,11 +228,12 @@ class Delays:
         """Raises `MessageRejected`, `ValueError`."""
         found = message.properties
         topic, queue_id = _target(message)
-        if self._topics.get(topic) is None:
+        config = self._topics.get(topic)
+        if config is None or not config.queue_nums:
             raise ValueError(f"topic {topic!r} does not exist any more")
         run.add(
             topic,
-            queue_id,
+            queue_id % config.queue_nums,  # it may have fewer now, and nobody reads the others
             message.body,
             message.properties_text.encode(),
             flag=message.flag,
@@ -256,7 +258,7 @@ class Delays:
 
     async def _settle(self, level: int) -> int:
         """Where delivery goes on: behind the last message that the log has as delivered."""
-        await self._store.dispatched.wait_for(self._store.flushed.value)
+        await self._store.dispatched.wait_for(self._store.written.value)
         low, high = self._bounds(level)
         hint = min(max(self._offsets.table.offset_table.get(level, 0), low), high)
         if not self._store.config.index_enabled:
@@ -278,7 +280,7 @@ class Delays:
             return True
         try:
             (message,) = decode_messages(b"".join(await self._store.read([units[0][:2]])))
-            topic, queue_id = _target(message)
+            topic, _ = _target(message)
             key = message.properties[UNIQUE_KEY]
             found = await self._store.query(topic, key, COPIES_MAX, 0, LATEST_MS)
             copies = decode_messages(b"".join(found.records))
@@ -286,7 +288,7 @@ class Delays:
             return False  # when it is due it will show what is wrong
         return any(
             copy.physical_offset > message.physical_offset
-            and (copy.topic, copy.queue_id) == (topic, queue_id)
+            and copy.topic == topic
             and _contents(copy) == _contents(message)
             for copy in copies
         )

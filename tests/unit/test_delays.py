@@ -106,6 +106,35 @@ def test_a_message_whose_topic_was_deleted_meanwhile_is_dropped_with_a_word() ->
     assert "topic 'T' does not exist any more" in str(said.fields["reason"])
 
 
+def test_a_message_whose_queue_is_gone_comes_to_another_one_of_its_topic() -> None:
+    async def change(session: Session, queues: int) -> None:
+        fields = {
+            "topic": "T", "defaultTopic": "TBW102", "readQueueNums": str(queues),
+            "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+        }  # fmt: skip
+        assert (await session.ask(17, fields)).code == 0
+
+    async def scenario(session: Session) -> None:
+        await change(session, 8)
+        await session.send("T", b"x", queue_id=7, properties={"DELAY": "2"})
+        await change(session, 4)
+        await trio.sleep(8)
+        assert [one.body for one in await session.messages(queue_id=3)] == [b"x"]
+
+    with_node(scenario)
+
+
+def test_large_messages_come_in_pieces() -> None:
+    async def scenario(session: Session) -> None:
+        for number in range(20):
+            await session.send("T", b"%d" % (number % 10) * 200_000, properties={"DELAY": "1"})
+        await trio.sleep(5)
+        found = [len(one.body) for one in await session.messages()]
+        assert found == [200_000] * 20
+
+    with_node(scenario, "mappedFileSizeCommitLog=8388608")
+
+
 def test_a_batch_cannot_be_delayed() -> None:
     async def scenario(session: Session) -> None:
         answer = await session.send("T", b"x", code=320, properties={"DELAY": "1"}, m=True)
