@@ -276,15 +276,16 @@ async def _sends(peer: Peer) -> None:
     await peer.send(properties={"TRAN_MSG": "false"})
     await peer.send(Answer.NO_PERMISSION, f=4)
     await peer.send(Answer.SYSTEM_ERROR, properties={"TIMER_DELAY_SEC": "1"})
-    await peer.send(ill, properties={"DELAY": "1"})
     await peer.send(ill, properties={"DELAY": "soon"})
     await peer.send(properties={"DELAY": "0"})
     await peer.send(ill, properties={"INNER_NUM": "2"})
     await peer.send(ill, body=b"no batch", m=True)
     await peer.send(ill, body=bytes((4 << 20) + 1))
     await peer.send(b="%RETRY%g2", e=0, j=16)
-    await peer.send(ill, b="%RETRY%g2", e=0, j=17)
-    await peer.send(ill, b="%RETRY%g2", e=0, j=3, l=2)
+    often: tuple[dict[str, Any], ...] = ({"j": 17}, {"j": 3, "l": 2})
+    dead = [await peer.send(b="%RETRY%g2", e=0, **fields) for fields in often]
+    places = [answer.fields["queueOffset"] for answer in dead]
+    ensure(places == ["0", "1"], "dead", f"{places} in their own queue")
 
 
 async def _pulls(peer: Peer, world: World) -> None:

@@ -37,7 +37,7 @@ CASES: Final = (
     ("power", "slave"),
 )
 """How the master ends, and who serves then."""
-MASTER: Final = {"brokerRole": "SYNC_MASTER", "brokerId": 0}
+MASTER: Final = {"brokerRole": "SYNC_MASTER", "brokerId": 0, "inSyncReplicas": 2}
 
 
 @dataclass

@@ -9,12 +9,19 @@ table was ahead of the new one's log, neither repeats one nor loses one. The fil
 brokers, and for a store without an index; it is never ahead of what is on disk.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
 
 from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
-from rocketbed.node.broker.topics import SCHEDULE_TOPIC, Topics
+from rocketbed.node.broker.topics import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    Topics,
+    topic_name_problem,
+)
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFailed, StoreError
 from rocketbed.node.store.run import Run
@@ -55,7 +62,9 @@ SAVE_S: Final = 1.0
 STOP_S: Final = 5.0
 """How long a stop waits for the disk."""
 COPIES_MAX: Final = 64
-"""Messages with one key that are looked through for a delivered one."""
+"""Messages with one key that are looked through at once."""
+QUEUES: Final = 4
+"""Least queues of a topic that has to be made."""
 LATEST_MS: Final = (1 << 63) - 1
 
 
@@ -126,11 +135,7 @@ class Delays:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_forever)
             while True:
-                try:
-                    pause_s = await self._round()
-                except (PutFailed, StoreError) as exc:
-                    self._world.log.error("delays.not_delivered", error=str(exc))
-                    pause_s = RETRY_S
+                pause_s = await self._round()
                 await trio.sleep(pause_s)
 
     async def save(self) -> None:
@@ -165,18 +170,30 @@ class Delays:
         """Deliver what is due now, of each level a piece; how long there is nothing to do, s."""
         pause_s = LOOK_S
         for level in range(1, len(self._levels_ms) + 1):
-            if level not in self._next:
-                self._next[level] = await self._settle(level)
-            ranges, after, wait_s = self._due(level)
+            try:
+                wait_s = await self._deliver(level)
+            except (ConfigFileError, OSError, PutFailed, StoreError) as exc:
+                self._world.log.error("delays.not_delivered", delay_level=level, error=str(exc))
+                wait_s = RETRY_S
             pause_s = min(pause_s, wait_s)
-            if after == self._next[level]:
-                continue
-            if self._store.refusal() is not None:
-                return RETRY_S
-            self._put(await self._read(ranges))
-            self._next[level] = after
-            await trio.lowlevel.checkpoint()
         return pause_s
+
+    async def _deliver(self, level: int) -> float:
+        """Deliver what is due of a level, or a piece of it; the time until more is, s. Raises
+        `ConfigFileError`, `OSError`, `PutFailed`, `StoreError`; nothing was delivered then."""
+        if level not in self._next:
+            self._next[level] = await self._settle(level)
+        ranges, after, wait_s = self._due(level)
+        if after == self._next[level]:
+            return wait_s
+        if self._store.refusal() is not None:
+            return RETRY_S
+        messages = await self._read(ranges)
+        await self._make_topics(messages)
+        self._put(messages)
+        self._next[level] = after
+        await trio.lowlevel.checkpoint()
+        return wait_s
 
     def _due(self, level: int) -> tuple[list[tuple[int, int]], int, float]:
         """Records of a level that are due, the queue offset after them, and the time until there is
@@ -210,6 +227,19 @@ class Delays:
                 self._drop(ranges[0][0], SCHEDULE_TOPIC, str(exc))
                 return []
         return [message for one in ranges for message in await self._read([one])]
+
+    async def _make_topics(self, messages: list[StoredMessage]) -> None:
+        """Make topics that this master may not know of yet: the one before it was lost before its
+        slaves had copied them. Raises `ConfigFileError`."""
+        deleted = self._store.removal.deletions()
+        for message in messages:
+            with suppress(ValueError):
+                topic, queue_id = _target(message)
+                is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                if topic in deleted or (self._topics.exists(topic) is False and not is_own):
+                    continue
+                self._topics.create_absent(topic, 1 if is_own else max(queue_id + 1, QUEUES))
+        await self._topics.save()
 
     def _put(self, messages: list[StoredMessage]) -> None:
         """Put messages into their topics. Raises `PutFailed`: none of them was."""
@@ -264,41 +294,59 @@ class Delays:
         if not self._store.config.index_enabled:
             return hint
         at = hint
-        while at > low and not await self._is_delivered(level, at - 1):
+        while at > low and not await self._is_delivered(level, at - 1, unknown=True):
             at -= 1
-        while at < high and await self._is_delivered(level, at):
-            at += 1
+        # One that was dropped is in no topic, and others behind it may be.
+        offset = at
+        while offset < min(at + ROUND, high):
+            offset += 1
+            if await self._is_delivered(level, offset - 1, unknown=False):
+                at = offset
         if at != hint:
             self._world.log.info("delays.corrected", delay_level=level, file=hint, log=at)
         return at
 
-    async def _is_delivered(self, level: int, offset: int) -> bool:
-        """Whether the log has the message of a queue offset in its own topic, or has not got it at
-        all any more."""
+    async def _is_delivered(self, level: int, offset: int, *, unknown: bool) -> bool:
+        """Whether the log has the message of a queue offset in its own topic, as often as it waits
+        up to there, or has not got it at all any more; `unknown` where nothing can tell."""
         units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, 1)
         if not units or units[0][0] < self._store.min_offset:
             return True
         try:
             (message,) = decode_messages(b"".join(await self._store.read([units[0][:2]])))
             topic, _ = _target(message)
-            key = message.properties[UNIQUE_KEY]
-            found = await self._store.query(topic, key, COPIES_MAX, 0, LATEST_MS)
-            copies = decode_messages(b"".join(found.records))
+            came = await self._copies(topic, message)
+            waiting = await self._copies(SCHEDULE_TOPIC, message) if came else set()
         except (CorruptRecord, RemoteProtocolError, KeyError, ValueError):
-            return False  # when it is due it will show what is wrong
-        return any(
-            copy.physical_offset > message.physical_offset
-            and copy.topic == topic
-            and _contents(copy) == _contents(message)
-            for copy in copies
-        )
+            return unknown  # when it is due it will show what is wrong
+        before = {at for at in waiting if at <= message.physical_offset}
+        return len(came) >= max(len(before), 1)
+
+    async def _copies(self, topic: str, message: StoredMessage) -> set[int]:
+        """Log offsets of the same message in a topic. Raises `KeyError` for one without a key, and
+        as `MessageStore.query`."""
+        key, end_ms = message.properties[UNIQUE_KEY], LATEST_MS
+        found: set[int] = set()
+        while True:  # a query tells the newest ones
+            answer = await self._store.query(topic, key, COPIES_MAX, 0, end_ms)
+            records = decode_messages(b"".join(answer.records))
+            found |= {
+                one.physical_offset
+                for one in records
+                if one.topic == topic and _contents(one) == _contents(message)
+            }
+            if len(records) < min(COPIES_MAX, self._store.config.max_query_messages):
+                return found
+            oldest_ms = min(one.store_timestamp for one in records)
+            end_ms = oldest_ms if oldest_ms < end_ms else end_ms - 1000
 
 
 def _target(message: StoredMessage) -> tuple[str, int]:
     """Topic and queue of a waiting message. Raises `ValueError`."""
     found = message.properties
     topic, queue_text = found.get(REAL_TOPIC, ""), found.get(REAL_QUEUE, "")
-    if not topic or not queue_text.isdecimal() or not queue_text.isascii():
+    is_number = queue_text.isdecimal() and queue_text.isascii() and len(queue_text) < 10
+    if topic_name_problem(topic) is not None or not is_number:
         raise ValueError(
             f"no place to deliver it to: {REAL_TOPIC} {topic!r}, {REAL_QUEUE} {queue_text!r}"
         )

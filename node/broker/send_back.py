@@ -8,8 +8,14 @@ from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import Delays, waiting
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.send import Sender
-from rocketbed.node.broker.send_checks import MAX_RECONSUME_VERSION
-from rocketbed.node.broker.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, Topics
+from rocketbed.node.broker.send_checks import INT_MAX, MAX_RECONSUME_VERSION
+from rocketbed.node.broker.topics import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    Topics,
+    topic_name_problem,
+)
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.errors import MessageRejected, PutFailed
@@ -61,11 +67,15 @@ class SendBack:
         self._releases = releases
 
     async def handle(self, command: Command, connection: Connection) -> Command:
-        """36. Success says that the message is as safe as one that was sent: its consumer goes on.
+        """36. The answer waits until the message is as safe as one that was sent, since its
+        consumer goes on then; RocketMQ's does not. Where disk or slave take too long, it is success
+        all the same, with that as its remark: at an error Java's consumer sends another copy.
 
-        RocketMQ does not wait for that. Raises `HeaderError`, `CorruptRecord`.
+        Raises `HeaderError`, `CorruptRecord`.
         """
         header = SendBackRequest.decode(command.raw_fields)
+        if problem := topic_name_problem(RETRY_PREFIX + header.group):
+            return answer(command, ResponseCode.INVALID_PARAMETER, problem)
         group = self._groups.find_or_create(header.group)
         if group is None:
             remark = f"subscription group not exist, {header.group}"
@@ -83,6 +93,9 @@ class SendBack:
             remark = f"look message by offset failed, {header.offset}"
             return answer(command, ResponseCode.SYSTEM_ERROR, remark)
         message = decode_message(record)
+        if message.topic == SCHEDULE_TOPIC:
+            remark = f"the message at {header.offset} waits itself, and was given to nobody"
+            return answer(command, ResponseCode.SYSTEM_ERROR, remark)
         limit = group.retry_max_times
         if command.version >= MAX_RECONSUME_VERSION and header.maxReconsumeTimes is not None:
             limit = header.maxReconsumeTimes
@@ -101,15 +114,15 @@ class SendBack:
         except (MessageRejected, PutFailed) as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         status = await self._safe(end)
-        if status is not PutStatus.PUT_OK:
-            return answer(command, ResponseCode.SYSTEM_ERROR, status.name)
-        return answer(command, ResponseCode.SUCCESS, None, {})
+        late = None if status is PutStatus.PUT_OK else status.name
+        return answer(command, ResponseCode.SUCCESS, late, {})
 
     def _put(self, message: StoredMessage, topic: str, queue_id: int, level: int) -> int:
         """Store it once more; the end of the log. Raises `MessageRejected`, `PutFailed`."""
         found = message.properties | {WAIT: "false", DELAY: str(level)}
         found.setdefault(RETRY_TOPIC, message.topic)
         found.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
+        found.setdefault(UNIQUE_KEY, message.offset_message_id)
         text = waiting(found, topic, queue_id, level) if level else encode_properties(found)
         run = self._store.begin()
         run.add(
@@ -121,7 +134,7 @@ class SendBack:
             sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
             born_ms=message.born_timestamp,
             born_host=pack_host(*message.born_host),
-            reconsume_times=message.reconsume_times + 1,
+            reconsume_times=min(message.reconsume_times + 1, INT_MAX),
             tag=found.get(TAGS),
             keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
             delay_ms=self._delays.delay_ms(level) if level else None,

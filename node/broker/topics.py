@@ -276,8 +276,8 @@ class Topics:
             self.create_absent(RETRY_PREFIX + group, queues)
 
     def create_absent(self, name: str, queues: int) -> None:
-        """Make a topic of the broker's own, unless it is there."""
-        if name not in self._table:
+        """Make a topic of the broker's own, unless it is there, or is no name for one."""
+        if name not in self._table and topic_name_problem(name) is None:
             self.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
 
     def is_durable(self, topic: str) -> bool:

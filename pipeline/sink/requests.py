@@ -52,7 +52,7 @@ def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[R
         key = message.topic, row.broker, row.queue_id
         current = filling.get(key)
         is_full = current is None or (
-            current.size + size > bytes_max or len(current.rows) >= COUNT_MAX or row.is_delayed
+            current.size + size > bytes_max or len(current.rows) >= COUNT_MAX or message.delay_level
         )
         if is_full:
             current = filling[key] = Request(message.topic, row.queue_id, row.broker)
@@ -60,7 +60,7 @@ def make_requests(rows: Iterable[Outgoing], bytes_max: int) -> dict[Lane, list[R
         assert current is not None
         current.rows.append(row)
         current.size += size
-        if row.is_delayed:
+        if message.delay_level:
             del filling[key]
     return lanes
 

@@ -70,7 +70,6 @@ class Outgoing:
     """None: any queue."""
     broker: str | None
     """None: any broker."""
-    is_delayed: bool
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
@@ -120,13 +119,11 @@ def _outgoing(
     if cells.get("keys") is not None:
         keys = _words(cells["keys"])
     level = cells.get("delay_level") or 0
-    if level:
-        if options.is_exactly_once:
-            raise BadMessage(
-                "a delayed message cannot be exactly once: its place in the queue is not known "
-                "when it is sent; delivery=at-least-once"
-            )
-        properties[DELAY] = str(level)
+    if level and options.is_exactly_once:
+        raise BadMessage(
+            "a delayed message cannot be exactly once: its place in the queue is not known "
+            "when it is sent; delivery=at-least-once"
+        )
     body = cells["body"]
     message = Message(
         cells.get("topic") or options.topic,
@@ -135,10 +132,11 @@ def _outgoing(
         keys=keys,
         properties=properties | fixed,
         flag=cells.get("flag") or 0,
+        delay_level=level,
         message_id=key.message_id(row),
     )
     message.check()
-    return Outgoing(row, message, cells.get("queue_id"), cells.get("broker"), bool(level))
+    return Outgoing(row, message, cells.get("queue_id"), cells.get("broker"))
 
 
 def _properties(given: Any) -> tuple[dict[str, str], str | None, Sequence[str]]:

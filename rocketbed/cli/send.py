@@ -50,6 +50,12 @@ EXIT_UNKNOWN: Final = 2
     metavar="NAME=TEXT",
     help="A message property; repeatable.",
 )
+@click.option(
+    "--delay-level",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Let it come later: 1 for a second, 2 for 5 s, to 18 for 2 h.",
+)
 @click.option("--queue", metavar="[BROKER/]ID", help="Send to this queue.")
 @click.option("--order-key", help="Send to the queue that this key hashes to.")
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Send it this many times.")
@@ -64,6 +70,7 @@ def send(
     keys: tuple[str, ...],
     tag: str | None,
     properties: tuple[str, ...],
+    delay_level: int,
     queue: str | None,
     order_key: str | None,
     count: int,
@@ -80,7 +87,7 @@ def send(
     bodies = _bodies(body, lines)
     texts = dict(_pair(item) for item in properties)
     messages = [
-        Message(topic, item, tag=tag, keys=keys, properties=texts)
+        Message(topic, item, tag=tag, keys=keys, properties=texts, delay_level=delay_level)
         for item in bodies
         for _ in range(count)
     ]

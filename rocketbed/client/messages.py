@@ -9,6 +9,7 @@ from rocketbed.inspect.bodies import MissingCodec, unpack_body, unpack_inner_bat
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.message import COMPRESSED, INNER_BATCH, StoredMessage
 from rocketbed.wire.properties import (
+    DELAY,
     KEYS,
     NAME_END,
     PAIR_END,
@@ -25,7 +26,7 @@ TOPIC_LENGTH_MAX = 127
 LONG_TOPIC_LENGTH_MAX = 255
 """For `%RETRY%` and `%DLQ%` topics."""
 GROUP_LENGTH_MAX = 120
-OWN_PROPERTIES = frozenset((KEYS, TAGS, WAIT, UNIQUE_KEY))
+OWN_PROPERTIES = frozenset((DELAY, KEYS, TAGS, WAIT, UNIQUE_KEY))
 """Properties that the client writes itself."""
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -45,6 +46,9 @@ class Message:
     """Further names and texts, stored with the message."""
     flag: int = 0
     """A 32-bit number of the program's own."""
+    delay_level: int = 0
+    """0: at once. From 1 on readers get it later, by the broker's `messageDelayLevel`: 1 s, 5, 10,
+    30 s, 1 to 10 min, 20, 30 min, 1 h, 2 h (18). Brokers take a higher one for the last."""
     message_id: str | None = None
     """The id (UNIQ_KEY) of a message that the program itself may send again; None makes a new one.
     A reader can tell the copies by it, no broker does."""
@@ -57,6 +61,7 @@ class Message:
                 UNIQUE_KEY: unique_key,
                 WAIT: "true",
                 TAGS: self.tag or None,
+                DELAY: str(self.delay_level) if self.delay_level else None,
                 **self.properties,
             }
         )
@@ -74,6 +79,8 @@ class Message:
             raise BadMessage(f"the body takes {len(self.body)} bytes; the limit is {BODY_MAX}")
         if not -(2**31) <= self.flag < 2**31:
             raise BadMessage(f"flag {self.flag} does not fit in 32 bits")
+        if type(self.delay_level) is not int or not 0 <= self.delay_level < 2**31:
+            raise BadMessage(f"delay level {self.delay_level!r} must be a number from 0 on")
         if isinstance(self.keys, str) or not all(self.keys) or " " in "".join(self.keys):
             raise BadMessage("keys must be a sequence of non-empty strings without spaces")
         if self.message_id is not None and not re.fullmatch(r"\S+", self.message_id):

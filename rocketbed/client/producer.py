@@ -200,6 +200,8 @@ class Producer:
         keys = []
         for message in messages:
             message.check()
+            if message.delay_level:
+                raise BadMessage("messages of a batch cannot be delayed: send them one by one")
             keys.append(message.message_id or self._session.unique_key())
             properties = message.properties_text(keys[-1]).encode()
             items.append(BatchItem(message.body, message.flag, properties))

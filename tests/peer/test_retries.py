@@ -84,8 +84,7 @@ async def delay(site: Site, wanted: Counter[bytes], name: bytes) -> None:
     for level in (SOON, LATE):
         bodies = [name + b" %d %d" % (level, number) for number in range(COUNT)]
         wanted.update(bodies)
-        delayed = {"DELAY": str(level)}
-        await write(site.nameserver, [Message(TOPIC, body, properties=delayed) for body in bodies])
+        await write(site.nameserver, [Message(TOPIC, body, delay_level=level) for body in bodies])
     await come(site, TOPIC, wanted.total() - COUNT)
 
 

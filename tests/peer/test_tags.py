@@ -114,7 +114,7 @@ async def send_all(java: JavaClient, site: Site) -> None:
         await java.send_batch(tagged(TOPICS[2:3], 8, seed))
     await write(site.nameserver, tagged(TOPICS[:2], 200, seed=2))
     late = [
-        replace(message, properties={"DELAY": "1"})
+        replace(message, properties={}, delay_level=1)
         for message in tagged(TOPICS[:1] + TOPICS[3:], DELAYED, seed=3)
     ]
     await write(site.nameserver, late)

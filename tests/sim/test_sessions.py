@@ -110,7 +110,7 @@ async def _nowhere(*_args: Any) -> int:
     return 0
 
 
-async def _never(*_args: Any) -> bool:
+async def _never(*_args: Any, **_options: Any) -> bool:
     return False
 
 

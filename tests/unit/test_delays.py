@@ -6,7 +6,9 @@ from collections import Counter
 import pytest
 import trio
 
+from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
 from rocketbed.world.api import World
@@ -215,3 +217,63 @@ def test_a_stop_leaves_rocketmq_the_offsets() -> None:
 
     run_solo(look, image=image)
     assert found["offsetTable"] == {"1": COUNT}
+
+
+def test_a_failing_read_delays_what_is_due_and_no_more() -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"x", properties={"DELAY": "1"})
+        await session.send("T", b"y", properties={"DELAY": "2"})
+        disk = session.world.disk
+        assert isinstance(disk, SimDisk)
+        disk.faults.append(SimFault(operation="read", path="*/SCHEDULE_TOPIC*", times=3))
+        await trio.sleep(12)
+        assert [one.body for one in await session.messages()] == [b"x", b"y"]
+
+    with_node(scenario)
+
+
+async def delayed(session: Session, body: bytes, topic: str = "T", **properties: str) -> None:
+    answer = await session.send(topic, body, properties={"DELAY": "1", **properties})
+    assert answer.code == 0
+
+
+@pytest.mark.parametrize("table", [{}, {"1": 1}, {"1": 2}])
+def test_one_that_was_dropped_hides_none_behind_it(table: dict[str, int]) -> None:
+    async def scenario(session: Session) -> None:
+        await delayed(session, b"first")
+        await delayed(session, b"lost", "U")
+        for number in range(30):
+            await delayed(session, b"%d" % number)
+        await session.ask(215, {"topic": "U"})
+        await trio.sleep(5)
+        assert len(await session.messages()) == 31
+
+    image = node_run(scenario).image
+    _, came = node_run(what_came, image=with_table(image, table)).value
+    assert len(came) == 31
+
+
+def test_many_with_one_key_come_once() -> None:
+    async def scenario(session: Session) -> None:
+        for number in range(100):
+            await delayed(session, b"%d" % number, UNIQ_KEY="one")
+        await trio.sleep(5)
+        for _ in range(150):
+            await session.send("T", b"plain", properties={"UNIQ_KEY": "one"})
+
+    image = node_run(scenario).image
+    _, came = node_run(what_came, image=with_table(image, {"1": 40})).value
+    assert len(came) == 250
+
+
+@pytest.mark.parametrize("seconds", [1.6, 2.1, 2.6])
+def test_messages_that_are_all_the_same_come_each(seconds: float) -> None:
+    async def scenario(session: Session) -> None:
+        for _ in range(COUNT):
+            await delayed(session, b"same", UNIQ_KEY="one")
+            await trio.sleep(0.05)
+        await trio.sleep(3)
+
+    image = node_run(scenario, seconds=seconds).image
+    waited, came = node_run(what_came, image=image).value
+    assert len(came) == len(waited) > 20

@@ -27,6 +27,9 @@ from rocketbed.wire.properties import decode_properties
         ({"body": "text"}, "must be non-empty bytes"),
         ({"body": bytes(BODY_MAX + 1)}, "the limit is 4194304"),
         ({"flag": 1 << 31}, "32 bits"),
+        ({"delay_level": -1}, "delay level -1"),
+        ({"delay_level": "3"}, "delay level '3'"),
+        ({"properties": {"DELAY": "1"}}, "set by the client: DELAY"),
         ({"keys": "abc"}, "sequence of non-empty strings"),
         ({"keys": ("a b",)}, "without spaces"),
         ({"keys": ("",)}, "without spaces"),
@@ -57,6 +60,8 @@ def test_properties_text() -> None:
         "TAGS": "A",
         "color": "red",
     }
+    delayed = Message("T", b"x", delay_level=3).properties_text("ID")
+    assert decode_properties(delayed)["DELAY"] == "3"
     with pytest.raises(BadMessage, match="the limit is 32767"):
         Message("T", b"x", properties={"a": "ä" * 17_000}).properties_text("ID")
 

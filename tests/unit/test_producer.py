@@ -298,6 +298,7 @@ def test_a_batch_is_one_request() -> None:
         ([Message("T", b"x"), Message("U", b"x")], "of the same topic"),
         ([Message("T", bytes(1 << 20))] * 4, "split it"),
         ([Message("T", b"")], "non-empty bytes"),
+        ([Message("T", b"x", delay_level=1)], "cannot be delayed"),
     ],
 )
 def test_batches_that_cannot_be_sent(messages: list[Message], reason: str) -> None:

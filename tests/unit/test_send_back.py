@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import trio
 
+from rocketbed.chaos.sim.disk import SimDisk
+from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command
 from rocketbed.wire.message import StoredMessage
@@ -90,6 +92,59 @@ def test_what_cannot_be_put_back_is_refused() -> None:
             assert answer.code == code, offset
         assert (await send_back(session, message, group="")).code == 26
         assert (await send_back(session, message, level=10**6)).code == 0
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize(
+    "group", ["a\0b", "../../../../OUTSIDE", "a/b", ".", "a b", "é", "g" * 249]
+)
+def test_a_group_that_no_topic_can_be_named_after_is_refused(group: str) -> None:
+    async def scenario(session: Session) -> None:
+        message = await one_message(session)
+        for level in (1, -1):
+            assert (await send_back(session, message, level, group)).code in (26, 29)
+        await session.heartbeat(group=group)
+        await trio.sleep(3)
+        assert session.node.store.queues() == [("T", 0)]
+        assert group not in "".join(session.node.tables.topics.names())
+
+    with_node(scenario)
+
+
+def test_a_message_that_waits_cannot_be_put_back() -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"x", properties={"DELAY": "5"})
+        (waiting,) = await session.messages("SCHEDULE_TOPIC_XXXX", queue_id=4)
+        assert (await send_back(session, waiting)).code == 1
+
+    with_node(scenario)
+
+
+def test_a_disk_that_takes_long_is_no_error() -> None:
+    """Java's consumer would send another copy each time."""
+
+    async def scenario(session: Session) -> None:
+        message = await one_message(session)
+        disk = session.world.disk
+        assert isinstance(disk, SimDisk)
+        slow = SimFault(operation="sync", effect="delay", path="*commitlog*", seconds=7, times=None)
+        disk.faults.append(slow)
+        answer = await send_back(session, message, 1)
+        assert (answer.code, answer.remark) == (0, "FLUSH_DISK_TIMEOUT")
+        disk.faults.remove(slow)
+        await trio.sleep(10)
+        assert len(await session.messages("%RETRY%g")) == 1
+
+    with_node(scenario, "flushDiskType=SYNC_FLUSH")
+
+
+def test_the_last_number_of_times_is_not_passed() -> None:
+    async def scenario(session: Session) -> None:
+        message = await one_message(session, j=2**31 - 1)
+        assert (await send_back(session, message, -1)).code == 0
+        (dead,) = await session.messages("%DLQ%g")
+        assert dead.reconsume_times == 2**31 - 1
 
     with_node(scenario)
 

@@ -144,13 +144,13 @@ def test_rows_that_cannot_be_messages(columns: dict[str, list[Any]], reason: str
 
 def test_delayed_messages_cannot_be_exactly_once() -> None:
     columns: dict[str, list[Any]] = {"body": [b"x"], "delay_level": [3]}
-    assert messages(columns, options())[0].properties == {"DELAY": "3"}
+    assert messages(columns, options())[0].delay_level == 3
     with pytest.raises(SinkError, match="delayed message cannot be exactly once"):
         messages(columns, ONCE)
 
 
 def row(number: int, *, size: int = 10, topic: str = "T", queue: int | None = None) -> Outgoing:
-    return Outgoing(number, Message(topic, bytes(size)), queue, None, is_delayed=False)
+    return Outgoing(number, Message(topic, bytes(size)), queue, None)
 
 
 def test_requests_hold_every_row_once_and_keep_the_order_of_a_queue() -> None:
