@@ -124,6 +124,16 @@ def _cut_off(struck: Iterable[FaultSpan], time_ns: int) -> Excuse | None:
     return None
 
 
+def _no_disk(struck: Iterable[FaultSpan], node: str, begin_ns: int, end_ns: int) -> Excuse | None:
+    """The step that kept a node from writing its tables in a time, at its clean stop too (seed
+    852091)."""
+    for one in struck:
+        is_there = one.verb == "disk" and node in one.targets
+        if is_there and one.begin_ns <= end_ns and begin_ns <= one.end_ns:
+            return Excuse(one.step, one.begin_ns, one.end_ns)
+    return None
+
+
 def _violent_ends(evidence: Evidence, losses: Losses) -> dict[int, list[int]]:
     """By group of brokers: when its master of that time ended without a clean stop, rising."""
     found: dict[int, list[int]] = defaultdict(list)
@@ -198,6 +208,7 @@ def forgotten_positions(case: Case, found: Findings) -> int:
     """
     evidence, losses = case.evidence, case.losses
     resets, ends = went_back(evidence), _violent_ends(evidence, losses)
+    struck = faults(evidence)
     given = commits_of(evidence)
     commits = _kept(evidence, ends, resets, by_node=True)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
@@ -231,7 +242,8 @@ def forgotten_positions(case: Case, found: Findings) -> int:
             text += f" {committed} had been committed to it {(time_ns - at) / 1e9:.1f} s before"
             example = evidence.example(row, text, value=None, distance=committed - offset)
             excuse = losses.loss_between(evidence.group_of(row.node), at, time_ns)
-            found.add(example, excuse=excuse or evidence.damaged_by(node, time_ns))
+            excuse = excuse or evidence.damaged_by(node, time_ns)
+            found.add(example, excuse=excuse or _no_disk(struck, node, at, time_ns))
     if not examined:
         raise NotApplicable("no position was read of a node that had been given it long before")
     return examined

@@ -15,6 +15,8 @@ from rocketbed.chaos.checkers.positions import Commit, Place, commits_of, positi
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome
 
+PULLED_NS = 6_000_000_000
+"""A member's last pull may come so long after its last commit: as long as it is held, and some."""
 UNDER_WAY_NS = 15_000_000_000
 """A request that nobody answered has reached its node by then or never will: longer than steps
 that hold a connection up."""
@@ -140,7 +142,7 @@ def _holders(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]:
 def _other_member(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse | None:
     """The process that read a queue before a commit of another one, and still does."""
     for process, (first, last) in holders.items():
-        if process != commit.process and first < commit.begun_ns <= last:
+        if process != commit.process and first < commit.begun_ns <= last + PULLED_NS:
             return Excuse(f"process {process} of the group read the queue too", first, last)
     return None
 

@@ -42,7 +42,7 @@ def _dead_master_kept() -> None:
     "M19",
     "offset committed before delivery",
     "rocketbed.client.flow:Flow._pull",
-    "cc7966cfc152b2a9",
+    "b1bd6465af6b638e",
     bug="a group's position passes messages that its consumer has not handed over",
     edit="the position moves when messages are pulled, not when they are polled",
     caught_by=("A41", "A22", "A2"),

@@ -29,6 +29,8 @@ from rocketbed.world.api import World
 LOG: Final = f"{ROOT}/commitlog/"
 DERIVED: Final = ("consumequeue/", "batchconsumequeue/", "index/")
 ALARMS: Final = ("warning", "error")
+UNIT: Final = 20
+"""Bytes of a unit of an ordinary queue."""
 
 
 def run_mending(seed: int) -> str:
@@ -85,11 +87,16 @@ def _edited(image: DiskImage, change: Callable[[SimDisk], None]) -> DiskImage:
 
 def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
     """A file that can be made again from the log: served right, or told; right at the second
-    start, if the file was lost as a whole."""
+    start, if the file was lost as a whole. A bit of a unit whose record is gone may go unseen: its
+    queue begins one earlier then, where nothing is."""
     places = [p for p in image.paths() if p.removeprefix(f"{ROOT}/").startswith(DERIVED)]
     path = random.choice(places)
     data = image.contents(path)
     kind = random.choice(("lost", "zeros", "short", "bit"))
+    at = random.randrange(len(data)) if kind == "bit" else 0
+    first = min((kept.physical for kept in model.kept), default=0)
+    unit = data[at // UNIT * UNIT :][:8]
+    is_gone = kind == "bit" and "/consumequeue/" in path and int.from_bytes(unit) < first
 
     def change(disk: SimDisk) -> None:
         if kind == "lost":
@@ -99,13 +106,12 @@ def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random
         elif kind == "short":
             disk.replace_contents(path, data[: len(data) // 2])
         else:
-            at = random.randrange(len(data))
             bit = bytes((data[at] ^ 1 << random.randrange(8),))
             disk.replace_contents(path, data[:at] + bit + data[at + 1 :])
 
     run = run_solo(_serve, config, partial(_answers, model=model), image=_edited(image, change))
     told = any(line.level in ALARMS for line in run.log)
-    ensure(not run.value or told, "silence", f"{path}, {kind}: {run.value}")
+    ensure(not run.value or told or is_gone, "silence", f"{path}, {kind}: {run.value}")
     if kind == "lost":
         again = run_solo(_serve, config, partial(_answers, model=model), image=run.image)
         ensure(not again.value, "mending", f"{path} was lost: {again.value}")
@@ -114,6 +120,8 @@ def _derived(image: DiskImage, model: Model, config: StoreConfig, random: Random
 
 def _rotten(image: DiskImage, model: Model, config: StoreConfig, random: Random) -> str:
     """One byte of a body: the scrub names the record, and nobody gets it; a replica mends it."""
+    if len(model.kept) < 2:
+        return ""
     one = random.choice(model.kept[:-1])  # over the last one a start refuses
     bad = _edited(image, partial(_flip, one=one, size=config.segment_size))
     found = run_solo(_serve, config, partial(_refused, one=one, model=model), image=bad)
@@ -159,8 +167,9 @@ def _short(image: DiskImage, model: Model, config: StoreConfig) -> str:
     try:
         run_solo(_serve, config, image=bad)
     except (DamagedLog, BadStoreDirectory) as exc:
-        where = getattr(exc, "offset", None)
-        ensure(str(model.written) in str(exc) or where is not None, "refusal", str(exc))
+        begins = {str(model.written), str(int(last.removeprefix(LOG)))}
+        is_named = getattr(exc, "offset", None) is not None or any(at in str(exc) for at in begins)
+        ensure(is_named, "refusal", str(exc))
     else:
         ensure(last == f"{LOG}{0:020d}", "silence", f"{last} is gone, and the store started")
     return _heal(bad, image, model, config).digest

@@ -196,10 +196,10 @@ def committed_less_since(run: RunMaker) -> None:
     run.rows.append(lambda run, made, ids: [ids.commit(0, 2, 70 * SECOND)])
 
 
-def forgotten_beside_another_member(run: RunMaker, *, until: int = 55) -> None:
+def forgotten_beside_another_member(run: RunMaker, *, begin: int = 45, until: int = 55) -> None:
     """One that reads the queue too says with each of its pulls where it stands."""
     forgotten(run)
-    for second in (45, until):
+    for second in (begin, until):
         add(
             run,
             Function.READ_OFFSET,
@@ -212,7 +212,7 @@ def forgotten_beside_another_member(run: RunMaker, *, until: int = 55) -> None:
 
 
 def forgotten_after_another_member_left(run: RunMaker) -> None:
-    forgotten_beside_another_member(run, until=49)
+    forgotten_beside_another_member(run, begin=40, until=43)
 
 
 def forgotten_by_a_kill(run: RunMaker) -> None:
@@ -456,6 +456,12 @@ def failed_at_the_end(run: RunMaker) -> None:
     )
 
 
+def forgotten_by_a_disk(run: RunMaker) -> None:
+    """No table can be written, at a clean stop either."""
+    forgotten(run)
+    run.strike(52 * SECOND, "b1", "disk", targets=["b1"])
+
+
 CASES: list[tuple[Change, set[str]]] = [
     (skipped, {"A22"}),
     (not_passed_yet, set()),
@@ -472,6 +478,7 @@ CASES: list[tuple[Change, set[str]]] = [
     (went_back_twice_and_got_the_first_place, {"A34"}),
     (begun_early_after_going_back, set()),
     (forgotten, {"A24", "A35", "A37"}),
+    (forgotten_by_a_disk, {"A37"}),
     (forgotten_beside_another_member, {"A24", "A35"}),
     (committed_less_since, {"A24"}),
     (forgotten_after_another_member_left, {"A24", "A35", "A37"}),
