@@ -6,7 +6,8 @@ disk.
 
 from typing import Final
 
-from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError
+from rocketbed.node.broker.config_file import ConfigFileError
+from rocketbed.node.broker.delays import DelayOffsets
 from rocketbed.node.broker.groups import SYSTEM_GROUPS, Groups
 from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.topics import Topics, topic_name_problem, with_attributes
@@ -16,7 +17,6 @@ from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import (
     DataVersion,
-    DelayOffsetTable,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
@@ -36,7 +36,6 @@ from rocketbed.wire.headers_admin import (
     GroupRequest,
     TopicRequest,
 )
-from rocketbed.world.api import World
 
 PAGE_MAX: Final = 2000
 """Rows of one page of a paged 21 or 201."""
@@ -49,19 +48,19 @@ class Admin:
 
     def __init__(
         self,
-        world: World,
         config: NodeConfig,
         store: MessageStore,
         topics: Topics,
         groups: Groups,
         offsets: Offsets,
+        delays: DelayOffsets,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._delays = ConfigFile(world, config.config_dir, "delayOffset.json")
+        self._delays = delays
 
     # --- topics
 
@@ -247,7 +246,7 @@ class Admin:
     def all_delay_offsets(self, command: Command, connection: Connection) -> Command:
         """45: the delay offsets as their file has them, which is never ahead of what is safe."""
         try:
-            table = self._delays.load(DelayOffsetTable.from_json) or DelayOffsetTable()
+            table = self._delays.stored()
         except ConfigFileError as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         return answer(command, ResponseCode.SUCCESS, None, None, table.encode())

@@ -90,7 +90,7 @@ class Broker:
         self.puller = Puller(config, store, topics, groups, self.clients, offsets)
         self.resets = Resets(config, store, topics, groups, offsets, self.puller.polls)
         self.queries = Queries(config, store, topics, groups, offsets)
-        self.admin = Admin(world, config, store, topics, groups, offsets)
+        self.admin = Admin(config, store, topics, groups, offsets, tables.delays)
         self.inquiries = Inquiries(world, config, store, topics, offsets, self.clients)
         self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
         self.handlers = self._make_handlers()

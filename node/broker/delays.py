@@ -45,6 +45,7 @@ from rocketbed.wire.properties import (
     REAL_TOPIC,
     TAGS,
     UNIQUE_KEY,
+    decode_properties,
     encode_properties,
     index_keys,
 )
@@ -79,7 +80,11 @@ class DelayOffsets:
 
     def load(self) -> None:
         """Read the file. Raises `ConfigFileError`."""
-        self.table = self._file.load(DelayOffsetTable.from_json) or DelayOffsetTable()
+        self.table = self.stored()
+
+    def stored(self) -> DelayOffsetTable:
+        """What the file says: of a slave that is its master's table. Raises `ConfigFileError`."""
+        return self._file.load(DelayOffsetTable.from_json) or DelayOffsetTable()
 
     async def save(self, offsets: dict[int, int]) -> None:
         """Make them durable. Raises `ConfigFileError`."""
@@ -231,14 +236,19 @@ class Delays:
     async def _make_topics(self, messages: list[StoredMessage]) -> None:
         """Make topics that this master may not know of yet: the one before it was lost before its
         slaves had copied them. Raises `ConfigFileError`."""
-        deleted = self._store.removal.deletions()
+        missing: dict[str, int] = {}
         for message in messages:
             with suppress(ValueError):
                 topic, queue_id = _target(message)
-                is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-                if topic in deleted or (self._topics.exists(topic) is False and not is_own):
-                    continue
-                self._topics.create_absent(topic, 1 if is_own else max(queue_id + 1, QUEUES))
+                if self._topics.get(topic) is None:
+                    missing[topic] = max(missing.get(topic, 0), queue_id + 1)
+        if not missing:
+            return
+        deleted = self._store.removal.deletions()
+        for topic, queues in missing.items():
+            is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            if topic not in deleted and (is_own or self._topics.exists(topic) is None):
+                self._topics.create_absent(topic, queues if is_own else max(queues, QUEUES))
         await self._topics.save()
 
     def _put(self, messages: list[StoredMessage]) -> None:
@@ -256,24 +266,12 @@ class Delays:
 
     def _add(self, run: Run, message: StoredMessage) -> None:
         """Raises `MessageRejected`, `ValueError`."""
-        found = message.properties
         topic, queue_id = _target(message)
         config = self._topics.get(topic)
         if config is None or not config.queue_nums:
             raise ValueError(f"topic {topic!r} does not exist any more")
-        run.add(
-            topic,
-            queue_id % config.queue_nums,  # it may have fewer now, and nobody reads the others
-            message.body,
-            message.properties_text.encode(),
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
-            born_ms=message.born_timestamp,
-            born_host=pack_host(*message.born_host),
-            reconsume_times=message.reconsume_times,
-            tag=found.get(TAGS),
-            keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
-        )
+        queue_id %= config.queue_nums  # it may have fewer now, and nobody reads the others
+        add_again(run, message, topic, queue_id)
 
     def _drop(self, offset: int, topic: str, reason: str) -> None:
         self.dropped += 1
@@ -361,6 +359,36 @@ def _contents(message: StoredMessage) -> tuple[Any, ...]:
         message.born_host,
         {name: value for name, value in message.properties.items() if name != CRC32},
         message.body,
+    )
+
+
+def add_again(
+    run: Run,
+    message: StoredMessage,
+    topic: str,
+    queue_id: int,
+    *,
+    text: str | None = None,
+    reconsume_times: int | None = None,
+    delay_ms: int | None = None,
+) -> None:
+    """Add a stored message to a run once more, perhaps with other properties. Raises
+    `MessageRejected`."""
+    text = message.properties_text if text is None else text
+    found = decode_properties(text)
+    run.add(
+        topic,
+        queue_id,
+        message.body,
+        text.encode(),
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
+        born_ms=message.born_timestamp,
+        born_host=pack_host(*message.born_host),
+        reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
+        tag=found.get(TAGS),
+        keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
+        delay_ms=delay_ms,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 import trio
 
 from rocketbed.node.broker.config_file import ConfigFileError
-from rocketbed.node.broker.delays import Delays, waiting
+from rocketbed.node.broker.delays import Delays, add_again, waiting
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.send_checks import INT_MAX, MAX_RECONSUME_VERSION
@@ -25,17 +25,14 @@ from rocketbed.remoting.connection import Connection
 from rocketbed.wire.bodies import PERM_WRITE
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.headers import SendBackRequest
-from rocketbed.wire.message import BORN_IPV6, STORE_IPV6, StoredMessage, decode_message, pack_host
+from rocketbed.wire.message import StoredMessage, decode_message
 from rocketbed.wire.properties import (
     DELAY,
-    KEYS,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
-    TAGS,
     UNIQUE_KEY,
     WAIT,
     encode_properties,
-    index_keys,
 )
 from rocketbed.world.api import World
 
@@ -125,18 +122,13 @@ class SendBack:
         found.setdefault(UNIQUE_KEY, message.offset_message_id)
         text = waiting(found, topic, queue_id, level) if level else encode_properties(found)
         run = self._store.begin()
-        run.add(
+        add_again(
+            run,
+            message,
             SCHEDULE_TOPIC if level else topic,
             level - 1 if level else queue_id,
-            message.body,
-            text.encode(),
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
-            born_ms=message.born_timestamp,
-            born_host=pack_host(*message.born_host),
+            text=text,
             reconsume_times=min(message.reconsume_times + 1, INT_MAX),
-            tag=found.get(TAGS),
-            keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
             delay_ms=self._delays.delay_ms(level) if level else None,
         )
         self._store.commit(run)
