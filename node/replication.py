@@ -159,6 +159,7 @@ class Replication:
                 housekeeping_s=housekeeping_s,
             )
             self.slave.find_bounds = self._find_bounds
+            self.slave.only_masters = not config.ha_master_address
             self._watch_topics(store, tables.topics)
             self.metadata = MetadataSync(
                 world,

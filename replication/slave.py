@@ -79,6 +79,9 @@ class Slave:
         """Asked by an empty slave where the master's log begins; None leaves it to the master."""
         self.find_bounds: Callable[[], Awaitable[LogBounds | None]] | None = None
         """Asked what the master's log holds, by a slave that may cut its own."""
+        self.only_masters = False
+        """Not to follow a node that says that it is a slave itself: as a former master it may have
+        an end that is still to be cut, and would spread it."""
         self.last_loss = ""
         """Why there was no connection last; one reason is logged once, not at every dialling."""
         self.on_following: list[Callable[[], None]] = []
@@ -139,7 +142,9 @@ class Slave:
             try:
                 with trio.fail_after(CONNECT_S):
                     start = await self._begin_empty_log()
-                    await self._ask_bounds()
+                    if not await self._ask_bounds():
+                        self.lost(address, "it is a slave itself, whose log may still be cut")
+                        return False
                     stream = await self.world.network.connect(*address)
             except (OSError, trio.TooSlowError) as exc:
                 self.lost(address, f"cannot connect: {str(exc) or type(exc).__name__}")
@@ -160,14 +165,16 @@ class Slave:
             return followed
         return False
 
-    async def _ask_bounds(self) -> None:
-        """What the master's log holds, before ours is compared with it."""
-        if self.search is None or self.log.written.value == self.log.min_offset:
-            return
-        self.search.bounds = None
+    async def _ask_bounds(self) -> bool:
+        """What the master's log holds, before ours is compared with it. Whether to follow it."""
+        if self.search is None:
+            return True
+        bounds = None
         if self.find_bounds is not None:
             with trio.move_on_after(BOUNDS_S):
-                self.search.bounds = await self.find_bounds()
+                bounds = await self.find_bounds()
+        self.search.bounds = None if self.log.written.value == self.log.min_offset else bounds
+        return bounds is None or not (bounds.is_slave and self.only_masters)
 
     async def _settle(self, address: Address, parted: Parted) -> None:
         """Cut the log to what it has in common with the master's, or look further down."""

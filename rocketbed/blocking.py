@@ -12,7 +12,7 @@ over to it and wait for its answer, from any number of threads at once. This mod
 
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
@@ -24,6 +24,7 @@ from rocketbed.client import admin as native_admin
 from rocketbed.client import consumer as native_consumer
 from rocketbed.client import offsets as native_offsets
 from rocketbed.client import producer as native_producer
+from rocketbed.client.allocate import Allocation, AllocationName
 from rocketbed.client.errors import ClientError
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome, Refused, SendStatus, Sent, Unknown
@@ -96,12 +97,16 @@ class Portal:
                 " create a client after the fork (in gunicorn's post_fork, Celery's"
                 " worker_process_init, multiprocessing's initializer)"
             )
+        # Its tasks are new ones for each call: who calls is the thread.
+        caller = native_consumer.POLLER.set(threading.current_thread())
         try:
             return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as exc:
             raise ClientError(
                 f"the client is closed: {self._failure or 'close was called'}"
             ) from exc
+        finally:
+            native_consumer.POLLER.reset(caller)
 
     def close(self) -> None:
         """Leave the client and end the thread. Raises what the client's own tasks raised."""
@@ -257,9 +262,14 @@ class Consumer(_Blocking):
         group: str,
         auto_commit_s: float | None = None,
         hold_s: float = native_consumer.HOLD_S,
+        allocation: AllocationName | Allocation = "average",
     ) -> None:
         self._client = native_consumer.Consumer(
-            nameservers=nameservers, group=group, auto_commit_s=auto_commit_s, hold_s=hold_s
+            nameservers=nameservers,
+            group=group,
+            auto_commit_s=auto_commit_s,
+            hold_s=hold_s,
+            allocation=allocation,
         )
         super().__init__(self._client)
         self.offsets = QueueOffsets(self._portal, self._client.offsets)
@@ -283,19 +293,38 @@ class Consumer(_Blocking):
         )
 
     def subscribe(
+        self, topic: str, *, tags: str = ALL, start: native_consumer.Start = "last"
+    ) -> None:
+        """Read our part of a topic's queues from now on."""
+        self._portal.call(self._client.subscribe, topic, tags=tags, start=start)
+
+    def assign(
         self,
-        topic: str,
+        queues: Iterable[MessageQueue],
         *,
         tags: str = ALL,
         start: native_consumer.Start = "last",
-        queues: Iterable[MessageQueue] | None = None,
     ) -> None:
-        """Read a topic from now on."""
-        self._portal.call(self._client.subscribe, topic, tags=tags, start=start, queues=queues)
+        """Read just these queues of one topic."""
+        self._portal.call(self._client.assign, queues, tags=tags, start=start)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more."""
+        self._portal.call(self._client.unsubscribe, topic)
 
     def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
-        """The next messages of any subscribed queue; empty when none came in time."""
+        """The next messages of any queue that we read; empty when none came in time. Those that
+        this thread was given before are dealt with."""
         return self._portal.call(self._client.poll, timeout_s=timeout_s)
+
+    def __iter__(self) -> Iterator[Received]:
+        """One message after the other; each is dealt with when this thread asks for the next."""
+        while True:
+            yield self._portal.call(self._client.__anext__)
+
+    def finish(self, *messages: Received) -> None:
+        """These are dealt with, whichever thread was given them."""
+        self._portal.call(_later(self._client.finish), *messages)
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message that `poll` will return."""
@@ -309,8 +338,25 @@ class Consumer(_Blocking):
         """Go on reading at another offset."""
         self._portal.call(_later(self._client.seek), queue, offset)
 
+    def seek_to_time(self, queue: MessageQueue, time_ms: int) -> None:
+        """Go on at the first message stored at or after a time in milliseconds."""
+        self._portal.call(self._client.seek_to_time, queue, time_ms)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Hand out nothing of these queues until `resume`."""
+        self._portal.call(_later(self._client.pause), *queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with these queues."""
+        self._portal.call(_later(self._client.resume), *queues)
+
+    def lag(self) -> dict[MessageQueue, int]:
+        """How many messages of each queue that we read were not handed out yet."""
+        return self._portal.call(self._client.lag)
+
     def commit(self, positions: dict[MessageQueue, int] | None = None) -> None:
-        """Store positions at the brokers: these, or where `poll` stands in every queue."""
+        """Store positions at the brokers: these, or of every queue that we read the first message
+        that is not dealt with. What this thread was given is."""
         self._portal.call(self._client.commit, positions)
 
     def committed(self, queue: MessageQueue) -> int | None:

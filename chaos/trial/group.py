@@ -168,9 +168,7 @@ class _Share:
             if own != [one for one in self._consumer.positions() if one.topic == topic]:
                 # What was handed out is committed, so that whoever reads on has it.
                 await self._member.commit(self._consumer)
-                await self._consumer.subscribe(
-                    topic, tags=self._member.group.expression, start="first", queues=own
-                )
+                await self._consumer.assign(own, tags=self._member.group.expression, start="first")
 
     def _divide(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
         ranked = sorted(queues, key=lambda one: (one.broker_name, one.queue_id))

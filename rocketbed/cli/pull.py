@@ -187,8 +187,7 @@ async def _follow(
     consumer: Consumer, starts: dict[MessageQueue, int], tags: str, shown: _Shown
 ) -> None:
     """Continuously; ends at the limit, or when interrupted."""
-    for topic in {queue.topic: None for queue in starts}:
-        await consumer.subscribe(topic, tags=tags, start="last", queues=starts)
+    await consumer.assign(starts, tags=tags)
     for queue, offset in starts.items():
         consumer.seek(queue, offset)
     while not shown.is_enough:

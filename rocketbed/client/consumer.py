@@ -1,24 +1,31 @@
-"""Reading messages: single pulls, or all queues of a topic in turn by long polling.
+"""Reading messages: single pulls, or the queues of topics in turn by long polling.
 
-A consumer reads every queue it is told to; members of a group do not share queues out among
-themselves. What the group has in common is the committed offsets at the brokers.
+Members of a group share the queues of what they subscribed to out among themselves, anew whenever
+one of them comes or goes, or queues do. What they have in common besides is the committed offsets
+at the brokers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextvars import ContextVar
+from itertools import islice
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 import trio
 
+from rocketbed.client.allocate import ALLOCATIONS, Allocation, AllocationName
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.flow import Batch, Flow
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
+from rocketbed.client.progress import Progress
 from rocketbed.client.pulls import ALL, Pulled, Puller, PullStatus, TagFilter, describe
-from rocketbed.client.routes import MASTER_ID
 from rocketbed.client.session import Session
+from rocketbed.client.sharing import Sharing
+from rocketbed.client.subscriptions import Start, Subscriptions
 from rocketbed.remoting.errors import RemotingError
-from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData, SubscriptionData
+from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData
 from rocketbed.world.api import World
 
 __all__ = ["Consumer", "PullStatus", "Pulled", "Start"]
@@ -29,20 +36,20 @@ LAST_COMMIT_S: Final = 3.0
 """What a consumer that ends waits at most for its automatic commit."""
 HOLD_S: Final = 15.0
 """How long a broker may hold a pull that finds nothing (wire.md 5.1)."""
-QUEUES_S: Final = 10.0
-"""Pause between looks for new queues of the subscribed topics. A broker that no nameserver knew
-when its topic was subscribed to is not read before the next look."""
+POLLERS_MAX: Final = 1000
+"""What tasks that ended were given is remembered for so many; it is not dealt with."""
 
-Start = Literal["first", "last"] | int
-"""Where a group without committed offset begins; a number is a wall time in milliseconds."""
+POLLER: ContextVar[object] = ContextVar("rocketbed_poller")
+"""Who polls, where that is not the task."""
 
 
 class Consumer:
     """Reads messages. `async with Consumer(nameservers="host:9876", group="g") as consumer: ...`
 
-    Either call `pull` with offsets of your own, or `subscribe` and then `poll` again and again.
-    Nothing is committed by itself unless `auto_commit_s` is given: call `commit` when what `poll`
-    returned has been dealt with.
+    `subscribe` to topics, then iterate (`async for message in consumer`) or call `poll` again and
+    again; `assign` reads queues that the program chooses, and `pull` one queue from any offset.
+    Nothing is committed by itself unless `auto_commit_s` is given: call `commit` when what was
+    received has been dealt with.
     """
 
     def __init__(
@@ -53,40 +60,60 @@ class Consumer:
         group: str,
         auto_commit_s: float | None = None,
         hold_s: float = HOLD_S,
+        allocation: AllocationName | Allocation = "average",
     ) -> None:
         """Nothing is connected yet. Raises `BadMessage` for arguments that cannot be used.
 
-        With `auto_commit_s` positions are committed that often, and when the consumer ends, by an
-        error too but not when it is cancelled; a message counts as dealt with once `poll` is called
-        again.
+        With `auto_commit_s` positions are committed that often, before a queue goes to another
+        member, and when the consumer ends, also by an error or a cancellation. A message counts as
+        dealt with once the task that polled it polls again, commits, or says so (`finish`).
+        `allocation`: how members share queues out, the same for all of them, see `allocate.py`.
         """
         check_group(group)
+        if isinstance(allocation, str):
+            if allocation not in ALLOCATIONS:
+                known = ", ".join(ALLOCATIONS)
+                raise BadMessage(f"allocation must be one of {known}, or a function: {allocation}")
+            allocation = ALLOCATIONS[allocation]
         self.group = group
-        self._hold_s = hold_s
         self._auto_commit_s = auto_commit_s
-        self._subscriptions: dict[str, SubscriptionData] = {}
-        self._session = Session(world, nameservers, groups=self._groups)
+        self._session = Session(
+            world, nameservers, groups=self._groups, on_members_changed=self._members_changed
+        )
         self._puller = Puller(self._session, group)
         self.offsets = QueueOffsets(self._session)
         """Questions about any queue's offsets."""
-        self._flows: dict[MessageQueue, Flow] = {}
-        self._starts: dict[str, Start] = {}
         self._batches_in, self._batches_out = trio.open_memory_channel[Batch](0)
-        self._uncounted: Batch | None = None
-        """What the last poll returned: counts for automatic commits from the next poll on."""
+        self._subscriptions = Subscriptions(
+            self._session,
+            group,
+            Sharing(self._session, group, allocation),
+            self.offsets,
+            self._puller,
+            self._batches_in,
+            hold_s=hold_s,
+            leave=self._leave,
+        )
+        self._ready: deque[Batch] = deque()
+        """Those that are not handed out to their end."""
+        self._in_hand: dict[object, tuple[Progress, list[Received]]] = {}
+        """What whoever polls was given last."""
+
+    def _members_changed(self) -> None:
+        self._subscriptions.share_soon()
 
     def _groups(self) -> tuple[list[ProducerData], list[ConsumerData]]:
         data = ConsumerData(
             group_name=self.group,
             consume_type="CONSUME_ACTIVELY",
-            subscription_data_set=list(self._subscriptions.values()),
+            subscription_data_set=list(self._subscriptions.told.values()),
         )
         return [], [data]
 
     async def __aenter__(self) -> Self:
         await self._session.__aenter__()
         assert self._session.nursery is not None
-        self._session.nursery.start_soon(self._watch_queues)
+        self._session.nursery.start_soon(self._subscriptions.share_forever)
         if self._auto_commit_s is not None:
             self._session.nursery.start_soon(self._commit_forever, self._auto_commit_s)
         return self
@@ -99,8 +126,8 @@ class Consumer:
     ) -> None:
         if self._auto_commit_s is not None:
             # What counts is dealt with, whatever ends the block.
-            with trio.move_on_after(LAST_COMMIT_S):
-                await self._try_commit()
+            async with self._session.last_words(error, LAST_COMMIT_S):
+                await self._try_commits()
         await self._session.__aexit__(kind, error, traceback)
 
     # --- by hand
@@ -132,118 +159,124 @@ class Consumer:
 
     # --- by subscription
 
-    async def subscribe(
+    async def subscribe(self, topic: str, *, tags: str = ALL, start: Start = "last") -> None:
+        """Read our part of a topic's queues from now on. All members of a group have to subscribe
+        to the same topics and tags.
+
+        A queue begins at the group's committed offset. Where there is none it begins where `start`
+        says, at the first message, behind the last, or at the first one stored at a time (Unix,
+        milliseconds), and this is committed at once: whoever reads the queue next begins there. A
+        queue that the topic gains begins at its first message. Subscribing again changes the tags.
+        Raises `ClientError`, `RemotingError`; nothing has changed then.
+        """
+        await self._subscriptions.subscribe(topic, tags, start)
+
+    async def assign(
         self,
-        topic: str,
+        queues: Iterable[MessageQueue],
         *,
         tags: str = ALL,
         start: Start = "last",
-        queues: Iterable[MessageQueue] | None = None,
     ) -> None:
-        """Read a topic from now on: all its queues, new ones too, or just `queues`.
-
-        A queue begins at the group's committed offset, else where `start` says: at the first
-        message, behind the last, or at the first one stored at a time (Unix, milliseconds).
-        Subscribing again changes the tags. Raises `ClientError`, `RemotingError`; nothing has
-        changed then.
+        """Read just these queues of one topic, whatever other members read; a consumer that does
+        this should have a group of its own. Each begins as `subscribe` says, but nothing is
+        committed. Raises `ClientError`, `RemotingError`; nothing has changed then.
         """
-        check_topic(topic)
-        if start not in ("first", "last") and type(start) is not int:
-            raise BadMessage(f"start must be 'first', 'last' or a time in milliseconds: {start!r}")
-        words = TagFilter(tags)
-        wanted = None if queues is None else tuple(queues)
-        for queue in wanted or ():
-            if queue.topic != topic:
-                raise BadMessage(f"{describe(queue)} is not a queue of topic {topic}")
-        earlier = self._subscriptions.get(topic)
-        own = self._subscriptions[topic] = SubscriptionData(
-            topic=topic,
-            sub_string=words.expression,
-            tags_set=sorted(words.tags),
-            sub_version=self._session.world.clock.wall_ms(),
-        )
-        offsets: dict[MessageQueue, int] = {}
-        try:
-            route = await self._session.routes.get(topic)
-            for members in route.brokers.values():
-                for broker_id, address in members.items():
-                    if broker_id == MASTER_ID:
-                        await self._try_heartbeat(address)
-                    else:  # nothing waits for it: one that is gone without a word must not cost
-                        self._session.tell(address)
-            for queue in route.readable if wanted is None else wanted:
-                offsets[queue] = await self._first_offset(queue, start)
-        except BaseException:
-            if self._subscriptions.get(topic) is own:
-                del self._subscriptions[topic]
-                if earlier is not None:
-                    self._subscriptions[topic] = earlier
-            raise
-        for queue in [queue for queue in self._flows if queue.topic == topic]:
-            self._flows.pop(queue).stop()
-        # Only now, and without a pause: whoever looks for new queues takes up those that are not
-        # read yet from their beginning.
-        self._starts.pop(topic, None)
-        if wanted is None:
-            self._starts[topic] = start
-        for queue, offset in offsets.items():
-            self._begin(queue, words, offset)
+        await self._subscriptions.assign(queues, tags, start)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more; with `auto_commit_s` what is dealt with is committed before.
+
+        Nobody else reads our part of it meanwhile: members are told apart by group, not by topic.
+        """
+        await self._subscriptions.unsubscribe(topic)
 
     async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
-        """The next messages of any subscribed queue, in order within the queue.
+        """The next messages of any queue that we read, in order within the queue.
 
         Empty when none came in time. The position of the queue is behind them then. Raises
         `RequestRefused` when a broker refuses to serve a queue; polling may go on.
         """
-        self._count_up()
-        if not self._flows:
-            raise ClientError("no subscription: call subscribe before poll")
+        self._finish_own()
         with trio.move_on_after(timeout_s):
-            while True:
-                batch = await self._batches_out.receive()
-                if not batch.flow.is_current(batch):
-                    continue
-                if batch.failure is not None:
-                    raise batch.failure
-                batch.flow.position = batch.next_offset
-                if batch.messages:
-                    self._uncounted = batch
-                    return list(batch.messages)
-                batch.flow.done = batch.next_offset
+            batch = await self._receive()
+            return self._hand_out(batch, len(batch.messages))
         return []
 
+    def __aiter__(self) -> AsyncIterator[Received]:
+        """One message after the other; each is dealt with when the task asks for the next one."""
+        return self
+
+    async def __anext__(self) -> Received:
+        self._finish_own()
+        batch = await self._receive()
+        return self._hand_out(batch, 1)[0]
+
+    def finish(self, *messages: Received) -> None:
+        """These are dealt with, whoever was given them, and in any order."""
+        for message in messages:
+            flow = self._subscriptions.flows.get(message.queue)
+            if flow is not None:
+                flow.progress.finish(message.queue_offset)
+
     def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message that `poll` will return. Raises `ClientError`."""
-        return self._flow(queue).position
+        """Offset of the next message that will be handed out. Raises `ClientError`."""
+        return self._subscriptions.flow(queue).position
 
     def positions(self) -> dict[MessageQueue, int]:
-        """The same for all subscribed queues."""
-        return {queue: flow.position for queue, flow in self._flows.items()}
+        """The same for all queues that we read."""
+        return {queue: flow.position for queue, flow in self._subscriptions.flows.items()}
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on reading at another offset. Raises `ClientError` for a queue not subscribed to."""
+        """Go on reading at another offset. Raises `ClientError` for a queue that we do not read."""
         if offset < 0:
             raise BadMessage("offset must be at least 0")
-        flow = self._flow(queue)
-        flow.seek(offset)
-        if self._uncounted is not None and self._uncounted.flow is flow:
-            self._uncounted = None
+        self._subscriptions.flow(queue).seek(offset)
+
+    async def seek_to_time(self, queue: MessageQueue, time_ms: int) -> None:
+        """Go on at the first message stored at or after a time (Unix, milliseconds). Raises
+        `ClientError`, `RemotingError`."""
+        self._subscriptions.flow(queue)
+        offset = await self.offsets.offset_at(queue, time_ms)
+        self.seek(queue, offset)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Hand out nothing of these queues until `resume`. Raises `ClientError`."""
+        for flow in [self._subscriptions.flow(queue) for queue in queues]:
+            flow.pause()
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with these queues. Raises `ClientError`."""
+        for flow in [self._subscriptions.flow(queue) for queue in queues]:
+            flow.resume()
+
+    async def lag(self) -> dict[MessageQueue, int]:
+        """How many messages of each queue that we read were not handed out yet. Raises
+        `ClientError`, `RemotingError`."""
+        ends = {
+            queue: await self.offsets.max_offset(queue) for queue in list(self._subscriptions.flows)
+        }
+        return {
+            queue: max(end - self.position(queue), 0)
+            for queue, end in ends.items()
+            if queue in self._subscriptions.flows
+        }
 
     async def commit(self, positions: dict[MessageQueue, int] | None = None) -> None:
-        """Store positions at the brokers: these, or where `poll` stands in every queue.
+        """Store positions at the brokers: these, or of every queue that we read the first message
+        that is not dealt with. What this task polled last counts as dealt with; what another one
+        was given does not before it polls again or says so (`finish`).
 
         Raises `ClientError`, `RemotingError`; some queues may have been stored then.
         """
-        wanted = self.positions() if positions is None else positions
-        for queue, offset in wanted.items():
-            flow = self._flows.get(queue)
-            if positions is None and flow is not None and flow.committed == offset:
-                continue
-            if flow is not None:
-                flow.told, flow.committed = offset, None
-            await self.offsets.commit(self.group, queue, offset)
-            if flow is not None:
-                flow.committed = offset
+        if positions is not None:
+            for queue, offset in positions.items():
+                await self._commit(queue, offset)
+            return
+        self._finish_own()
+        for flow in list(self._subscriptions.flows.values()):
+            if flow.committed != flow.progress.done:
+                await self._commit_flow(flow, flow.progress.done)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group stands in a queue by its broker. Raises `ClientError`."""
@@ -251,88 +284,88 @@ class Consumer:
 
     # --- inside
 
-    def _flow(self, queue: MessageQueue) -> Flow:
-        flow = self._flows.get(queue)
-        if flow is None:
-            raise ClientError(f"{describe(queue)} is not subscribed to")
-        return flow
-
-    def _begin(self, queue: MessageQueue, tags: TagFilter, offset: int) -> None:
-        flow = Flow(
-            self._session.world,
-            self._puller,
-            queue,
-            tags,
-            offset,
-            self._batches_in,
-            hold_s=self._hold_s,
-        )
-        self._flows[queue] = flow
-        assert self._session.nursery is not None, "the consumer was not entered with `async with`"
-        self._session.nursery.start_soon(flow.run)
-
-    async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
-        stored = await self.offsets.committed(self.group, queue)
-        if stored is not None:
-            return stored
-        if start == "first":
-            return await self.offsets.min_offset(queue)
-        if start == "last":
-            return await self.offsets.max_offset(queue)
-        return await self.offsets.offset_at(queue, start)
-
-    async def _watch_queues(self) -> None:
-        """Begin to read queues that a subscribed topic gained; those from their start."""
+    async def _receive(self) -> Batch:
+        """A batch of which something is left to hand out. Raises `RequestRefused`, other
+        `ClientError`."""
+        if self._subscriptions.is_empty:
+            raise ClientError("no subscription: call subscribe before poll")
+        await trio.lowlevel.checkpoint_if_cancelled()
         while True:
-            await trio.sleep(QUEUES_S)
-            for topic in list(self._starts):
-                try:
-                    queues = await self.queues(topic, fresh=True)
-                except (ClientError, RemotingError) as exc:
-                    self._not_looked_at(topic, exc)
-                    continue
-                for queue in queues:
-                    if queue not in self._flows:
-                        await self._take_up(queue)
+            while self._ready and not self._ready[0].flow.is_current(self._ready[0]):
+                self._ready.popleft()
+            if self._ready:
+                return self._ready[0]
+            batch = await self._batches_out.receive()
+            if not batch.flow.is_current(batch):
+                continue
+            if batch.failure is not None:
+                raise batch.failure
+            if batch.messages:
+                self._ready.append(batch)
+            else:
+                batch.flow.hand_out((), batch.next_offset)
 
-    async def _take_up(self, queue: MessageQueue) -> None:
-        try:
-            offset = await self._first_offset(queue, "first")
-        except (ClientError, RemotingError) as exc:
-            self._not_looked_at(describe(queue), exc)
-            return
-        # Subscribed to otherwise meanwhile, or by a second look.
-        if queue.topic in self._starts and queue not in self._flows:
-            self._begin(queue, TagFilter(self._subscriptions[queue.topic].sub_string), offset)
+    def _hand_out(self, batch: Batch, most: int) -> list[Received]:
+        """Up to so many of a batch."""
+        flow = batch.flow
+        given = list(islice(batch.messages, batch.given, batch.given + most))
+        batch.given += len(given)
+        if batch.given == len(batch.messages):
+            self._ready.remove(batch)
+            flow.hand_out(given, batch.next_offset)
+        else:
+            flow.hand_out(given, given[-1].queue_offset + 1)
+        self._in_hand[_poller()] = flow.progress, given
+        if len(self._in_hand) > POLLERS_MAX:
+            del self._in_hand[next(iter(self._in_hand))]
+        return given
 
-    def _not_looked_at(self, what: str, error: Exception) -> None:
-        self._session.world.log.info("client.queues_not_looked_at", what=what, error=str(error))
+    def _finish_own(self) -> None:
+        """What our caller was given last is dealt with."""
+        progress, messages = self._in_hand.pop(_poller(), (None, ()))
+        for message in messages:
+            assert progress is not None
+            progress.finish(message.queue_offset)
 
-    async def _try_heartbeat(self, address: tuple[str, int]) -> None:
-        try:
-            await self._session.heartbeat(address)
-        except RemotingError as exc:
-            self._session.world.log.info("client.heartbeat_lost", error=str(exc))
+    async def _commit(self, queue: MessageQueue, offset: int) -> None:
+        flow = self._subscriptions.flows.get(queue)
+        if flow is None:
+            await self.offsets.commit(self.group, queue, offset)
+        else:
+            await self._commit_flow(flow, offset)
+
+    async def _commit_flow(self, flow: Flow, offset: int) -> None:
+        flow.told, flow.committed = offset, None
+        await self.offsets.commit(self.group, flow.queue, offset)
+        flow.committed = offset
 
     # --- automatic commits
 
-    def _count_up(self) -> None:
-        if self._uncounted is not None:
-            self._uncounted.flow.done = self._uncounted.next_offset
-            self._uncounted = None
+    async def _leave(self, flow: Flow) -> None:
+        if self._auto_commit_s is not None:
+            await self._try_commit(flow)
 
     async def _commit_forever(self, pause_s: float) -> None:
         while True:
             await trio.sleep(pause_s)
-            await self._try_commit()
+            await self._try_commits()
 
-    async def _try_commit(self) -> None:
-        """Commit what counts; a queue whose broker is away is left to the next time."""
-        for queue, flow in list(self._flows.items()):
-            try:
-                if flow.done != flow.committed:
-                    await self.commit({queue: flow.done})
-            except (ClientError, RemotingError) as exc:
-                self._session.world.log.info(
-                    "client.not_committed", queue=describe(queue), error=str(exc)
-                )
+    async def _try_commits(self) -> None:
+        for flow in list(self._subscriptions.flows.values()):
+            await self._try_commit(flow)
+
+    async def _try_commit(self, flow: Flow) -> None:
+        """Commit what is dealt with; a queue whose broker is away is left to the next time."""
+        done = flow.progress.done
+        if done == flow.committed:
+            return
+        try:
+            await self._commit_flow(flow, done)
+        except (ClientError, RemotingError) as exc:
+            self._session.world.log.info(
+                "client.not_committed", queue=describe(flow.queue), error=str(exc)
+            )
+
+
+def _poller() -> object:
+    return POLLER.get(None) or trio.lowlevel.current_task()

@@ -4,6 +4,7 @@ Batches of all queues go through one channel without a buffer, so a program that
 stops the pulling. `seek` makes what is under way worthless; its batches are told by their number.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,7 @@ import trio
 
 from rocketbed.client.errors import ClientError, MissingLibrary, RequestRefused
 from rocketbed.client.messages import Received
+from rocketbed.client.progress import Progress
 from rocketbed.client.pulls import Puller, PullStatus, TagFilter, describe
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
@@ -38,7 +40,7 @@ PASSING_CODES: Final = frozenset(
 """Refusals that end by themselves (wire.md 11, trap 17)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Batch:
     """Messages of one queue prefetched for the program, or the error that stopped the pulling."""
 
@@ -48,6 +50,8 @@ class Batch:
     messages: tuple[Received, ...] = ()
     next_offset: int = 0
     failure: ClientError | ProtocolError | None = None
+    given: int = 0
+    """Messages that the program was given."""
 
 
 class Flow:
@@ -66,9 +70,9 @@ class Flow:
     ) -> None:
         self.queue = queue
         self.position = offset
-        """Behind the messages that the program has."""
-        self.done = offset
-        """Behind those that it has dealt with."""
+        """Behind the messages that were handed out."""
+        self.progress = Progress(offset)
+        """Which of them are dealt with; another one after each move."""
         self.committed: int | None = None
         """What its broker has confirmed."""
         self.told: int | None = None
@@ -81,6 +85,8 @@ class Flow:
         self._hold_s = hold_s
         self._next = offset
         self._moves = 0
+        self._may_run = trio.Event()
+        self._may_run.set()
         self._is_stopped = False
         self._scope: trio.CancelScope | None = None
 
@@ -88,9 +94,37 @@ class Flow:
         """Whether a batch was pulled after the last move."""
         return batch.number == self._moves and not self._is_stopped
 
+    def hand_out(self, messages: Iterable[Received], end: int) -> None:
+        """The program is given these, which is all that stands before `end`."""
+        if end < self.position:  # the queue ends earlier: it was cut, or made again
+            self.progress = Progress(end)
+        else:
+            self.progress.hand_out((message.queue_offset for message in messages), end)
+        self.position = end
+
     def seek(self, offset: int) -> None:
         """Go on at another offset."""
-        self.position = self.done = self._next = offset
+        self.position = offset
+        self.progress = Progress(offset)
+        self._restart()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is to be handed out."""
+        return not self._may_run.is_set()
+
+    def pause(self) -> None:
+        """Read nothing until `resume`; what is under way is read again then."""
+        if not self.is_paused:
+            self._may_run = trio.Event()
+            self._restart()
+
+    def resume(self) -> None:
+        """Go on behind what was handed out."""
+        self._may_run.set()
+
+    def _restart(self) -> None:
+        self._next = self.position
         self._moves += 1
         if self._scope is not None:
             self._scope.cancel()
@@ -110,6 +144,7 @@ class Flow:
     async def _run(self) -> None:
         pause_s = PAUSE_S
         while True:
+            await self._may_run.wait()
             try:
                 batch = await self._pull()
                 pause_s = PAUSE_S

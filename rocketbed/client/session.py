@@ -5,8 +5,8 @@ comes out as it is, not in an exception group, since the tasks of a client are n
 program that uses it.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -51,10 +51,18 @@ class Session:
         nameservers: str | Sequence[str],
         *,
         groups: Groups = _no_groups,
+        on_members_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`world` None is the real one; `groups` says what heartbeats tell brokers."""
+        """`world` None is the real one; `groups` says what heartbeats tell brokers.
+
+        `on_members_changed`: a broker says that a member of our group came or went.
+        """
         self.world = real() if world is None else world
-        handlers = Handlers(inline={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _ignore})
+
+        def members_changed(command: Command, connection: object) -> None:
+            on_members_changed()
+
+        handlers = Handlers(inline={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: members_changed})
         self.connections = Connections(self.world, handlers, on_open=self._opened)
         self._ns_connections = Connections(self.world)
         addresses = parse_nameservers(nameservers)
@@ -117,6 +125,24 @@ class Session:
         finally:
             self.nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
+
+    @asynccontextmanager
+    async def last_words(self, error: BaseException | None, limit_s: float) -> AsyncIterator[None]:
+        """Where a client that ends by `error` may still ask, for so long.
+
+        A cancellation ends its connections too, so that others are opened for it.
+        """
+        if not _is_cancelled(error):
+            with trio.move_on_after(limit_s):
+                yield
+            return
+        for link in self.connections.open_links():
+            self.connections.close(link.address)
+        with trio.move_on_after(limit_s, shield=True):
+            async with trio.open_nursery() as nursery:
+                self.connections.start(nursery)
+                yield
+                nursery.cancel_scope.cancel()
 
     async def _say_goodbye(self) -> None:
         producers, consumers = self._groups()
@@ -215,10 +241,6 @@ def real() -> World:
     from rocketbed.world.real import real_world
 
     return real_world("client")
-
-
-def _ignore(command: Command, connection: object) -> None:
-    """40: another member of our group came or went; queues are not shared out here."""
 
 
 async def _quietly(link: Link, command: Command) -> None:

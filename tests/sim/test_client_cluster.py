@@ -7,12 +7,13 @@ import pytest
 import trio
 
 from rocketbed.client.admin import Admin
-from rocketbed.client.consumer import QUEUES_S, Consumer
+from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import ClientError, NotFound, RequestRefused
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
 from rocketbed.client.producer import Producer
 from rocketbed.client.session import Session
+from rocketbed.client.subscriptions import SHARE_S
 from rocketbed.remoting.connection import OUTBOX_MAX
 from rocketbed.remoting.errors import RemotingError, RequestTimeout
 from rocketbed.wire.bodies import MessageQueue, SubscriptionGroupConfig
@@ -240,7 +241,7 @@ def test_a_broker_that_no_nameserver_knew_is_read_soon_after_it_came_back() -> N
         cluster.start("b-0")
         cluster.simulation.run(1)
         cluster.run(send)
-        cluster.simulation.run(QUEUES_S + 2, until=lambda: len(received) == 4)
+        cluster.simulation.run(SHARE_S + 2, until=lambda: len(received) == 4)
 
 
 def test_a_partition_makes_sends_unknown_and_heals() -> None:

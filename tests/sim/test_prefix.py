@@ -308,6 +308,18 @@ def test_a_slave_is_not_cut_for_another_slave() -> None:
         pair.check()
 
 
+def test_a_slave_that_a_nameserver_still_calls_the_master_is_not_followed() -> None:
+    """Seed 853416: a former master was restarted as a slave, and fed another slave its old end
+    before it was cut itself; that one then had what no promotion allowed it to give up."""
+    with Pair(500, 100, 200, is_slave=True) as pair:
+        pair.slave.only_masters = True
+        pair.run_until(lambda: "it is a slave itself" in pair.slave.last_loss)
+        assert pair.slave.received == 0
+        assert pair.log.contents() == records("both", 0, 500) + records("us", 500, 600)
+        pair.is_slave = False
+        pair.check()
+
+
 def test_a_cut_that_is_refused_is_tried_again() -> None:
     with Pair(500, 100, 200) as pair:
         pair.cutter.refusal = "no room"

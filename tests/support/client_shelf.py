@@ -6,7 +6,7 @@ from typing import Any
 import trio
 
 from rocketbed.client.consumer import Consumer
-from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.bodies import ConsumerIdList, HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command, answer
 from rocketbed.wire.message import RECORD_V4, body_crc, pack_host
@@ -42,12 +42,16 @@ class Shelf:
     """Request code -> code and remark of its answer."""
     held: list[Command] = field(default_factory=list)
     batch: int = 2
+    peer: Peer | None = None
+    """Where it listens."""
 
     def __call__(self, command: Command) -> Command | None:
         if command.code in self.fails:
             return answer(command, *self.fails[command.code])
         if command.code == Code.PULL_MESSAGE:
             return self.pull(command)
+        if command.code == Code.GET_CONSUMER_LIST_BY_GROUP:
+            return answer(command, fields={}, body=self.members())
         queue_id = int(command.fields["queueId"])
         if command.code == Code.QUERY_CONSUMER_OFFSET:
             if queue_id not in self.committed:
@@ -62,6 +66,13 @@ class Shelf:
             return offset_answer(command, int(command.fields["timestamp"]) // 1000)
         assert command.code == Code.GET_MIN_OFFSET
         return offset_answer(command, self.minimum)
+
+    def members(self) -> bytes:
+        """Body of 38: everybody who told of itself."""
+        assert self.peer is not None
+        beats = [one for one in self.peer.heartbeats if one.code == Code.HEART_BEAT]
+        ids = {HeartbeatData.decode(one.body).client_id for one in beats}
+        return ConsumerIdList(consumer_id_list=list(ids)).encode()
 
     def pull(self, command: Command) -> Command | None:
         fields = command.fields
@@ -115,7 +126,8 @@ async def shelf(
     stage: Stage, name: str = "a", number: int = 0, **content: Any
 ) -> tuple[Shelf, Peer]:
     found = Shelf(**content)
-    return found, await stage.peer(port_of(name, number), found)
+    found.peer = await stage.peer(port_of(name, number), found)
+    return found, found.peer
 
 
 async def read(reader: Consumer, count: int) -> list[bytes]:

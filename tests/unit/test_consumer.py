@@ -7,7 +7,6 @@ import pytest
 import trio
 
 from rocketbed.client import connections
-from rocketbed.client.consumer import QUEUES_S
 from rocketbed.client.errors import (
     BadMessage,
     ClientError,
@@ -15,6 +14,7 @@ from rocketbed.client.errors import (
     NoBroker,
     RequestRefused,
 )
+from rocketbed.client.subscriptions import SHARE_S
 from rocketbed.inspect.bodies import MissingCodec
 from rocketbed.remoting.client import dial
 from rocketbed.remoting.connection import Connection
@@ -23,7 +23,7 @@ from rocketbed.wire.bodies import HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command, ResponseCode, answer
 from tests.support.client import Stage, on_stage, port_of, route
-from tests.support.client_shelf import QUEUE, Shelf, bodies, consumer, read, shelf
+from tests.support.client_shelf import QUEUE, bodies, consumer, read, shelf
 
 
 def test_all_queues_of_all_brokers_are_read_in_order() -> None:
@@ -202,7 +202,7 @@ def test_no_pull_takes_a_commit_back() -> None:
 
         async def commit() -> None:
             with suppress(RemotingError):
-                await reader.commit()
+                await reader.commit(reader.positions())
 
         peer.answering = answering
         async with consumer(stage) as reader, trio.open_nursery() as nursery:
@@ -386,14 +386,14 @@ def test_a_broker_that_goes_and_comes_back_is_waited_for() -> None:
 def test_an_answer_that_comes_at_once_and_brings_nothing_does_not_spin() -> None:
     async def scenario(stage: Stage) -> int:
         stage.routes["T"] = route("a", queues=1)
-        content = Shelf(messages={0: bodies(1)})
+        content, broker = await shelf(stage, messages={0: bodies(1)})
 
         def never_holds(command: Command) -> Command | None:
             if command.code == Code.PULL_MESSAGE:
                 command.raw_fields["sysFlag"] = "4"
             return content(command)
 
-        broker = await stage.broker("a", never_holds)
+        broker.answering = never_holds
         async with consumer(stage) as reader:
             await reader.subscribe("T")
             await reader.poll(timeout_s=2)
@@ -425,13 +425,13 @@ def test_only_some_queues() -> None:
         await shelf(stage, messages={number: bodies(1) for number in range(3)})
         async with consumer(stage) as reader:
             second = (await reader.queues("T"))[1]
-            await reader.subscribe("T", start="first", queues=[second])
+            await reader.assign([second], start="first")
             (message,) = await reader.poll()
             assert message.queue == second
             assert await reader.poll(timeout_s=60) == []
             stray = MessageQueue(topic="U", broker_name="a", queue_id=0)
             with pytest.raises(BadMessage, match="not a queue of topic T"):
-                await reader.subscribe("T", queues=[stray])
+                await reader.assign([second, stray])
 
     on_stage(scenario)
 
@@ -454,7 +454,7 @@ def test_a_subscription_that_fails_half_way_changes_nothing() -> None:
         async with consumer(stage) as reader:
             with pytest.raises(RequestRefused):
                 await reader.subscribe("T", start="last")
-            await trio.sleep(2.5 * QUEUES_S)
+            await trio.sleep(2.5 * SHARE_S)
             assert reader.positions() == {}
             peer.answering = usual
             await reader.subscribe("T", start="last")
@@ -463,7 +463,7 @@ def test_a_subscription_that_fails_half_way_changes_nothing() -> None:
             assert list(reader.positions().values()) == [4, 4]
             content.add(peer, 1, b"new")
             assert await read(reader, 1) == [b"new"]
-            await trio.sleep(2.5 * QUEUES_S)
+            await trio.sleep(2.5 * SHARE_S)
             assert await reader.poll() == []
 
     on_stage(scenario)

@@ -1,0 +1,208 @@
+"""Members of a group share the queues of a topic out among themselves (wire.md 6.3)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.client.admin import Admin
+from rocketbed.client.consumer import Consumer
+from rocketbed.client.messages import Message, Received
+from rocketbed.client.outcome import Sent
+from rocketbed.client.producer import Producer
+from rocketbed.client.subscriptions import SHARE_S
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.world.api import World
+from tests.support.sim.client_cluster import NAMESERVERS, SimCluster
+
+
+def consumer(world: World, **options: Any) -> Consumer:
+    return Consumer(world, nameservers=NAMESERVERS, group="cg", **options)
+
+
+async def settle(*members: Consumer, queues: int) -> list[set[MessageQueue]]:
+    """Wait until the members have all queues, each of them once; who has which."""
+    with trio.fail_after(60):
+        while True:
+            parts = [set(member.positions()) for member in members]
+            if len(set().union(*parts)) == queues == sum(map(len, parts)):
+                return parts
+            await trio.sleep(0.1)
+
+
+@asynccontextmanager
+async def topic(world: World, queues: int) -> AsyncIterator[Producer]:
+    async with (
+        Admin(world, nameservers=NAMESERVERS) as upkeep,
+        Producer(world, nameservers=NAMESERVERS) as sender,
+    ):
+        await upkeep.create_topic("T", queues=queues)
+        yield sender
+
+
+def run_cluster(main: Any, *names: str, seed: int = 0) -> None:
+    with SimCluster(seed=seed) as cluster:
+        cluster.start(*(names or ("a-0", "b-0")))
+        cluster.simulation.run(1)
+        cluster.run(main)
+
+
+@pytest.mark.parametrize("allocation", ["average", "circle", "consistent_hash"])
+def test_members_that_come_and_go_share_all_queues(allocation: Any) -> None:
+    async def main(world: World) -> None:
+        async with topic(world, 8), consumer(world, allocation=allocation) as first:
+            await first.subscribe("T")
+            assert len(first.positions()) == 16
+            async with consumer(world, allocation=allocation) as second:
+                await second.subscribe("T")
+                parts = await settle(first, second, queues=16)
+                if allocation != "consistent_hash":
+                    assert [len(part) for part in parts] == [8, 8]
+                async with consumer(world, allocation=allocation) as third:
+                    await third.subscribe("T")
+                    await settle(first, second, third, queues=16)
+                began = trio.current_time()
+                assert await settle(first, second, queues=16) == parts
+                assert trio.current_time() - began < 1  # a broker tells who left
+            await settle(first, queues=16)
+
+    run_cluster(main)
+
+
+def test_more_members_than_queues() -> None:
+    async def main(world: World) -> None:
+        async with (
+            topic(world, 1),
+            consumer(world) as one,
+            consumer(world) as two,
+            consumer(world) as three,
+        ):
+            members = [one, two, three]
+            for member in members:
+                await member.subscribe("T")
+            parts = await settle(*members, queues=2)
+            assert sorted(map(len, parts)) == [0, 1, 1]
+            idle = members[[len(part) for part in parts].index(0)]
+            assert await idle.poll(timeout_s=5) == []
+
+    run_cluster(main)
+
+
+def test_a_queue_that_a_member_has_not_committed_in_begins_where_the_group_began() -> None:
+    """RocketMQ's clients begin at the end there, and what came meanwhile is lost."""
+
+    async def main(world: World) -> None:
+        async with topic(world, 1) as sender:
+            await sender.send(Message("T", b"old"))
+            async with consumer(world) as first:
+                await first.subscribe("T")
+                await sender.send(Message("T", b"new"))
+                await sender.send(Message("T", b"newer"))
+                assert (await first.poll())[0].body == b"new"
+            async with consumer(world) as second:
+                await second.subscribe("T")
+                found = [await anext(second), await anext(second)]
+            assert [message.body for message in found] == [b"new", b"newer"]
+
+    run_cluster(main, "a-0")
+
+
+def test_what_one_task_has_is_not_committed_by_another() -> None:
+    async def main(world: World) -> None:
+        async with topic(world, 1) as sender, consumer(world) as reader:
+            await reader.subscribe("T", start="first")
+            for number in range(6):
+                await sender.send(Message("T", b"%d" % number))
+            (queue,) = reader.positions()
+            first = await anext(reader)
+            assert reader.position(queue) == 1
+
+            async def other() -> None:
+                found = [await anext(reader), await anext(reader)]
+                assert [message.body for message in found] == [b"1", b"2"]
+                await reader.commit()
+                assert await reader.committed(queue) in (None, 0)
+                reader.finish(first)
+                await reader.commit()
+                assert await reader.committed(queue) == 3
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other)
+            assert [(await anext(reader)).body for _ in range(3)] == [b"3", b"4", b"5"]
+            await reader.commit()
+            assert await reader.committed(queue) == 6
+
+    run_cluster(main, "a-0")
+
+
+def test_pause_resume_time_lag_and_unsubscribe() -> None:
+    async def main(world: World) -> None:
+        async with topic(world, 1) as sender, consumer(world, auto_commit_s=60) as reader:
+            await reader.subscribe("T", start="first")
+            for number in range(6):
+                await sender.send(Message("T", b"%d" % number))
+                await trio.sleep(1)
+            (queue,) = reader.positions()
+            third = (await reader.pull(queue, 2)).messages[0]
+            assert (await anext(reader)).body == b"0"
+            assert await reader.lag() == {queue: 5}
+            reader.pause(queue)
+            assert await reader.poll(timeout_s=30) == []
+            reader.resume(queue)
+            assert (await anext(reader)).body == b"1"
+            await reader.seek_to_time(queue, third.stored_ms)
+            assert [m.body for m in await reader.poll()] == [b"2", b"3", b"4", b"5"]
+            reader.seek(queue, 4)
+            assert (await anext(reader)).body == b"4"
+            await reader.unsubscribe("T")
+            assert await reader.committed(queue) == 4  # the message in hand is not dealt with
+
+    run_cluster(main, "a-0")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_members_that_stop_repeat_nothing_and_who_is_cut_off_loses_nothing(seed: int) -> None:
+    """Members come, stop in an orderly way, are cancelled, or are gone without a word."""
+
+    async def main(world: World) -> None:
+        random, seen = Random(seed), list[Received]()
+        sent = set[bytes]()
+        is_over = False
+
+        async def send(sender: Producer) -> None:
+            nonlocal is_over
+            for number in range(400):
+                body = b"%d" % number
+                assert isinstance(await sender.send(Message("T", body)), Sent)
+                sent.add(body)
+                await trio.sleep(0.05)
+            is_over = True
+
+        async def member(lives: int) -> None:
+            for _ in range(lives):
+                with trio.move_on_after(random.uniform(2, 9)) as scope:
+                    async with consumer(world, auto_commit_s=0.5) as reader:
+                        await reader.subscribe("T", start="first")
+                        async for message in reader:
+                            seen.append(message)
+                            await trio.sleep(random.uniform(0, 0.02))
+                assert scope.cancelled_caught
+
+        async with topic(world, 3) as sender, trio.open_nursery() as nursery:
+            nursery.start_soon(send, sender)
+            for lives in (1, 2, 3, 4):
+                nursery.start_soon(member, lives)
+        async with consumer(world) as rest:
+            await rest.subscribe("T", start="first")
+            while found := await rest.poll(timeout_s=SHARE_S):
+                seen.extend(found)
+        assert is_over
+        bodies = [message.body for message in seen]
+        assert set(bodies) == sent
+        # A message in hand when its queue went to another member, or its member was cancelled.
+        assert len(bodies) - len(sent) < 30, len(bodies)
+
+    run_cluster(main, seed=seed)
