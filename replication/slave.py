@@ -73,6 +73,8 @@ class Slave:
         """`idle`, `connecting`, `comparing`, `cutting`, `following` or `refused`."""
         self.refusal: ReplicationError | None = None
         """Why the last master was refused."""
+        self._taken_over = 0
+        """End of the first message, where it was taken over before anything was followed."""
         self.received = 0
         """Bytes appended since the start of the process."""
         self.find_start: Callable[[], Awaitable[LogStart | None]] | None = None
@@ -155,7 +157,8 @@ class Slave:
                 connection = MasterConnection(self, address, stream, start)
                 followed = await connection.run()
             except NothingInCommon as exc:
-                self.refuse(address, exc)
+                if not await self._begin_again():
+                    self.refuse(address, exc)
                 return False
             finally:
                 with trio.move_on_after(1, shield=True):
@@ -270,7 +273,21 @@ class Slave:
         # send its last segment only (replication.md 1.7).
         if start.data:
             self.log.append_raw(start.offset, start.data)
+            self._taken_over = self.log.written.value
         return start.offset
+
+    async def _begin_again(self) -> bool:
+        """Give up the first message where that is all we have and the master has deleted it since;
+        whether that was so. Raises `CutRefused`."""
+        if self._cutter is None or not self._taken_over == self.log.written.value > 0:
+            return False
+        self._taken_over = 0
+        await self._cutter.cut(self.log.min_offset)
+        if self.search is not None:
+            self.search.reset()
+        self.state = "cutting"
+        self.world.log.info("replication.begun_again", master=address_text(self.master))
+        return True
 
     def lost(self, address: Address, reason: str) -> None:
         """A connection to a master ended, or there was none."""

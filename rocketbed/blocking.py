@@ -26,8 +26,10 @@ from rocketbed.client import offsets as native_offsets
 from rocketbed.client import producer as native_producer
 from rocketbed.client.allocate import Allocation, AllocationName
 from rocketbed.client.errors import ClientError
+from rocketbed.client.listener import HANDLER_S, RETRIES, WORKERS
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome, Refused, SendStatus, Sent, Unknown
+from rocketbed.client.progress import POLLER
 from rocketbed.client.pulls import ALL, Pulled, PullStatus
 from rocketbed.client.select import Choice, QueueSelector
 from rocketbed.wire.bodies import (
@@ -98,7 +100,7 @@ class Portal:
                 " worker_process_init, multiprocessing's initializer)"
             )
         # Its tasks are new ones for each call: who calls is the thread.
-        caller = native_consumer.POLLER.set(threading.current_thread())
+        caller = POLLER.set(threading.current_thread())
         try:
             return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as exc:
@@ -106,7 +108,7 @@ class Portal:
                 f"the client is closed: {self._failure or 'close was called'}"
             ) from exc
         finally:
-            native_consumer.POLLER.reset(caller)
+            POLLER.reset(caller)
 
     def close(self) -> None:
         """Leave the client and end the thread. Raises what the client's own tasks raised."""
@@ -263,6 +265,7 @@ class Consumer(_Blocking):
         auto_commit_s: float | None = None,
         hold_s: float = native_consumer.HOLD_S,
         allocation: AllocationName | Allocation = "average",
+        ordered: bool = False,
     ) -> None:
         self._client = native_consumer.Consumer(
             nameservers=nameservers,
@@ -270,6 +273,7 @@ class Consumer(_Blocking):
             auto_commit_s=auto_commit_s,
             hold_s=hold_s,
             allocation=allocation,
+            ordered=ordered,
         )
         super().__init__(self._client)
         self.offsets = QueueOffsets(self._portal, self._client.offsets)
@@ -321,6 +325,35 @@ class Consumer(_Blocking):
         """One message after the other; each is dealt with when this thread asks for the next."""
         while True:
             yield self._portal.call(self._client.__anext__)
+
+    def listen(
+        self,
+        handler: Callable[[Received], object],
+        *,
+        workers: int = WORKERS,
+        max_retries: int = RETRIES,
+        timeout_s: float = HANDLER_S,
+    ) -> None:
+        """Call `handler`, in threads of its own, for each message, until `stop_listening` or the
+        end of the client; one that takes longer than `timeout_s` is not interrupted."""
+        limiter = trio.CapacityLimiter(workers)
+
+        async def in_thread(message: Received) -> None:
+            await trio.to_thread.run_sync(  # noqa: TID251 - the program's function may block
+                handler, message, limiter=limiter
+            )
+
+        self._portal.call(
+            self._client.listen,
+            in_thread,
+            workers=workers,
+            max_retries=max_retries,
+            timeout_s=timeout_s,
+        )
+
+    def stop_listening(self) -> None:
+        """Let `listen` return once the messages in hand are handled."""
+        self._portal.call(_later(self._client.stop_listening))
 
     def finish(self, *messages: Received) -> None:
         """These are dealt with, whichever thread was given them."""

@@ -72,12 +72,14 @@ class Generations:
         self._is_old: dict[int, bool] = {}
         """By value, as far as that is known."""
 
-    def add_send(self, topic: str, row: Row) -> None:
-        """Learn of a send, before any log is read."""
+    def learn(self, topic: str, row: Row) -> None:
+        """Learn of a send or of a message that a reader got, before any log is read: a log that a
+        master lost the end of has the offsets of another one (seed 853760)."""
         deletion = self.deletions.get(topic)
         if deletion is None:
             return
-        if row.invoked_ns >= deletion.end_ns:
+        is_send = row.function in (Function.SEND, Function.SEND_ONEWAY)
+        if is_send and row.invoked_ns >= deletion.end_ns:
             self._is_old[row.value] = False
         elif row.outcome == Outcome.OK and row.returned_ns < deletion.begin_ns:
             self._is_old[row.value] = True

@@ -187,8 +187,8 @@ class Evidence:
     def generations(self) -> Generations:
         """Which topics were deleted, and which messages with them."""
         found = Generations(deletions_of(self.history.events), self.record.groups)
-        for row in self.sends.each() if found.deletions else ():
-            found.add_send(self.history.topic(row), row)
+        for row in self.rows((*SENDS, *READS)).each() if found.deletions else ():
+            found.learn(self.history.topic(row), row)
         return found
 
     def deleted(self, topic: str, time_ns: int | None = None) -> Excuse | None:

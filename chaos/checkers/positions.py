@@ -22,6 +22,8 @@ from rocketbed.chaos.history import Function, Outcome
 
 PERSIST_NS = 6_000_000_000
 """A position committed so long before its node's end is on disk: the interval of 5 s and some."""
+WRITABLE = frozenset({"eio-read", "lost-fsync"})
+"""Faults of a disk that let a node write its tables."""
 VIOLENT = frozenset({"kill", "powercut", "crash", "wipe"})
 """Ends of a node that leave it no time to write positions."""
 KEPT_AWAY = frozenset({"crowd", "partition", "link", "pause", "disk", "cpu", "reset"})
@@ -129,6 +131,7 @@ def _no_disk(struck: Iterable[FaultSpan], node: str, begin_ns: int, end_ns: int)
     852091)."""
     for one in struck:
         is_there = one.verb == "disk" and node in one.targets
+        is_there = is_there and not WRITABLE.intersection(one.step.split())
         if is_there and one.begin_ns <= end_ns and begin_ns <= one.end_ns:
             return Excuse(one.step, one.begin_ns, one.end_ns)
     return None

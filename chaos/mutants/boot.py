@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 from rocketbed.chaos.mutants.mutant import mutant, planted, swap
+from rocketbed.node.store.config import parse_delay_levels
 from rocketbed.node.store.errors import BadStoreDirectory
 from rocketbed.node.store.locks import lock_store
 from rocketbed.node.store.recovery import Recovery
-from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
+from rocketbed.node.store.scan import RecordScanner
 
 _OPEN = "rocketbed.node.store.store:MessageStore.open"
 

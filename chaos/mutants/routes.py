@@ -42,7 +42,7 @@ def _dead_master_kept() -> None:
     "M19",
     "offset committed before delivery",
     "rocketbed.client.flow:Flow._pull",
-    "b1bd6465af6b638e",
+    "cf63321a21ab8ffa",
     bug="a group's position passes messages that its consumer has not handed over",
     edit="the position moves when messages are pulled, not when they are polled",
     caught_by=("A41", "A22", "A2"),

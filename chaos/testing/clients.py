@@ -159,7 +159,8 @@ class TopicConsumer:
         return [unwrap(message.body) for message in messages]
 
     async def read_all(self, *, timeout_s: float = TIMEOUT_S) -> set[Value]:
-        """Read every queue to the end that it has now, and commit; all values so far.
+        """Read every queue to the end that it has now, and commit; all values so far. Of a group
+        with several members each reads its own queues.
 
         Goes on where a broker does not answer. Raises `NotRead` after `timeout_s`.
         """

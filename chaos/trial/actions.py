@@ -184,9 +184,21 @@ class Actions:
         return Done(names=names, undo=_each(names, self._start), words=words, wait=wait)
 
     async def _wipe(self, step: Step, names: list[str]) -> Done:
+        names = [name for name in names if self._is_copied(name)]
         for name in names:
             await self._empty(name)
         return Done(names=names, undo=_each(names, self._start))
+
+    def _is_copied(self, name: str) -> bool:
+        """Whether somebody else may have what a node has: no follower of a leader that was emptied
+        or damaged and has not followed since does."""
+        members = self._members
+        if name not in members.members or not members.is_leader(name):
+            return True
+        followers = members.followers(members.members[name].group)
+        return not followers or any(
+            members.members[one].joined and one not in self.damaged for one in followers
+        )
 
     async def _empty(self, name: str) -> None:
         self._unwanted(name)
@@ -331,6 +343,8 @@ class Actions:
                     await self._start(name)
                     continue
                 await self._members.promote(heir)
+            elif self._state(self._members.leader(group)) == "down":
+                continue  # its log may be the only one (seed 853827)
             await self._empty(name)
             self._backend.history.event(Function.NODE, name, "wipe", {})
             await self._start(name)
@@ -435,9 +449,20 @@ class Actions:
         if name in self._programs:
             self._backend.start_client(name, self._programs[name])
         elif name in self._members.members:
+            await self._replace_leader(name)
             await self._members.start(name)
         else:
             await self._backend.start(name, {}, stale=stale)
+
+    async def _replace_leader(self, name: str) -> None:
+        """Before a leader that was emptied is started, another one becomes the leader: slaves that
+        took long to start were not there when one was to be promoted (seed 853911)."""
+        member = self._members.members[name]
+        if self._backend.elects or member.joined or not self._members.is_leader(name):
+            return
+        heir = await self._members.longest(member.group)
+        if heir is not None:
+            await self._members.promote(heir)
 
     async def _resume(self, name: str) -> None:
         if self._state(name) == "paused":

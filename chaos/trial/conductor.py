@@ -119,7 +119,7 @@ class Conductor:
             )
         self._groups = groups_of(plan)
         readers: dict[str, Program] = {
-            name: Member(reading, group, name, plan, backend.client_state)
+            name: Member(reading, group, name, plan)
             for group in self._groups
             for name in group.members
         }

@@ -1,11 +1,9 @@
 """Members of consumer groups: who reads which queues and which tags, and who goes back.
 
-A broker of ours divides no queues yet, so the testbed does, as RocketMQ's clients do among
-themselves: the n-th member of those that run reads every n-th queue. When one dies the others go on
-from the positions that the group had committed. Source: chaos.md 2.5.
+The clients share queues out among themselves. When one dies the others go on from the positions
+that the group had committed. Source: chaos.md 2.5.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -15,12 +13,10 @@ import trio
 from rocketbed.chaos.history import Function, Outcome
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.scenario.targets import consumer_names
-from rocketbed.chaos.trial.api import State
 from rocketbed.chaos.trial.load import TAGS, ClientFailure
-from rocketbed.chaos.trial.reading import HOLD_S, LOOK_S, RETRY_S, Reading, group_name
+from rocketbed.chaos.trial.reading import HOLD_S, RETRY_S, Reading, group_name
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.pulls import ALL
-from rocketbed.wire.bodies import MessageQueue
 from rocketbed.world.api import World
 
 COMMIT_EVERY: Final = 8
@@ -71,8 +67,6 @@ class Member:
     group: Group
     name: str
     plan: Plan
-    state: Callable[[str], State]
-    """Of a client by its name."""
     _process: int = 0
     _lives: int = 0
 
@@ -95,11 +89,12 @@ class Member:
             group=group_name(self.group.number),
             hold_s=HOLD_S,
         ) as consumer:
-            share = _Share(self, consumer)
-            await share.take()
+            subscribed: list[str] = []
             polls, committed = 0, consumer.positions()
             while reading.control.consuming:
-                await share.look()
+                for topic in reading.topics[len(subscribed) :]:
+                    await consumer.subscribe(topic, tags=self.group.expression, start="first")
+                    subscribed.append(topic)
                 if not consumer.positions():
                     await trio.sleep(RETRY_S)  # more members than queues
                     continue
@@ -134,42 +129,3 @@ class Member:
             node=queue.broker_name,
         )
         row.finish(Outcome.OK, queue_offset=offset)
-
-
-class _Share:
-    """The queues of one member."""
-
-    def __init__(self, member: Member, consumer: Consumer) -> None:
-        self._member = member
-        self._consumer = consumer
-        self._running: list[str] = []
-        self._looked_at = 0.0
-
-    async def take(self) -> None:
-        """Subscribe for the first time. A member without others leaves all to the client."""
-        if len(self._member.group.members) > 1:
-            await self.look()
-            return
-        for topic in self._member.reading.topics:
-            await self._consumer.subscribe(topic, tags=self._member.group.expression, start="first")
-
-    async def look(self) -> None:
-        """Read other queues where members came or went, or brokers came back."""
-        names = self._member.group.members
-        if len(names) == 1:
-            return
-        running = [one for one in names if self._member.state(one) != "down"]
-        if running == self._running and trio.current_time() < self._looked_at + LOOK_S:
-            return
-        self._running, self._looked_at = running, trio.current_time()
-        for topic in self._member.reading.topics:
-            queues = await self._consumer.queues(topic, fresh=True)
-            own = self._divide(queues)
-            if own != [one for one in self._consumer.positions() if one.topic == topic]:
-                # What was handed out is committed, so that whoever reads on has it.
-                await self._member.commit(self._consumer)
-                await self._consumer.assign(own, tags=self._member.group.expression, start="first")
-
-    def _divide(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
-        ranked = sorted(queues, key=lambda one: (one.broker_name, one.queue_id))
-        return ranked[self._running.index(self._member.name) :: len(self._running)]

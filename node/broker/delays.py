@@ -10,6 +10,7 @@ brokers, and for a store without an index; it is never ahead of what is on disk.
 """
 
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import trio
@@ -23,15 +24,17 @@ from rocketbed.node.broker.topics import (
     topic_name_problem,
 )
 from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.node.store.config import parse_delay_levels
 from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFailed, StoreError
 from rocketbed.node.store.run import Run
-from rocketbed.node.store.scan import parse_delay_levels
+from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import DelayOffsetTable
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import (
     BORN_IPV6,
+    INNER_BATCH,
     STORE_IPV6,
     StoredMessage,
     decode_messages,
@@ -69,6 +72,39 @@ QUEUES: Final = 4
 LATEST_MS: Final = (1 << 63) - 1
 
 
+@dataclass(slots=True)
+class _Piece:
+    """What is delivered at once of a level."""
+
+    after: int
+    """Queue offset behind it."""
+    units: list[tuple[int, int, int]] = field(default_factory=list)
+    """Queue offset, log offset and size of each message."""
+    expired: int = 0
+    """Messages before `after` whose records are gone."""
+    wait_s: float = LOOK_S
+    """Until there may be more."""
+
+
+class _Seen:
+    """When messages of a level came, on trio's clock, where the wall clock is behind the log: it
+    was set back, or is another machine's. None of them waits longer than its delay from then."""
+
+    def __init__(self) -> None:
+        self._looks: list[tuple[int, float]] = []
+        """End of the queue and time, both rising."""
+
+    def look(self, end: int, now_s: float) -> None:
+        """The queue ends here."""
+        if not self._looks or self._looks[-1][0] < end:
+            self._looks.append((end, now_s))
+
+    def since(self, offset: int) -> float | None:
+        """When a message had come at the latest; those before it were delivered."""
+        self._looks = [one for one in self._looks if one[0] > offset]
+        return self._looks[0][1] if self._looks else None
+
+
 class DelayOffsets:
     """`delayOffset.json`: by level, the queue offset of the next message to deliver."""
 
@@ -86,11 +122,12 @@ class DelayOffsets:
         """What the file says: of a slave that is its master's table. Raises `ConfigFileError`."""
         return self._file.load(DelayOffsetTable.from_json) or DelayOffsetTable()
 
-    async def save(self, offsets: dict[int, int]) -> None:
+    async def save(self, offsets: dict[int, int], damaged: dict[int, list[int]]) -> None:
         """Make them durable. Raises `ConfigFileError`."""
-        if offsets != self.table.offset_table:
+        table = replace(self.table, offset_table=offsets, rb_damaged=damaged or None)
+        if table != self.table:
             version = self.table.data_version.next(self._world.clock.wall_ms())
-            self.table = DelayOffsetTable(data_version=version, offset_table=offsets)
+            self.table = replace(table, data_version=version)
             self._saved.touch()
         await self._saved.save()
 
@@ -121,10 +158,15 @@ class Delays:
         self._levels_ms = parse_delay_levels(config.store.delay_levels)
         self._next: dict[int, int] = {}
         """Level to the queue offset of the next message to deliver, once the log was asked."""
+        self._seen: dict[int, _Seen] = {}
+        self._damaged: dict[int, list[int]] = {}
+        """Level to queue offsets of messages that could not be read when they were due."""
+        self._owed: dict[int, list[int]] = {}
+        """Those of earlier runs that are still to be looked at."""
         self.delivered = 0
         """Messages since the start."""
         self.dropped = 0
-        """Messages that could not be delivered: their topic is gone, or they are damaged."""
+        """Messages that were not delivered: their topic or record is gone, or they are damaged."""
 
     def level(self, asked: int) -> int:
         """The level that a message gets that asks for one; 0 is none."""
@@ -153,7 +195,11 @@ class Delays:
             await self._store.flushed.wait_for(end)
             if self._confirmed is not None:
                 await self._confirmed.wait_for(end)
-        await self._offsets.save(offsets)
+        damaged = dict(self._offsets.table.rb_damaged or {})
+        for level in self._next:
+            damaged[level] = sorted({*self._damaged.get(level, ()), *self._owed.get(level, ())})
+        damaged = {level: found for level, found in damaged.items() if found}
+        await self._offsets.save(offsets, damaged)
 
     async def stop(self) -> None:
         """Save once more, unless the disk takes too long for that. Raises `ConfigFileError`."""
@@ -188,75 +234,132 @@ class Delays:
         `ConfigFileError`, `OSError`, `PutFailed`, `StoreError`; nothing was delivered then."""
         if level not in self._next:
             self._next[level] = await self._settle(level)
-        ranges, after, wait_s = self._due(level)
-        if after == self._next[level]:
-            return wait_s
+        owed = self._owed.get(level, [])
+        piece = self._owed_again(level, owed) if owed else self._due(level)
+        if not owed and piece.after == self._next[level]:
+            return piece.wait_s
         if self._store.refusal() is not None:
             return RETRY_S
-        messages = await self._read(ranges)
-        await self._make_topics(messages)
-        self._put(messages)
-        self._next[level] = after
+        messages = await self._read(level, piece.units)
+        deleted = self._store.removal.deletions()
+        await self._make_topics(messages, deleted)
+        # A topic that is being deleted may stay after all: its messages wait for that.
+        for offset, message in messages if self._topics.leaving else ():
+            with suppress(ValueError):
+                if _target(message)[0] in self._topics.leaving:
+                    piece.after, piece.wait_s = offset, RETRY_S
+                    messages = [one for one in messages if one[0] < offset]
+                    break
+        self._put([message for _, message in messages], deleted)
+        if owed:
+            self._owed[level] = [offset for offset in owed if offset >= piece.after]
+        else:
+            self._tell_expired(level, piece)
+            self._next[level] = piece.after
         await trio.lowlevel.checkpoint()
-        return wait_s
+        return piece.wait_s
 
-    def _due(self, level: int) -> tuple[list[tuple[int, int]], int, float]:
-        """Records of a level that are due, the queue offset after them, and the time until there is
-        another one, s."""
-        queue, now_ms = level - 1, self._world.clock.wall_ms()
+    def _due(self, level: int) -> "_Piece":
+        """Messages of a level that are due."""
+        now_ms, delay_ms = self._world.clock.wall_ms(), self._levels_ms[level - 1]
         low, high = self._bounds(level)
-        first = offset = min(max(self._next[level], low), high)
-        ranges: list[tuple[int, int]] = []
+        seen = self._seen.setdefault(level, _Seen())
+        if self._store.log.last_store_ms > now_ms:
+            seen.look(high, trio.current_time())
+        first = min(max(self._next[level], low), high)
+        piece = _Piece(after=first, expired=max(low - self._next[level], 0))
         room = ROUND_BYTES
-        for physical, size, due_ms in self._store.units(SCHEDULE_TOPIC, queue, first, ROUND + 1):
-            wait_ms = due_ms - now_ms
-            # Due later than its whole delay from now: the clock was set back.
-            if 0 < wait_ms <= self._levels_ms[level - 1]:
-                return ranges, offset, wait_ms / 1000
+        units = self._store.units(SCHEDULE_TOPIC, level - 1, first, ROUND + 1)
+        for physical, size, due_ms in units:
+            wait_s = (due_ms - now_ms) / 1000
+            since = seen.since(piece.after)
+            if since is None and due_ms - now_ms > delay_ms:
+                seen.look(high, trio.current_time())
+                since = trio.current_time()
+            if since is not None:
+                wait_s = min(wait_s, since + delay_ms / 1000 - trio.current_time())
+            if wait_s > 0:
+                piece.wait_s = min(wait_s, LOOK_S)
+                return piece
             room -= size
-            if len(ranges) == ROUND or (ranges and room < 0):
-                return ranges, offset, 0.0
+            if len(piece.units) == ROUND or (piece.units and room < 0):
+                piece.wait_s = 0.0
+                return piece
             if physical >= self._store.min_offset:
-                ranges.append((physical, size))
-            offset += 1
-        return ranges, offset, LOOK_S if offset >= high else 0.0
+                piece.units.append((piece.after, physical, size))
+            else:
+                piece.expired += 1
+            piece.after += 1
+        if units and piece.after < high:
+            piece.wait_s = 0.0
+        return piece
 
-    async def _read(self, ranges: list[tuple[int, int]]) -> list[StoredMessage]:
-        """Messages; a damaged one is left out, and said so."""
-        if not ranges:
+    def _owed_again(self, level: int, owed: list[int]) -> "_Piece":
+        """Messages that were damaged when they were due; mended since, perhaps."""
+        piece = _Piece(after=owed[-1] + 1)
+        for offset in owed:
+            for physical, size, _ in self._store.units(SCHEDULE_TOPIC, level - 1, offset, 1):
+                if physical >= self._store.min_offset:
+                    piece.units.append((offset, physical, size))
+        return piece
+
+    def _tell_expired(self, level: int, piece: "_Piece") -> None:
+        if piece.expired:
+            self.dropped += piece.expired
+            self._world.log.error(
+                "delays.expired",
+                delay_level=level,
+                messages=piece.expired,
+                reason="their records were deleted before they were due: keep files longer than"
+                " the longest delay (fileReservedTime)",
+            )
+
+    async def _read(
+        self, level: int, units: list[tuple[int, int, int]]
+    ) -> list[tuple[int, StoredMessage]]:
+        """Messages with their queue offsets; a damaged one is left out, and looked at again when
+        the node starts."""
+        if not units:
             return []
         try:
-            return decode_messages(b"".join(await self._store.read(ranges)))
+            read = await self._store.read([(physical, size) for _, physical, size in units])
+            messages = decode_messages(b"".join(read))
         except (CorruptRecord, RemoteProtocolError) as exc:
-            if len(ranges) == 1:
-                self._drop(ranges[0][0], SCHEDULE_TOPIC, str(exc))
+            if len(units) == 1:
+                ((offset, physical, _),) = units
+                self._drop(physical, SCHEDULE_TOPIC, f"{exc}; it comes once it is mended")
+                damaged = self._damaged.setdefault(level, [])
+                if offset not in damaged:
+                    damaged.append(offset)
                 return []
-        return [message for one in ranges for message in await self._read([one])]
+            return [one for unit in units for one in await self._read(level, [unit])]
+        return [(unit[0], one) for unit, one in zip(units, messages, strict=True)]
 
-    async def _make_topics(self, messages: list[StoredMessage]) -> None:
-        """Make topics that this master may not know of yet: the one before it was lost before its
+    async def _make_topics(
+        self, messages: list[tuple[int, StoredMessage]], deleted: dict[str, int]
+    ) -> None:
+        """Make topics that this master may not know of: the one before it was lost before its
         slaves had copied them. Raises `ConfigFileError`."""
         missing: dict[str, int] = {}
-        for message in messages:
+        for _, message in messages:
             with suppress(ValueError):
                 topic, queue_id = _target(message)
-                if self._topics.get(topic) is None:
+                is_known = self._topics.get(topic) is not None or topic in self._topics.leaving
+                if not is_known and not _is_deleted(message, topic, deleted):
                     missing[topic] = max(missing.get(topic, 0), queue_id + 1)
         if not missing:
             return
-        deleted = self._store.removal.deletions()
         for topic, queues in missing.items():
             is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-            if topic not in deleted and (is_own or self._topics.exists(topic) is None):
-                self._topics.create_absent(topic, queues if is_own else max(queues, QUEUES))
+            self._topics.create_absent(topic, queues if is_own else max(queues, QUEUES))
         await self._topics.save()
 
-    def _put(self, messages: list[StoredMessage]) -> None:
+    def _put(self, messages: list[StoredMessage], deleted: dict[str, int]) -> None:
         """Put messages into their topics. Raises `PutFailed`: none of them was."""
         run, count = self._store.begin(), 0
         for message in messages:
             try:
-                self._add(run, message)
+                self._add(run, message, deleted)
                 count += 1
             except (MessageRejected, ValueError) as exc:
                 self._drop(message.physical_offset, message.topic, str(exc))
@@ -264,12 +367,14 @@ class Delays:
             self._store.commit(run)
             self.delivered += count
 
-    def _add(self, run: Run, message: StoredMessage) -> None:
+    def _add(self, run: Run, message: StoredMessage, deleted: dict[str, int]) -> None:
         """Raises `MessageRejected`, `ValueError`."""
         topic, queue_id = _target(message)
         config = self._topics.get(topic)
+        if _is_deleted(message, topic, deleted):  # perhaps made again since: that is another one
+            raise ValueError(f"topic {topic!r} does not exist any more: it was deleted meanwhile")
         if config is None or not config.queue_nums:
-            raise ValueError(f"topic {topic!r} does not exist any more")
+            raise ValueError(f"topic {topic!r} cannot be made")
         queue_id %= config.queue_nums  # it may have fewer now, and nobody reads the others
         add_again(run, message, topic, queue_id)
 
@@ -291,28 +396,37 @@ class Delays:
         hint = min(max(self._offsets.table.offset_table.get(level, 0), low), high)
         if not self._store.config.index_enabled:
             return hint
-        at = hint
-        while at > low and not await self._is_delivered(level, at - 1, unknown=True):
+        at, deleted = hint, self._store.removal.deletions()
+        while at > low and not await self._is_delivered(level, at - 1, deleted, unknown=True):
             at -= 1
         # One that was dropped is in no topic, and others behind it may be.
         offset = at
         while offset < min(at + ROUND, high):
             offset += 1
-            if await self._is_delivered(level, offset - 1, unknown=False):
+            if await self._is_delivered(level, offset - 1, deleted, unknown=False):
                 at = offset
+        for offset in sorted((self._offsets.table.rb_damaged or {}).get(level, [])):
+            if low <= offset < at and not await self._is_delivered(
+                level, offset, deleted, unknown=False
+            ):
+                self._owed.setdefault(level, []).append(offset)
         if at != hint:
             self._world.log.info("delays.corrected", delay_level=level, file=hint, log=at)
         return at
 
-    async def _is_delivered(self, level: int, offset: int, *, unknown: bool) -> bool:
+    async def _is_delivered(
+        self, level: int, offset: int, deleted: dict[str, int], *, unknown: bool
+    ) -> bool:
         """Whether the log has the message of a queue offset in its own topic, as often as it waits
-        up to there, or has not got it at all any more; `unknown` where nothing can tell."""
+        up to there, or nobody is to get it any more; `unknown` where nothing can tell."""
         units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, 1)
         if not units or units[0][0] < self._store.min_offset:
             return True
         try:
             (message,) = decode_messages(b"".join(await self._store.read([units[0][:2]])))
             topic, _ = _target(message)
+            if _is_deleted(message, topic, deleted):
+                return True
             came = await self._copies(topic, message)
             waiting = await self._copies(SCHEDULE_TOPIC, message) if came else set()
         except (CorruptRecord, RemoteProtocolError, KeyError, ValueError):
@@ -351,6 +465,11 @@ def _target(message: StoredMessage) -> tuple[str, int]:
     return topic, int(queue_text)
 
 
+def _is_deleted(message: StoredMessage, topic: str, deleted: dict[str, int]) -> bool:
+    """Whether a message's topic was deleted after it came."""
+    return message.physical_offset < deleted.get(topic, 0)
+
+
 def _contents(message: StoredMessage) -> tuple[Any, ...]:
     """What does not change when a message is delivered; a user's keys may be all the same."""
     return (
@@ -373,7 +492,13 @@ def add_again(
     delay_ms: int | None = None,
 ) -> None:
     """Add a stored message to a run once more, perhaps with other properties. Raises
-    `MessageRejected`."""
+    `MessageRejected`, also for several messages in one record: nothing tells which one is meant."""
+    if message.sys_flag & INNER_BATCH:
+        raise MessageRejected(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"the record at {message.physical_offset} is a batch of messages: send the one that is"
+            " to come again by itself",
+        )
     text = message.properties_text if text is None else text
     found = decode_properties(text)
     run.add(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from rocketbed.node.store.config import parse_delay_levels
 from rocketbed.world.api import Address
 
 Parse = Callable[[str], object]
@@ -95,6 +96,11 @@ def _hours(text: str) -> tuple[int, ...]:
     if not parts:
         raise ValueError("must be hours from 00 to 23, separated by ;")
     return tuple(_integer(part.strip(), high=23) for part in parts)
+
+
+def _delays(text: str) -> str:
+    parse_delay_levels(text)
+    return text
 
 
 def _address(text: str) -> str:
@@ -195,7 +201,7 @@ _STORE: Final[dict[str, tuple[str, Parse]]] = {
     "accessMessageInMemoryMaxRatio": ("memory_ratio_percent", _percent),
     "maxFilterMessageSize": ("max_filter_bytes", _positive),
     "maxMsgsNumBatch": ("max_query_messages", _positive),
-    "messageDelayLevel": ("delay_levels", _text),
+    "messageDelayLevel": ("delay_levels", _delays),
     "offsetCheckInSlave": ("offset_check_in_slave", _boolean),
     "rbScrubRate": ("scrub_rate", _integer),
     "rbDirtyMax": ("dirty_max", _positive),

@@ -165,3 +165,13 @@ class StoreConfig:
     def record_max(self) -> int:
         """Largest record, bytes: what the settings allow and what fits into an empty segment."""
         return min(self.max_message_size + 65_536, self.segment_size - 8)
+
+
+def parse_delay_levels(text: str) -> list[int]:
+    """Milliseconds of each level of `messageDelayLevel` ("1s 5s ..."). Raises `ValueError`."""
+    unit_ms = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    words = text.split()
+    for word in words:
+        if word[-1] not in unit_ms or not (word[:-1].isascii() and word[:-1].isdecimal()):
+            raise ValueError(f"{word!r} is no delay: levels are like 1s 5m 2h 1d, with blanks")
+    return [int(word[:-1]) * unit_ms[word[-1]] for word in words]

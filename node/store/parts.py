@@ -6,13 +6,13 @@ from typing import Protocol
 
 from rocketbed.node.store.checkpoint import Witnesses
 from rocketbed.node.store.commitlog import CommitLog
-from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.damage import DamagedRanges
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.index import Index
 from rocketbed.node.store.marks import Marks
 from rocketbed.node.store.queues import Queues
-from rocketbed.node.store.scan import RecordScanner, parse_delay_levels
+from rocketbed.node.store.scan import RecordScanner
 from rocketbed.replication.watermark import Watermark
 from rocketbed.world.api import World
 

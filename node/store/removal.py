@@ -135,6 +135,8 @@ class Removal:
         """
         parts, leaving = self._parts, self._checkpointer.leaving
         deleted = parts.marks.mark.deleted
+        if not deleted:
+            return {}
         held = {queue.topic for queue in parts.queues.all() if queue.begins_before(deleted)}
         return {
             topic: at for topic, at in deleted.items() if topic not in leaving and topic not in held

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from enum import Enum, auto
 from typing import NamedTuple
 
-from rocketbed.node.store.config import StoreConfig
+from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry
 from rocketbed.wire.javahash import tag_code
 from rocketbed.wire.message import (
@@ -326,9 +326,3 @@ def _lost_sector(buffer: bytes, base: int, start: int, stop: int) -> bool:
 def crc_scanner(config: StoreConfig) -> RecordScanner:
     """A scanner that compares checksums, for everything but live dispatch."""
     return RecordScanner(check_crc=True, delays_ms=parse_delay_levels(config.delay_levels))
-
-
-def parse_delay_levels(text: str) -> list[int]:
-    """Milliseconds of each level of `messageDelayLevel` ("1s 5s ...")."""
-    unit_ms = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-    return [int(word[:-1]) * unit_ms[word[-1]] for word in text.split()]

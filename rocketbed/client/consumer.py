@@ -5,10 +5,7 @@ one of them comes or goes, or queues do. What they have in common besides is the
 at the brokers.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextvars import ContextVar
-from itertools import islice
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,16 +13,25 @@ import trio
 
 from rocketbed.client.allocate import ALLOCATIONS, Allocation, AllocationName
 from rocketbed.client.errors import BadMessage, ClientError
-from rocketbed.client.flow import Batch, Flow
+from rocketbed.client.flow import Flow, key_of
+from rocketbed.client.inbox import Inbox
+from rocketbed.client.listener import (
+    HANDLER_S,
+    RETRIES,
+    WORKERS,
+    Handler,
+    Listener,
+    retry_topic,
+)
+from rocketbed.client.locks import Locks
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
-from rocketbed.client.progress import Progress
 from rocketbed.client.pulls import ALL, Pulled, Puller, PullStatus, TagFilter, describe
 from rocketbed.client.session import Session
 from rocketbed.client.sharing import Sharing
 from rocketbed.client.subscriptions import Start, Subscriptions
-from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData
+from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 
 __all__ = ["Consumer", "PullStatus", "Pulled", "Start"]
@@ -36,11 +42,8 @@ LAST_COMMIT_S: Final = 3.0
 """What a consumer that ends waits at most for its automatic commit."""
 HOLD_S: Final = 15.0
 """How long a broker may hold a pull that finds nothing (wire.md 5.1)."""
-POLLERS_MAX: Final = 1000
-"""What tasks that ended were given is remembered for so many; it is not dealt with."""
-
-POLLER: ContextVar[object] = ContextVar("rocketbed_poller")
-"""Who polls, where that is not the task."""
+COMMIT_S: Final = 5.0
+"""Pause between commits of what listeners have handled (wire.md 6.1)."""
 
 
 class Consumer:
@@ -61,6 +64,7 @@ class Consumer:
         auto_commit_s: float | None = None,
         hold_s: float = HOLD_S,
         allocation: AllocationName | Allocation = "average",
+        ordered: bool = False,
     ) -> None:
         """Nothing is connected yet. Raises `BadMessage` for arguments that cannot be used.
 
@@ -68,6 +72,9 @@ class Consumer:
         member, and when the consumer ends, also by an error or a cancellation. A message counts as
         dealt with once the task that polled it polls again, commits, or says so (`finish`).
         `allocation`: how members share queues out, the same for all of them, see `allocate.py`.
+        With `ordered` a queue's messages are handed out one at a time, each when the one before is
+        dealt with, and under the broker's lock: no other member of the group that is ordered too
+        has the queue meanwhile.
         """
         check_group(group)
         if isinstance(allocation, str):
@@ -77,27 +84,26 @@ class Consumer:
             allocation = ALLOCATIONS[allocation]
         self.group = group
         self._auto_commit_s = auto_commit_s
+        self._is_ordered = ordered
         self._session = Session(
             world, nameservers, groups=self._groups, on_members_changed=self._members_changed
         )
         self._puller = Puller(self._session, group)
         self.offsets = QueueOffsets(self._session)
         """Questions about any queue's offsets."""
-        self._batches_in, self._batches_out = trio.open_memory_channel[Batch](0)
+        self._inbox = Inbox(is_ordered=ordered)
         self._subscriptions = Subscriptions(
             self._session,
             group,
             Sharing(self._session, group, allocation),
             self.offsets,
             self._puller,
-            self._batches_in,
+            self._inbox.batches,
             hold_s=hold_s,
             leave=self._leave,
+            locks=Locks(self._session, group) if ordered else None,
         )
-        self._ready: deque[Batch] = deque()
-        """Those that are not handed out to their end."""
-        self._in_hand: dict[object, tuple[Progress, list[Received]]] = {}
-        """What whoever polls was given last."""
+        self._listeners: list[Listener] = []
 
     def _members_changed(self) -> None:
         self._subscriptions.share_soon()
@@ -124,10 +130,12 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._auto_commit_s is not None:
-            # What counts is dealt with, whatever ends the block.
+        if self._auto_commit_s is not None or self._is_ordered:
             async with self._session.last_words(error, LAST_COMMIT_S):
-                await self._try_commits()
+                # What counts is dealt with, whatever ends the block.
+                if self._auto_commit_s is not None:
+                    await self._try_commits()
+                await self._subscriptions.unlock()
         await self._session.__aexit__(kind, error, traceback)
 
     # --- by hand
@@ -197,10 +205,10 @@ class Consumer:
         Empty when none came in time. The position of the queue is behind them then. Raises
         `RequestRefused` when a broker refuses to serve a queue; polling may go on.
         """
-        self._finish_own()
+        self._inbox.finish_own()
+        self._check_subscribed()
         with trio.move_on_after(timeout_s):
-            batch = await self._receive()
-            return self._hand_out(batch, len(batch.messages))
+            return await self._inbox.batch()
         return []
 
     def __aiter__(self) -> AsyncIterator[Received]:
@@ -208,16 +216,65 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Received:
-        self._finish_own()
-        batch = await self._receive()
-        return self._hand_out(batch, 1)[0]
+        self._inbox.finish_own()
+        self._check_subscribed()
+        return await self._inbox.message()
+
+    async def listen(
+        self,
+        handler: Handler,
+        *,
+        workers: int = WORKERS,
+        max_retries: int = RETRIES,
+        timeout_s: float = HANDLER_S,
+    ) -> None:
+        """Call `handler` for each message of the subscribed topics, for up to `workers` at once,
+        until cancelled or `stop_listening`. Order holds within a queue where the consumer is
+        `ordered`; then a message that cannot be handled is tried again here each second, up to
+        `max_retries` times, and holds up its queue meanwhile.
+
+        A message that it raises for, or takes longer than `timeout_s` for, comes again to the
+        group: after 10 s, 30 s, 1 min and so on (RocketMQ's delay levels from 3 on), up to
+        `max_retries` times, and then goes to the topic `%DLQ%group`. What is handled is committed
+        every 5 s, or every `auto_commit_s`.
+        """
+        if workers < 1 or max_retries < 0 or timeout_s <= 0:
+            raise BadMessage("workers and timeout_s must be positive, max_retries at least 0")
+        self._check_subscribed()
+        assert self._session.nursery is not None
+        if self._auto_commit_s is None:
+            self._auto_commit_s = COMMIT_S
+            self._session.nursery.start_soon(self._commit_forever, COMMIT_S)
+        if not self._is_ordered:
+            self._subscriptions.expect(retry_topic(self.group))
+        listener = Listener(
+            self._session,
+            self.group,
+            handler,
+            self._inbox,
+            lambda queue: queue in self._subscriptions.flows,
+            max_retries=max_retries,
+            timeout_s=timeout_s,
+            is_ordered=self._is_ordered,
+        )
+        self._listeners.append(listener)
+        try:
+            await listener.run(workers)
+        finally:
+            self._listeners.remove(listener)
+        await self._try_commits()
+
+    def stop_listening(self) -> None:
+        """Let `listen` return once the messages in hand are handled."""
+        for listener in self._listeners:
+            listener.stop()
 
     def finish(self, *messages: Received) -> None:
         """These are dealt with, whoever was given them, and in any order."""
         for message in messages:
             flow = self._subscriptions.flows.get(message.queue)
             if flow is not None:
-                flow.progress.finish(message.queue_offset)
+                flow.progress.finish(key_of(message))
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message that will be handed out. Raises `ClientError`."""
@@ -273,7 +330,7 @@ class Consumer:
             for queue, offset in positions.items():
                 await self._commit(queue, offset)
             return
-        self._finish_own()
+        self._inbox.finish_own()
         for flow in list(self._subscriptions.flows.values()):
             if flow.committed != flow.progress.done:
                 await self._commit_flow(flow, flow.progress.done)
@@ -284,48 +341,9 @@ class Consumer:
 
     # --- inside
 
-    async def _receive(self) -> Batch:
-        """A batch of which something is left to hand out. Raises `RequestRefused`, other
-        `ClientError`."""
+    def _check_subscribed(self) -> None:
         if self._subscriptions.is_empty:
-            raise ClientError("no subscription: call subscribe before poll")
-        await trio.lowlevel.checkpoint_if_cancelled()
-        while True:
-            while self._ready and not self._ready[0].flow.is_current(self._ready[0]):
-                self._ready.popleft()
-            if self._ready:
-                return self._ready[0]
-            batch = await self._batches_out.receive()
-            if not batch.flow.is_current(batch):
-                continue
-            if batch.failure is not None:
-                raise batch.failure
-            if batch.messages:
-                self._ready.append(batch)
-            else:
-                batch.flow.hand_out((), batch.next_offset)
-
-    def _hand_out(self, batch: Batch, most: int) -> list[Received]:
-        """Up to so many of a batch."""
-        flow = batch.flow
-        given = list(islice(batch.messages, batch.given, batch.given + most))
-        batch.given += len(given)
-        if batch.given == len(batch.messages):
-            self._ready.remove(batch)
-            flow.hand_out(given, batch.next_offset)
-        else:
-            flow.hand_out(given, given[-1].queue_offset + 1)
-        self._in_hand[_poller()] = flow.progress, given
-        if len(self._in_hand) > POLLERS_MAX:
-            del self._in_hand[next(iter(self._in_hand))]
-        return given
-
-    def _finish_own(self) -> None:
-        """What our caller was given last is dealt with."""
-        progress, messages = self._in_hand.pop(_poller(), (None, ()))
-        for message in messages:
-            assert progress is not None
-            progress.finish(message.queue_offset)
+            raise ClientError("no subscription: call subscribe first")
 
     async def _commit(self, queue: MessageQueue, offset: int) -> None:
         flow = self._subscriptions.flows.get(queue)
@@ -361,11 +379,7 @@ class Consumer:
             return
         try:
             await self._commit_flow(flow, done)
-        except (ClientError, RemotingError) as exc:
+        except RocketbedError as exc:
             self._session.world.log.info(
                 "client.not_committed", queue=describe(flow.queue), error=str(exc)
             )
-
-
-def _poller() -> object:
-    return POLLER.get(None) or trio.lowlevel.current_task()

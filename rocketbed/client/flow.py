@@ -4,15 +4,16 @@ Batches of all queues go through one channel without a buffer, so a program that
 stops the pulling. `seek` makes what is under way worthless; its batches are told by their number.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import trio
 
 from rocketbed.client.errors import ClientError, MissingLibrary, RequestRefused
 from rocketbed.client.messages import Received
-from rocketbed.client.progress import Progress
+from rocketbed.client.progress import Key, Progress
 from rocketbed.client.pulls import Puller, PullStatus, TagFilter, describe
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
@@ -48,7 +49,12 @@ class Batch:
     number: int
     """How often the flow had been moved when this was pulled."""
     messages: tuple[Received, ...] = ()
+    ends: tuple[int, ...] = ()
+    """Where the queue is to be read on when each of them is dealt with, and all before it."""
+    begin: int = 0
+    """Where it was pulled."""
     next_offset: int = 0
+    """Where to go on, without messages."""
     failure: ClientError | ProtocolError | None = None
     given: int = 0
     """Messages that the program was given."""
@@ -64,10 +70,12 @@ class Flow:
         queue: MessageQueue,
         tags: TagFilter,
         offset: int,
-        batches: trio.MemorySendChannel[Batch],
+        batches: trio.MemorySendChannel[Batch | None],
         *,
         hold_s: float,
+        is_ordered: bool = False,
     ) -> None:
+        """`is_ordered`: a batch is handed over when all before it is dealt with."""
         self.queue = queue
         self.position = offset
         """Behind the messages that were handed out."""
@@ -83,6 +91,7 @@ class Flow:
         self._tags = tags
         self._batches = batches
         self._hold_s = hold_s
+        self._is_ordered = is_ordered
         self._next = offset
         self._moves = 0
         self._may_run = trio.Event()
@@ -94,13 +103,19 @@ class Flow:
         """Whether a batch was pulled after the last move."""
         return batch.number == self._moves and not self._is_stopped
 
-    def hand_out(self, messages: Iterable[Received], end: int) -> None:
-        """The program is given these, which is all that stands before `end`."""
-        if end < self.position:  # the queue ends earlier: it was cut, or made again
-            self.progress = Progress(end)
+    def hand_out(self, messages: Sequence[Received], ends: Sequence[int]) -> None:
+        """The program is given these; behind each of them its queue is at such an end."""
+        self.progress.hand_out(zip(map(key_of, messages), ends, strict=True), ends[-1])
+        self.position = ends[-1]
+
+    def move_to(self, offset: int) -> None:
+        """There is nothing up to an offset; or the queue ends there, since it was cut, or made
+        again."""
+        if offset < self.position:
+            self.progress = Progress(offset)
         else:
-            self.progress.hand_out((message.queue_offset for message in messages), end)
-        self.position = end
+            self.progress.hand_out((), offset)
+        self.position = offset
 
     def seek(self, offset: int) -> None:
         """Go on at another offset."""
@@ -160,6 +175,8 @@ class Flow:
                 self._log(exc)
                 batch = None
             if batch is not None:
+                if self._is_ordered:
+                    await self.progress.reaches(batch.begin)
                 await self._batches.send(batch)
             if batch is None or batch.failure is not None:
                 await trio.sleep(pause_s)
@@ -183,18 +200,34 @@ class Flow:
                 wanted=self._next,
                 next=found.next_offset,
             )
-        moved = found.next_offset != self._next
-        self._next = found.next_offset
-        if found.messages or moved:
+        begin, self._next = self._next, found.next_offset
+        if found.messages and begin <= self._next:
             return Batch(
                 flow=self,
                 number=self._moves,
                 messages=found.messages,
-                next_offset=found.next_offset,
+                begin=begin,
+                ends=_ends(begin, found.messages, self._next),
             )
+        if self._next != begin:
+            return Batch(flow=self, number=self._moves, begin=begin, next_offset=self._next)
         if trio.current_time() - began < EMPTY_PAUSE_S:
             await trio.sleep(EMPTY_PAUSE_S)
-        return Batch(flow=self, number=self._moves, next_offset=found.next_offset)
+        return Batch(flow=self, number=self._moves, begin=begin, next_offset=begin)
 
     def _log(self, error: Exception) -> None:
         self._world.log.info("client.pull_failed", queue=describe(self.queue), error=str(error))
+
+
+def key_of(message: Received) -> Key:
+    """A message in its queue."""
+    return message.physical_offset, message.queue_offset
+
+
+def _ends(begin: int, messages: Sequence[Received], end: int) -> tuple[int, ...]:
+    """The end behind each message of a batch: behind it where offsets rise as they should, else the
+    batch counts as a whole, since only the broker knows where its messages stand."""
+    offsets = [message.queue_offset for message in messages]
+    if all(one < other for one, other in pairwise((begin - 1, *offsets, end))):
+        return (*(offset + 1 for offset in offsets[:-1]), end)
+    return (*(begin for _ in offsets[:-1]), end)

@@ -17,7 +17,7 @@ from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.headers import PullMessageRequest, PullMessageResponse
-from rocketbed.wire.message import decode_messages
+from rocketbed.wire.message import INNER_BATCH, decode_messages
 from rocketbed.world.api import Address
 
 COMMIT_OFFSET: Final = 0x1
@@ -179,6 +179,7 @@ class Puller:
         """Raises `ProtocolError` for an answer or a record that is damaged.
 
         The broker gives whole records: of an inner batch the messages below `offset` are dropped.
+        Elsewhere it knows best where a message stands, whatever that says of itself.
         """
         header = PullMessageResponse.decode(answer.raw_fields)
         self._suggested[queue] = header.suggestWhichBrokerId
@@ -188,7 +189,7 @@ class Puller:
                 message
                 for stored in decode_messages(answer.body)
                 for message in Received.all_of(stored, queue.broker_name)
-                if message.queue_offset >= offset
+                if message.queue_offset >= offset or not stored.sys_flag & INNER_BATCH
             ]
         return Pulled(
             status=status,

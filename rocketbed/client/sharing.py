@@ -18,6 +18,9 @@ from rocketbed.world.api import Address
 
 TIMEOUT_S: Final = 3.0
 
+Known = dict[Address, list[str] | None]
+"""By broker, ids of the group's members; None where it did not tell."""
+
 
 class Sharing:
     """The part of one member."""
@@ -27,19 +30,24 @@ class Sharing:
         self._group = group
         self._allocation = allocation
 
-    async def own(self, route: Route) -> list[MessageQueue] | None:
-        """The queues of a route that are ours; None when no broker could tell."""
+    async def own(self, route: Route, known: Known) -> list[MessageQueue] | None:
+        """The queues of a route that are ours; None when no broker could tell. `known` is what
+        brokers answered a moment ago, for another topic; more is added."""
         for name in sorted(route.brokers):
             for _, address in sorted(route.brokers[name].items()):
-                try:
-                    members = await self._members(address)
-                except (RemotingError, ProtocolError) as exc:
-                    self._session.world.log.info("client.members_not_known", error=str(exc))
-                    continue
-                if members is not None:
+                if address not in known:
+                    known[address] = await self._try_members(address)
+                if (members := known[address]) is not None:
                     queues = sorted(route.readable)
                     return self._allocation(self._session.client_id, members, queues)
         return None
+
+    async def _try_members(self, address: Address) -> list[str] | None:
+        try:
+            return await self._members(address)
+        except (RemotingError, ProtocolError) as exc:
+            self._session.world.log.info("client.members_not_known", error=str(exc))
+            return None
 
     async def _members(self, address: Address) -> list[str] | None:
         """Ids of the members as a broker has them, sorted; None when it does not count us yet.

@@ -1,7 +1,7 @@
 """Which queues a consumer reads, and where it begins in each."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -9,19 +9,28 @@ import trio
 
 from rocketbed.client.errors import BadMessage, ClientError, NoBroker
 from rocketbed.client.flow import Batch, Flow
+from rocketbed.client.locks import Locks
 from rocketbed.client.messages import check_topic
 from rocketbed.client.offsets import QueueOffsets
 from rocketbed.client.pulls import Puller, TagFilter, describe
 from rocketbed.client.routes import MASTER_ID, Route
 from rocketbed.client.session import Session
-from rocketbed.client.sharing import Sharing
+from rocketbed.client.sharing import Known, Sharing
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue, SubscriptionData
+from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import Address
 
 SHARE_S: Final = 10.0
 """Longest pause until the queues of the subscribed topics are shared out anew: brokers tell of
 members that come and go, nobody of new queues."""
+
+LOCK_S: Final = 1.0
+"""The same while a lock is waited for."""
+COMMIT_S: Final = 0.2
+"""What another member gets to commit where it stands in queues that it gives up to us."""
+LET_GO_S: Final = 20.0
+"""How long a message that is being handled keeps its queue's lock from another member."""
 
 Start = Literal["first", "last"] | int
 """Where a group without committed offset begins; a number is a wall time in milliseconds."""
@@ -47,12 +56,15 @@ class Subscriptions:
         sharing: Sharing,
         offsets: QueueOffsets,
         puller: Puller,
-        batches: trio.MemorySendChannel[Batch],
+        batches: trio.MemorySendChannel[Batch | None],
         *,
         hold_s: float,
         leave: Callable[[Flow], Awaitable[None]],
+        locks: Locks | None,
     ) -> None:
-        """`leave` is awaited for each queue that is given up, after its flow has stopped."""
+        """With `locks` a queue that is shared out is read only while we hold its lock. `leave` is
+        awaited for each queue that is given up, after its flow has stopped, and for those of a
+        topic before it is subscribed to anew."""
         self.told: dict[str, SubscriptionData] = {}
         """By topic, what brokers hear of us."""
         self.flows: dict[MessageQueue, Flow] = {}
@@ -65,7 +77,12 @@ class Subscriptions:
         self._batches = batches
         self._hold_s = hold_s
         self._leave = leave
+        self._locks = locks
         self._members_changed = trio.Event()
+        self._is_waiting = False
+        """For a lock that another member holds."""
+        self._leaving: set[MessageQueue] = set()
+        """Locked still, while their last messages are handled."""
 
     @property
     def is_empty(self) -> bool:
@@ -83,15 +100,26 @@ class Subscriptions:
         """Read our part of a topic's queues; see `Consumer.subscribe`."""
         words = _checked(topic, tags, start)
         with self._subscribed(topic, words):
+            await self._leave_all(topic)
             route = await self._introduce(topic)
-            queues = await self._sharing.own(route)
+            queues = await self._own(route, {})
             if queues is None:
                 raise NoBroker(f"no broker of topic {topic} tells who the members of the group are")
+            if len(queues) < len(route.readable):
+                await trio.sleep(COMMIT_S)
             offsets = {
                 queue: await self._first_offset(queue, start, is_shared=True) for queue in queues
             }
         self._read_only(topic, words, offsets)
         self._shared[topic] = _Shared(words, start, frozenset(route.readable))
+
+    def expect(self, topic: str) -> None:
+        """Read our part of a topic from its beginning, from when it is there on."""
+        words = TagFilter()
+        with self._subscribed(topic, words):
+            self._shared.setdefault(topic, _Shared(words, "first", frozenset()))
+        self._tell_all()
+        self.share_soon()
 
     async def assign(self, queues: Iterable[MessageQueue], tags: str, start: Start) -> None:
         """Read these queues of a topic; see `Consumer.assign`."""
@@ -104,17 +132,26 @@ class Subscriptions:
             if queue.topic != topic:
                 raise BadMessage(f"{describe(queue)} is not a queue of topic {topic}")
         with self._subscribed(topic, words):
+            await self._leave_all(topic)
             await self._introduce(topic)
             offsets = {queue: await self._first_offset(queue, start) for queue in wanted}
         self._read_only(topic, words, offsets)
+
+    async def _leave_all(self, topic: str) -> None:
+        """What is dealt with must not come again because the topic is subscribed to anew."""
+        for flow in [flow for queue, flow in self.flows.items() if queue.topic == topic]:
+            await self._leave(flow)
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no more, and tell brokers."""
         self._shared.pop(topic, None)
         await self._give_up(queue for queue in self.flows if queue.topic == topic)
         if self.told.pop(topic, None) is not None:
-            for link in self._session.connections.open_links():
-                self._session.tell(link.address)
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        for link in self._session.connections.open_links():
+            self._session.tell(link.address)
 
     # --- sharing out
 
@@ -125,16 +162,18 @@ class Subscriptions:
     async def share_forever(self) -> None:
         """Keep to the queues that are ours, until cancelled."""
         while True:
-            with trio.move_on_after(SHARE_S):
+            with trio.move_on_after(LOCK_S if self._is_waiting else SHARE_S):
                 await self._members_changed.wait()
             self._members_changed = trio.Event()
+            self._is_waiting = False
+            known: Known = {}
             for topic, shared in list(self._shared.items()):
                 try:
-                    await self._share(topic, shared)
-                except (ClientError, RemotingError) as exc:
+                    await self._share(topic, shared, known)
+                except RocketbedError as exc:
                     self._not_shared(topic, exc)
 
-    async def _share(self, topic: str, shared: _Shared) -> None:
+    async def _share(self, topic: str, shared: _Shared, known: Known) -> None:
         """Give up queues that are another member's, and take up those that are ours now.
 
         A broker that no nameserver knows at present keeps its queues with us: it may come back.
@@ -143,29 +182,66 @@ class Subscriptions:
         for address in (one for members in route.brokers.values() for one in members.values()):
             if self._session.connections.found(address) is None:
                 self._session.tell(address)
-        own = await self._sharing.own(route)
+        own = await self._own(route, known)
         if own is None or self._shared.get(topic) is not shared:
             return
         mine = [queue for queue in self.flows if queue.topic == topic]
         await self._give_up(
             queue for queue in mine if queue not in own and queue.broker_name in route.brokers
         )
-        for queue in own:
-            if queue not in self.flows:
-                await self._take_up(queue, shared)
+        new = [queue for queue in own if queue not in self.flows]
+        if new:
+            await trio.sleep(COMMIT_S)
+        for queue in new:
+            await self._take_up(queue, shared)
+
+    async def _own(self, route: Route, known: Known) -> list[MessageQueue] | None:
+        """The queues that we are to read; None when no broker could tell."""
+        own = await self._sharing.own(route, known)
+        if own is None or self._locks is None:
+            return own
+        wanted = [queue for queue in own if queue not in self._leaving]
+        held = await self._locks.hold(route, wanted)
+        if len(held) < len(own):  # somebody is about to let go
+            self._is_waiting = True
+        return held
+
+    async def unlock(self) -> None:
+        """Let others have what we read, at our end."""
+        if self._locks is None:
+            return
+        for topic in sorted({queue.topic for queue in self.flows}):
+            with suppress(ClientError):
+                route = await self._session.routes.get(topic)
+                own = [queue for queue in self.flows if queue.topic == topic]
+                await self._locks.release(route, own)
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         for queue in list(queues):
             flow = self.flows.pop(queue, None)
             if flow is not None:
                 flow.stop()
-                await self._leave(flow)
+                if self._locks is None:
+                    await self._leave(flow)
+                else:
+                    assert self._session.nursery is not None
+                    self._leaving.add(queue)
+                    self._session.nursery.start_soon(self._let_go, flow, self._locks)
+
+    async def _let_go(self, flow: Flow, locks: Locks) -> None:
+        """Nobody may have the queue before its last message is handled here."""
+        with trio.move_on_after(LET_GO_S):
+            await flow.progress.idle()
+        await self._leave(flow)
+        with suppress(ClientError):
+            await locks.release(await self._session.routes.get(flow.queue.topic), [flow.queue])
+        self._leaving.discard(flow.queue)
 
     async def _take_up(self, queue: MessageQueue, shared: _Shared) -> None:
         try:
             start: Start = shared.start if queue in shared.known else "first"
             offset = await self._first_offset(queue, start, is_shared=True)
-        except (ClientError, RemotingError) as exc:
+        except RocketbedError as exc:
             self._not_shared(describe(queue), exc)
             return
         # Subscribed to otherwise meanwhile, or not at all.
@@ -231,6 +307,7 @@ class Subscriptions:
             offset,
             self._batches,
             hold_s=self._hold_s,
+            is_ordered=self._locks is not None,
         )
         assert self._session.nursery is not None, "the consumer was not entered with `async with`"
         self._session.nursery.start_soon(flow.run)

@@ -169,6 +169,28 @@ class StoreDirectory:
         }
         return named | {topic for topic, _ in self.batch_queues}
 
+    def kind_conflicts(self) -> dict[str, tuple[str, str]]:
+        """Topics with queues of another type than theirs, each with that folder and the type."""
+        topics = self.topics() or {}
+        found: dict[str, tuple[str, str]] = {}
+        for folder, kind, queues in (
+            ("consumequeue", "SimpleCQ", self.queues),
+            ("batchconsumequeue", "BatchCQ", self.batch_queues),
+        ):
+            for topic in sorted({topic for topic, _ in queues}):
+                declared = queue_type(topics[topic]) if topic in topics else kind
+                if declared != kind:
+                    found[topic] = folder, declared
+        return found
+
+    def remade_topics(self) -> set[str]:
+        """Topics whose queues rocketbed makes again at its next start, so that they may be short,
+        or of two types, until then: it had begun that when it was killed, or was about to."""
+        if self.marks is None or not self.marks.trusted or not self.has_abort:
+            return set()
+        both = {topic for topic, _ in self.queues} & {topic for topic, _ in self.batch_queues}
+        return {*self.marks.remaking, *self.kind_conflicts(), *both}
+
     def close(self) -> None:
         """Close the files that were opened for reading."""
         self.pool.close()

@@ -50,6 +50,8 @@ class Marks:
     """Where retention left the beginning of the log; -1 in marks that do not say."""
     index_tags: bool = False
     """The index holds tags too."""
+    remaking: tuple[str, ...] = ()
+    """Topics whose queues are being made again from the log."""
     is_replica: bool = False
     """It followed a master, whose table it copies."""
 
@@ -82,6 +84,7 @@ def read_marks(
             deleted={str(topic): int(at) for topic, at in document["deleted"].items()},
             first=int(document.get("first", -1)),
             index_tags=bool(document.get("index_tags")),
+            remaking=tuple(map(str, document.get("remaking", ()))),
             is_replica=document.get("followed", "") != "",
         )
     except (ValueError, KeyError, TypeError, AttributeError):

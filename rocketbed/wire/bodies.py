@@ -293,6 +293,9 @@ class DelayOffsetTable(Body):
 
     data_version: DataVersion = field(default_factory=DataVersion)
     offset_table: dict[int, int] = field(default_factory=dict)
+    rb_damaged: dict[int, list[int]] | None = None
+    """Ours, where there are any: queue offsets below those, of messages that were due and could not
+    be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 Records are 100 bytes each and say who wrote them, so the true common prefix is known.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 
@@ -14,7 +14,7 @@ from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.replication.api import WholeRecord
 from rocketbed.replication.confirm import AckBoard
 from rocketbed.replication.errors import CutRefused, NothingInCommon
-from rocketbed.replication.fresh import LogBounds
+from rocketbed.replication.fresh import LogBounds, LogStart
 from rocketbed.replication.master import Master
 from rocketbed.replication.slave import Slave
 from rocketbed.wire.ha import ReportReader, encode_transfer
@@ -94,6 +94,7 @@ class Pair:
         tells: bool = True,
         is_slave: bool = False,
         followed: str = "",
+        find_start: Callable[["Pair"], Awaitable[LogStart]] | None = None,
     ) -> None:
         """`first`: the first record that the slave has; `tells`: whether bounds are known;
         `followed`: the master that the slave's log followed last."""
@@ -101,6 +102,7 @@ class Pair:
         self.simulation = Simulation(seed)
         self._common, self._ours, self._theirs, self._first = common, ours, theirs, first
         self._tells = tells
+        self._find_start = find_start
         self.is_slave = is_slave
         serve = self._serve_like_rocketmq if like_rocketmq else self._serve
         self.reports: list[list[int]] = []
@@ -165,6 +167,8 @@ class Pair:
         self.slave = Slave(world, self.log, cutter=self.cutter, memory=self.memory)
         if self._tells:
             self.slave.find_bounds = self._bounds
+        if self._find_start is not None:
+            self.slave.find_start = partial(self._find_start, self)
         self.slave.set_master(("master", PORT))
         await self.slave.run()
 
@@ -318,6 +322,23 @@ def test_a_slave_that_a_nameserver_still_calls_the_master_is_not_followed() -> N
         assert pair.log.contents() == records("both", 0, 500) + records("us", 500, 600)
         pair.is_slave = False
         pair.check()
+
+
+def test_a_new_slave_begins_again_where_the_first_message_was_deleted_meanwhile() -> None:
+    """Seed 853691: retention took it between the question for it and the first report."""
+
+    async def find_start(pair: Pair) -> LogStart:
+        log = pair.master_log
+        start = LogStart(log.min_offset, b"" if log.min_offset else log.read(0, RECORD))
+        log.expire(2 * SEGMENT)
+        return start
+
+    with Pair(9000, 0, 0, first=9000, find_start=find_start) as pair:
+        pair.run_until(pair.is_equal)
+        assert pair.log.contents() == pair.master_log.contents()
+        assert pair.log.min_offset == 2 * SEGMENT
+        assert pair.cutter.cuts == [0]
+        assert len(pair.events("replication.begun_again")) == 1
 
 
 def test_a_cut_that_is_refused_is_tried_again() -> None:

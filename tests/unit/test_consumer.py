@@ -23,7 +23,7 @@ from rocketbed.wire.bodies import HeartbeatData, MessageQueue
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command, ResponseCode, answer
 from tests.support.client import Stage, on_stage, port_of, route
-from tests.support.client_shelf import QUEUE, bodies, consumer, read, shelf
+from tests.support.client_shelf import QUEUE, bodies, consumer, read, record, shelf
 
 
 def test_all_queues_of_all_brokers_are_read_in_order() -> None:
@@ -270,17 +270,43 @@ def test_automatic_commits_count_what_the_next_poll_confirms() -> None:
     on_stage(scenario)
 
 
-def test_a_consumer_that_ends_by_an_error_commits_what_counts() -> None:
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "failed"])
+def test_whatever_ends_a_consumer_what_counts_is_committed(is_cancelled: bool) -> None:
     async def scenario(stage: Stage) -> None:
         stage.routes["T"] = route("a", queues=1)
-        content, _ = await shelf(stage, messages={0: bodies(4)})
-        with suppress(KeyError):
+        content, peer = await shelf(stage, messages={0: bodies(4)})
+        with trio.CancelScope() as scope, suppress(KeyError):
             async with consumer(stage, auto_commit_s=5) as reader:
                 await reader.subscribe("T", start="first")
                 assert await read(reader, 2) == [b"0", b"1"]
                 assert await read(reader, 2) == [b"2", b"3"]
+                if is_cancelled:
+                    scope.cancel()
+                    await trio.sleep_forever()
                 raise KeyError("own")
+        assert scope.cancelled_caught == is_cancelled
         assert content.committed == {0: 2}
+        peer.is_dead = True
+        began = trio.current_time()
+        with trio.move_on_after(2):
+            async with consumer(stage, auto_commit_s=5) as reader:
+                await trio.sleep_forever()
+        assert trio.current_time() - began < 6  # a broker that does not answer holds nobody up
+
+    on_stage(scenario)
+
+
+def test_a_new_subscription_begins_behind_what_was_dealt_with() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, _ = await shelf(stage, messages={0: bodies(4)})
+        async with consumer(stage, auto_commit_s=60) as reader:
+            await reader.subscribe("T", start="first")
+            assert (await anext(reader)).body == b"0"
+            assert (await anext(reader)).body == b"1"
+            await reader.subscribe("T", tags="*", start="first")
+            assert content.committed == {0: 1}
+            assert (await anext(reader)).body == b"1"
 
     on_stage(scenario)
 
@@ -486,7 +512,7 @@ def test_subscribing_again_changes_the_tags() -> None:
 def test_poll_without_subscription_says_so() -> None:
     async def scenario(stage: Stage) -> None:
         async with consumer(stage) as reader:
-            with pytest.raises(ClientError, match="call subscribe before poll"):
+            with pytest.raises(ClientError, match="call subscribe first"):
                 await reader.poll()
 
     on_stage(scenario)
@@ -501,5 +527,67 @@ def test_a_commit_needs_a_master() -> None:
             with pytest.raises(NoBroker, match="no master"):
                 await reader.commit({QUEUE: 6})
         assert content.committed == {0: 5}
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [Code.GET_CONSUMER_LIST_BY_GROUP, Code.UPDATE_CONSUMER_OFFSET, Code.QUERY_CONSUMER_OFFSET],
+)
+def test_damaged_answers_end_nothing(code: int) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, peer = await shelf(stage, messages={0: bodies(2), 1: bodies(2)})
+        usual = peer.answering
+
+        def damaged(command: Command) -> Command | None:
+            if command.code != code:
+                return usual(command)
+            return answer(command, fields={"offset": "x"}, body=b"\xff{")
+
+        async with consumer(stage, auto_commit_s=1) as reader:
+            await reader.subscribe("T", start="first")
+            assert await read(reader, 2) == [b"0", b"1"]
+            peer.answering = damaged
+            stage.routes["T"] = route("a", queues=2)
+            await trio.sleep(2 * SHARE_S)
+            content.add(peer, 0, b"new")
+            found: list[bytes] = []
+            while b"new" not in found:
+                found += await read(reader, 1)
+
+    on_stage(scenario)
+
+
+def test_records_that_are_wrong_about_their_place_are_read_and_nothing_is_skipped() -> None:
+    """A real broker that had lost its power gave the record of offset 28 in the place of 0, and 22
+    as the next one."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a", queues=1)
+        content, peer = await shelf(stage, messages={0: bodies(4)})
+        usual = peer.answering
+
+        def wrong(command: Command) -> Command | None:
+            found = usual(command)
+            if command.code == Code.PULL_MESSAGE and found is not None and found.body:
+                begin = int(command.fields["queueOffset"])
+                found.body = b"".join(
+                    record(0, 28 - number, b"%d" % number) for number in (begin, begin + 1)
+                )
+            return found
+
+        peer.answering = wrong
+        async with consumer(stage, auto_commit_s=60) as reader:
+            await reader.subscribe("T", start="first")
+            (queue,) = reader.positions()
+            assert (await anext(reader)).body == b"0"
+            await reader.commit()
+            assert (content.committed, reader.position(queue)) == ({0: 0}, 0)
+            assert (await anext(reader)).body == b"1"
+            await reader.commit()
+            assert (content.committed, reader.position(queue)) == ({0: 2}, 2)
+            assert [(await anext(reader)).body for _ in range(2)] == [b"2", b"3"]
 
     on_stage(scenario)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from errno import ENOSPC
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
+from rocketbed.node.config.node_config import ConfigError
 from rocketbed.world.api import World
 from tests.support.broker import STORE, Scenario, Session, node_run, with_node
 
@@ -277,3 +279,146 @@ def test_messages_that_are_all_the_same_come_each(seconds: float) -> None:
     image = node_run(scenario, seconds=seconds).image
     waited, came = node_run(what_came, image=image).value
     assert len(came) == len(waited) > 20
+
+
+def test_a_clock_that_is_behind_makes_nothing_come_early() -> None:
+    """After a step of the clock, or a failover to a machine whose clock is behind."""
+
+    async def before(session: Session) -> None:
+        await trio.sleep(3)
+        await session.send("T", b"plain")
+
+    async def after(session: Session) -> None:
+        began = trio.current_time()
+        for number in range(3):
+            await session.send("T", b"%d" % number, properties={"DELAY": "3"})
+            await trio.sleep(0.4)
+        await trio.sleep(8)
+        came: dict[bytes, float] = {}
+        for _ in range(80):
+            for one in await session.messages():
+                came.setdefault(one.body, trio.current_time() - began)
+            await trio.sleep(0.05)
+        for number in range(3):
+            assert 9.9 < came[b"%d" % number] - 0.4 * number < 11.5
+
+    node_run(after, image=node_run(before).image)
+
+
+def test_a_message_of_a_deleted_topic_does_not_come_into_its_successor() -> None:
+    async def scenario(session: Session) -> None:
+        await session.send("U", b"u", properties={"DELAY": "1"})
+        for number in range(200):
+            await session.send("T", b"%d" % number, properties={"DELAY": "1"})
+        assert (await session.ask(215, {"topic": "T"})).code == 0
+        await session.send("T", b"new")
+        for number in range(20):
+            await session.send("U", b"%d" % number, properties={"DELAY": "1"})
+        await trio.sleep(4)
+
+    async def look(session: Session) -> tuple[list[bytes], int]:
+        await trio.sleep(5)
+        return [one.body for one in await session.messages()], len(await session.messages("U"))
+
+    image = node_run(scenario).image
+    assert node_run(look, image=image).value == ([b"new"], 21)
+
+    async def lose_table(world: World) -> None:
+        world.disk.unlink(TABLE)
+
+    image = run_solo(lose_table, image=image).image
+    assert node_run(look, image=image).value == ([b"new"], 21)
+
+
+def test_a_deletion_that_fails_drops_nothing() -> None:
+    async def before(session: Session) -> None:
+        await session.send("U", b"u")
+        await session.send("T", b"plain")
+
+    async def scenario(session: Session) -> None:
+        await session.send("T", b"delayed", properties={"DELAY": "2"})
+        await trio.sleep(4.5)
+        disk = session.world.disk
+        assert isinstance(disk, SimDisk)
+        slow = SimFault(operation="sync", path="*topics.json*", effect="delay", seconds=1.5)
+        full = SimFault(operation="write", path="*rocketbed.tmp*", error=ENOSPC, times=None)
+        disk.faults += [slow, full]
+        assert (await session.ask(215, {"topic": "T"})).code == 1
+        disk.faults.remove(full)
+        await trio.sleep(5)
+        assert [one.body for one in await session.messages()] == [b"plain", b"delayed"]
+        assert session.node.broker.delays.dropped == 0
+
+    node_run(scenario, image=node_run(before).image)
+
+
+def test_a_damaged_message_comes_once_it_is_mended() -> None:
+    async def before(session: Session) -> None:
+        for body in (b"AAAAAAAA", b"BBBBBBBB", b"CCCCCCCC"):
+            await session.send("T", body, properties={"DELAY": "4"})
+        await session.send("T", b"plain")
+        await trio.sleep(3)
+
+    def altered(image: DiskImage, old: bytes, new: bytes) -> DiskImage:
+        async def alter(world: World) -> None:
+            file = world.disk.open(f"{STORE}/commitlog/{0:020}")
+            file.write_at(file.read_at(0, 4096).index(old), new)
+            await file.sync()
+            file.close()
+
+        return run_solo(alter, image=image).image
+
+    async def look(session: Session) -> list[bytes]:
+        await trio.sleep(40)
+        return sorted(one.body for one in await session.messages())
+
+    image = altered(node_run(before).image, b"BBBBBBBB", b"BBBBBBBX")
+    for _ in range(2):
+        run = node_run(look, image=image)
+        assert run.value == [b"AAAAAAAA", b"CCCCCCCC", b"plain"]
+        image = run.image
+    image = altered(image, b"BBBBBBBX", b"BBBBBBBB")
+    for _ in range(2):
+        run = node_run(look, image=image)
+        assert run.value == [b"AAAAAAAA", b"BBBBBBBB", b"CCCCCCCC", b"plain"]
+        image = run.image
+
+
+def test_what_retention_took_is_told() -> None:
+    settings = (
+        "mappedFileSizeCommitLog=65536",
+        "maxMessageSize=16384",
+        "fileReservedTime=1",
+        "deleteWhen=" + ";".join(f"{hour:02}" for hour in range(24)),
+    )
+
+    async def scenario(session: Session) -> None:
+        async def beat() -> None:
+            while True:
+                await session.heartbeat(group=None)
+                await trio.sleep(60)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beat)
+            for number in range(3):
+                await session.send("T", b"%d" % number, properties={"DELAY": "18"})
+            for _ in range(60):
+                await session.send("U", b"x" * 1500)
+            await trio.sleep(3 * 3600)
+            await session.send("T", b"late", properties={"DELAY": "1"})
+            await trio.sleep(3)
+            nursery.cancel_scope.cancel()
+        assert session.node.broker.delays.dropped == 3
+
+    run = node_run(scenario, *settings, seconds=20_000)
+    (said,) = [entry for entry in run.log if entry.event == "delays.expired"]
+    assert (said.fields["messages"], said.fields["delay_level"]) == (3, 18)
+
+
+@pytest.mark.parametrize("levels", ["1x", "1s,5s", "-5s 1s", "s"])
+def test_levels_that_are_none_are_refused_at_the_start(levels: str) -> None:
+    async def scenario(session: Session) -> None:
+        raise AssertionError(session)
+
+    with pytest.raises(ConfigError, match="is no delay: levels are like"):
+        node_run(scenario, f"messageDelayLevel={levels}")

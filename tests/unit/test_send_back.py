@@ -9,7 +9,7 @@ from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.wire.codes import RequestCode as Code
 from rocketbed.wire.command import Command
-from rocketbed.wire.message import StoredMessage
+from rocketbed.wire.message import BatchItem, StoredMessage, encode_batch
 from tests.support.broker import Session, node_run, with_node
 
 MOST = 20
@@ -178,3 +178,24 @@ def test_what_was_taken_back_survives_a_power_cut() -> None:
         crashed = node_run(scenario, option, crash_at=crash_at, kind="power", mode="strict")
         came = node_run(look, option, image=crashed.image, boots=2).value
         assert told.count(0) <= came <= told.count(0) + 1
+
+
+def test_a_batch_in_one_record_is_refused() -> None:
+    """Master and slaves took it for queues of two kinds. Java's consumer, when it is refused, sends
+    the very message that it could not handle."""
+
+    async def scenario(session: Session) -> None:
+        fields = {
+            "topic": "B", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+            "perm": "6", "topicFilterType": "SINGLE_TAG", "attributes": "+queue.type=BatchCQ",
+        }  # fmt: skip
+        assert (await session.ask(17, fields)).code == 0
+        items = [BatchItem(b"%d" % n, 0, b"") for n in range(3)]
+        assert (await session.send("B", encode_batch(items), code=320, m=True)).code == 0
+        await session.heartbeat()
+        for level in ("-1", "0", "1"):
+            found = await session.ask(36, {"offset": "0", "group": "g", "delayLevel": level})
+            assert found.code == 1
+            assert "is a batch of messages" in (found.remark or "")
+
+    with_node(scenario)

@@ -7,7 +7,7 @@ beside it (store.md 1.2), so these matter even where every message can be read.
 import os
 
 from rocketbed.inspect.consumequeue import BATCH_UNIT, UNIT
-from rocketbed.inspect.directory import StoreDirectory, queue_type
+from rocketbed.inspect.directory import StoreDirectory
 from rocketbed.inspect.files import NAME_SIZE, NO_FILE, SegmentFile
 from rocketbed.inspect.findings import Findings, Severity
 from rocketbed.inspect.index import HEADER
@@ -114,16 +114,13 @@ def _check_own_names(directory: StoreDirectory, findings: Findings) -> None:
 
 def _check_kinds(directory: StoreDirectory, findings: Findings) -> None:
     """A BatchCQ topic has its queues in batchconsumequeue, every other in consumequeue."""
-    topics = directory.topics() or {}
-    kinds = (
-        ("consumequeue", "SimpleCQ", directory.queues),
-        ("batchconsumequeue", "BatchCQ", directory.batch_queues),
-    )
-    for folder, kind, queues in kinds:
-        for topic in sorted({topic for topic, _ in queues}):
-            declared = queue_type(topics[topic]) if topic in topics else kind
-            if declared != kind:
-                what = f"queues of {topic} are in {folder}, its attribute queue.type is {declared}"
-                advice = "a broker refuses to start: remove the folder and rebuild"
-                path = os.path.join(folder, topic)
-                findings.add("topics", Severity.DAMAGE, path, what, advice=advice)
+    remade = directory.remade_topics()
+    for topic in sorted(remade):
+        what = f"queues of {topic} are made again from the log at the next start of rocketbed"
+        findings.add("topics", Severity.TAIL, "", what)
+    for topic, (folder, declared) in sorted(directory.kind_conflicts().items()):
+        if topic not in remade:
+            what = f"queues of {topic} are in {folder}, its attribute queue.type is {declared}"
+            advice = "a broker refuses to start: remove the folder and rebuild"
+            path = os.path.join(folder, topic)
+            findings.add("topics", Severity.DAMAGE, path, what, advice=advice)

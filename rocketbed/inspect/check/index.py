@@ -43,8 +43,12 @@ class IndexChecker:
         self._files = list(zip(files, names, strict=True))
         self._name = names[0] if names else "index"
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
+        self._mendable = False
+        """Whether recovery mends the present file: of a lost power it lacks what was not synced."""
         self._stream = self._entries()
         self._next = next(self._stream, None)
+        self._torn = 0
+        """Entries that a lost power took."""
         self._missing = 0
         self._missing_from = 0
         self._leading = True
@@ -120,10 +124,8 @@ class IndexChecker:
         for position, (index, name) in enumerate(self._files):
             self._name = name
             self._header = header = index.header()
-            newest = position + 1 == len(self._files)
-            replay = _Replay(
-                index, header, name, self._findings, mendable=newest and self._facts.unclean
-            )
+            self._mendable = position + 1 == len(self._files) and self._facts.unclean
+            replay = _Replay(index, header, name, self._findings, mendable=self._mendable)
             slots = index.layout.slots
             table = replay.table
             entry = None
@@ -150,9 +152,12 @@ class IndexChecker:
         if self.records <= 1:
             return  # It may point below the log's start; that is how old files end.
         what = f"entry {entry.number} points to {entry.offset}, where no indexed record is"
-        self._findings.add(
-            "S8", Severity.DAMAGE, self._name, what, offset=entry.offset, advice=REBUILD
-        )
+        severity = Severity.DAMAGE
+        if self._mendable and entry.offset == 0 and entry.number > 1:
+            what = f"entry {entry.number} is not on disk"
+            severity = Severity.TAIL
+            self._torn += 1
+        self._findings.add("S8", severity, self._name, what, offset=entry.offset, advice=REBUILD)
 
     def _judge_time(self, entry: _Entry, store_ms: int) -> None:
         begin_ms = self._header.begin_ms
@@ -183,7 +188,8 @@ class IndexChecker:
         if lacking:
             what = f"{lacking.total()} keys of the record at {offset} are not indexed"
             severity = Severity.DAMAGE
-            if self._next is None and self._facts.unclean:
+            is_torn = self._mendable and (self._torn or (self._next and not self._next.offset))
+            if is_torn or (self._next is None and self._facts.unclean):
                 severity = Severity.TAIL
             self._findings.add("S10", severity, self._name, what, offset=offset, advice=REBUILD)
         if not extra and not lacking:
@@ -196,9 +202,10 @@ class IndexChecker:
         if self._leading and not tail:
             severity = Severity.NOTE
             what += ": older index files were deleted"
-        elif tail and self._facts.mends(self._missing_from):
+        elif (tail and self._facts.mends(self._missing_from)) or self._torn >= self._missing:
             severity = Severity.TAIL
             what += " yet"
+            self._torn = max(self._torn - self._missing, 0)
         self._findings.add(
             "S10",
             severity,

@@ -44,7 +44,10 @@ def check_checkpoint(
     size = os.path.getsize(directory.path("checkpoint"))
     if size != CHECKPOINT_SIZE:
         what = f"{size} bytes long instead of {CHECKPOINT_SIZE}"
-        findings.add("S11", Severity.DAMAGE, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
+        # It is made before anything else is.
+        is_torn = size < CHECKPOINT_SIZE and (facts.unclean or facts.end == 0)
+        severity = Severity.TAIL if is_torn else Severity.DAMAGE
+        findings.add("S11", severity, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
     for what in _ahead(checkpoint, facts, last_store_ms):
         findings.add("S11", Severity.DAMAGE, "checkpoint", what, advice=_REMOVE_CHECKPOINT)
 

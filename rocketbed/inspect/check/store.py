@@ -126,6 +126,7 @@ class _LogChecker:
     torn: bool = False
     behind: bool = False
     """Whether queues or index lack the end of the log."""
+    remade: set[str] = field(init=False)
     cursors: dict[tuple[str, int], QueueCursor] = field(default_factory=dict)
     batches: dict[tuple[str, int], BatchCursor] = field(default_factory=dict)
 
@@ -134,6 +135,7 @@ class _LogChecker:
         names = [self.directory.relative(index.file.path) for index in files]
         self.index = IndexChecker(files, names, self.findings, self.facts) if files else None
         self.dispatcher = Dispatcher(self.directory)
+        self.remade = self.directory.remade_topics()
         self._steps_back = self._keys = 0
 
     def run(self, progress: Callable[[int, int], None] | None) -> None:
@@ -215,14 +217,18 @@ class _LogChecker:
         queue = self.directory.queues.get(key)
         extension = self.directory.extensions.get(key)
         name = f"consumequeue/{key[0]}/{key[1]}"
-        cursor = self.cursors[key] = QueueCursor(name, queue, extension, self.findings)
+        cursor = self.cursors[key] = QueueCursor(name, queue, extension, self._findings_of(key))
         return cursor
 
     def _batch_cursor(self, key: tuple[str, int]) -> BatchCursor:
         queue = self.directory.batch_queues.get(key)
         name = f"batchconsumequeue/{key[0]}/{key[1]}"
-        cursor = self.batches[key] = BatchCursor(name, queue, self.findings)
+        cursor = self.batches[key] = BatchCursor(name, queue, self._findings_of(key))
         return cursor
+
+    def _findings_of(self, key: tuple[str, int]) -> Findings:
+        """Where findings about a queue go; of one that is made again nothing has to be right."""
+        return Findings() if key[0] in self.remade else self.findings
 
     def _all_cursors(self) -> list[QueueCursor | BatchCursor]:
         for key in self.directory.queues.keys() - self.cursors.keys():

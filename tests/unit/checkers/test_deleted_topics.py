@@ -8,6 +8,7 @@ import pytest
 
 from rocketbed.chaos.checkers.deletions import Deletion, Generations
 from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.history import Function, Outcome, Row
 from tests.support.run_maker import (
     COUNT,
     MS,
@@ -141,3 +142,17 @@ def test_a_send_that_nobody_can_date_goes_by_its_place() -> None:
     assert not one.is_deleted(2)
     assert one.topic_of_row("T", END_NS + MS, 1) == "T (deleted)"
     assert one.topic_of("U", 0, 1, 5) == "U"
+
+
+def test_what_was_read_before_a_deletion_is_of_the_deleted_topic() -> None:
+    """Seed 853760: in the end that a former master lost it stood beyond the deletion's offset."""
+    deletion = Deletion("T", BEGIN_NS, END_NS, {"b": 1000})
+    one = Generations({"T": deletion}, ["b"])
+    row = Row(
+        number=0, process=1, function=Function.DELIVER, topic=0, queue=0, value=7, operation=1,
+        attempt=0, invoked_ns=BEGIN_NS - 2, returned_ns=BEGIN_NS - 1, outcome=Outcome.OK, status=0,
+        queue_offset=26, physical_offset=-1, length=0, epoch=0, node=0, body_crc=0, label_crc=0,
+    )  # fmt: skip
+    one.learn("T", row)
+    assert one.topic_of("T", 0, 7, 1001) == "T (deleted)"
+    assert one.topic_of_row("T", BEGIN_NS - 2, 7) == "T (deleted)"

@@ -1,0 +1,183 @@
+"""Handing messages to a function as they come; what it cannot handle comes again later.
+
+A consumer puts such a message back at the broker that it came from (36), which gives it to the
+group again after a while, or to the dead letters in the end (wire.md 4.9). Where the broker does
+not take it, as a message out of a batch, the consumer sends a copy to the retry topic instead, as
+Java's do; and where that fails too, the function is called again here.
+"""
+
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Final
+
+import trio
+
+from rocketbed.client.errors import ClientError, MissingLibrary, NoBroker, RequestRefused
+from rocketbed.client.inbox import Inbox
+from rocketbed.client.messages import Received
+from rocketbed.client.outcome import STATUSES
+from rocketbed.client.progress import POLLER
+from rocketbed.client.pulls import describe
+from rocketbed.client.routes import DEFAULT_TOPIC
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
+from rocketbed.wire.errors import ProtocolError
+from rocketbed.wire.headers import SendBackRequest, SendMessageV2Request
+from rocketbed.wire.properties import DELAY, RETRY_TOPIC, encode_properties
+
+TIMEOUT_S: Final = 5.0
+AGAIN_S: Final = 5.0
+"""Pause before a message is handled again that could not be put back."""
+PAUSE_S: Final = 1.0
+"""Of a worker, after a broker refused to serve a queue."""
+WORKERS: Final = 20
+RETRIES: Final = 16
+HANDLER_S: Final = 15 * 60.0
+"""Java's limits."""
+FIRST_LEVEL: Final = 3
+"""Delay level of the first repetition; each further one adds one."""
+
+Handler = Callable[[Received], Awaitable[object]]
+
+
+def retry_topic(group: str) -> str:
+    """Where messages of a group come again."""
+    return f"%RETRY%{group}"
+
+
+class Listener:
+    """Some workers, each with one message at a time."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        handler: Handler,
+        inbox: Inbox,
+        is_ours: Callable[[MessageQueue], bool],
+        *,
+        max_retries: int,
+        timeout_s: float,
+        is_ordered: bool,
+    ) -> None:
+        """`is_ours` tells whether a queue is still read here, else another member gets its
+        messages."""
+        self._session = session
+        self._group = group
+        self._handler = handler
+        self._inbox = inbox
+        self._is_ours = is_ours
+        self._max_retries = max_retries
+        self._timeout_s = timeout_s
+        self._is_ordered = is_ordered
+        self._is_stopping = False
+        self._waiting: dict[trio.CancelScope, None] = {}
+        """Of workers that have no message."""
+
+    async def run(self, workers: int) -> None:
+        """Handle messages until `stop`, or until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(workers):
+                nursery.start_soon(self._work)
+
+    def stop(self) -> None:
+        """Let `run` return once the messages in hand are handled."""
+        self._is_stopping = True
+        for scope in list(self._waiting):
+            scope.cancel()
+
+    async def _work(self) -> None:
+        POLLER.set(trio.lowlevel.current_task())
+        while True:
+            message: Received | None = None
+            with trio.CancelScope() as scope:
+                self._waiting[scope] = None
+                if self._is_stopping:  # what was handled last counts nevertheless
+                    scope.cancel()
+                try:
+                    self._inbox.finish_own()
+                    message = await self._inbox.message()
+                except (RequestRefused, ProtocolError, MissingLibrary) as exc:
+                    self._session.world.log.warning("client.not_served", error=str(exc))
+                    await trio.sleep(PAUSE_S)
+                finally:
+                    del self._waiting[scope]
+            if message is not None:
+                await self._handle(message)
+            elif self._is_stopping:
+                return
+
+    async def _handle(self, message: Received) -> None:
+        """Call the function until it, or the group, has the message."""
+        log = self._session.world.log
+        for number in count(1):
+            try:
+                with trio.fail_after(self._timeout_s):
+                    await self._handler(message)
+                return
+            except Exception as exc:  # whatever a program raises: the message comes again
+                reason = f"{type(exc).__name__}: {exc}"
+            log.warning("client.not_handled", message=message.message_id, reason=reason)
+            if not self._is_ours(message.queue):
+                self._inbox.give_up_own()
+                return
+            if self._is_ordered and number <= self._max_retries:
+                await trio.sleep(PAUSE_S)
+                continue
+            try:
+                await self._put_back(message)
+                return
+            except (ClientError, RemotingError) as exc:
+                log.warning("client.not_put_back", message=message.message_id, error=str(exc))
+            await trio.sleep(AGAIN_S)
+
+    async def _put_back(self, message: Received) -> None:
+        """Raises `ClientError`, `RemotingError`: nobody has it but us."""
+        queue, ask = message.queue, self._session.ask
+        address = (await self._session.routes.get(message.topic)).master(queue.broker_name)
+        if address is None:
+            raise NoBroker(f"{describe(queue)} has no master now")
+        header = SendBackRequest(
+            offset=message.physical_offset,
+            group=self._group,
+            delayLevel=-1 if self._is_ordered else 0,
+            originMsgId=message.offset_id,
+            originTopic=message.topic,
+            maxReconsumeTimes=self._max_retries,
+            bname=queue.broker_name,
+        )
+        command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
+        answer = await ask(address, command, timeout_s=TIMEOUT_S)
+        if answer.code == ResponseCode.SUCCESS:
+            return
+        answer = await ask(address, self._copy(message), timeout_s=TIMEOUT_S)
+        if answer.code not in STATUSES:
+            peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+            what = f"message {message.message_id} to {retry_topic(self._group)}"
+            raise RequestRefused(what, peer, answer.code, answer.remark)
+
+    def _copy(self, message: Received) -> Command:
+        """A send of the same message to the group's retry topic."""
+        properties = dict(message.properties)
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        properties[DELAY] = str(FIRST_LEVEL + message.reconsume_times)
+        limit = self._max_retries
+        header = SendMessageV2Request(
+            a=self._group,
+            b=retry_topic(self._group),
+            c=DEFAULT_TOPIC,
+            d=1,
+            e=-1,
+            f=0,
+            g=message.born_ms,
+            h=message.flag,
+            i=encode_properties(properties),
+            j=limit + 1 if self._is_ordered else message.reconsume_times + 1,
+            k=False,
+            l=limit,
+            m=False,
+            n=message.queue.broker_name,
+        )
+        return request(RequestCode.SEND_MESSAGE_V2, header.encode(), message.body)

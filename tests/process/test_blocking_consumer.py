@@ -1,0 +1,81 @@
+"""Threads that read with `rocketbed.blocking`: what one has in hand is not committed by another."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+
+from rocketbed import blocking
+from rocketbed.chaos.cluster.cluster import LocalCluster
+
+COUNT = 40
+
+
+@pytest.mark.process
+async def test_threads_share_a_consumer(tmp_path: Path) -> None:
+    async with LocalCluster.create(
+        tmp_path / "cluster", slaves=0, sync=False, tied=True
+    ) as cluster:
+        await cluster.start()
+        address = cluster.nameserver_address
+        await trio.to_thread.run_sync(read_from_two_threads, address)
+        await trio.to_thread.run_sync(listen_in_threads, address)
+
+
+def read_from_two_threads(address: str) -> None:
+    with (
+        blocking.Admin(nameservers=address) as admin,
+        blocking.Producer(nameservers=address) as sender,
+        blocking.Consumer(nameservers=address, group="hands") as reader,
+    ):
+        admin.create_topic("Hands", queues=1)
+        for number in range(4):
+            sender.send(blocking.Message("Hands", b"%d" % number))
+        reader.subscribe("Hands", start="first")
+        (queue,) = reader.positions()
+        messages = iter(reader)
+        first = next(messages)
+
+        def other() -> None:
+            assert next(iter(reader)).body == b"1"
+            reader.commit()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert reader.committed(queue) in (None, 0)
+        reader.finish(first)
+        reader.commit()
+        assert reader.committed(queue) == 2
+        assert [next(messages).body for _ in range(2)] == [b"2", b"3"]
+
+
+def listen_in_threads(address: str) -> None:
+    """The function runs beside the one who listens, and may use the client itself."""
+    heard: dict[bytes, int] = {}
+    threads: set[int] = set()
+    lock = threading.Lock()
+    with (
+        blocking.Admin(nameservers=address) as admin,
+        blocking.Producer(nameservers=address) as sender,
+        blocking.Consumer(nameservers=address, group="ears") as reader,
+    ):
+        admin.create_topic("Ears", queues=4)
+        for number in range(COUNT):
+            sender.send(blocking.Message("Ears", b"%d" % number))
+
+        def handler(received: blocking.Received) -> None:
+            assert sender.queues("Ears")
+            if received.body == b"7" and not received.reconsume_times:
+                raise ValueError("not yet")
+            with lock:
+                threads.add(threading.get_ident())
+                heard[received.body] = received.reconsume_times
+                if len(heard) == COUNT:
+                    reader.stop_listening()
+
+        reader.subscribe("Ears", start="first")
+        reader.listen(handler, workers=3)
+        assert threading.get_ident() not in threads
+    assert heard == {b"%d" % number: int(number == 7) for number in range(COUNT)}
