@@ -26,6 +26,7 @@ from rocketbed.client import offsets as native_offsets
 from rocketbed.client import producer as native_producer
 from rocketbed.client.allocate import Allocation, AllocationName
 from rocketbed.client.errors import ClientError
+from rocketbed.client.flow import COUNT
 from rocketbed.client.listener import HANDLER_S, RETRIES, WORKERS
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome, Refused, SendStatus, Sent, Unknown
@@ -288,7 +289,7 @@ class Consumer(_Blocking):
         offset: int,
         *,
         tags: str = ALL,
-        count: int = native_consumer.COUNT,
+        count: int = COUNT,
         hold_s: float = 0.0,
     ) -> Pulled:
         """Read from one queue."""

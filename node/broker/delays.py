@@ -16,41 +16,25 @@ from typing import Any, Final
 import trio
 
 from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.node.broker.delivered import Delivered
 from rocketbed.node.broker.topics import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     Topics,
-    topic_name_problem,
 )
+from rocketbed.node.broker.waiting import add_again, is_deleted, target_of
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.config import parse_delay_levels
 from rocketbed.node.store.errors import CorruptRecord, MessageRejected, PutFailed, StoreError
 from rocketbed.node.store.run import Run
-from rocketbed.node.store.status import PutStatus
 from rocketbed.node.store.store import MessageStore
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import DelayOffsetTable
 from rocketbed.wire.errors import RemoteProtocolError
 from rocketbed.wire.message import (
-    BORN_IPV6,
-    INNER_BATCH,
-    STORE_IPV6,
     StoredMessage,
     decode_messages,
-    pack_host,
-)
-from rocketbed.wire.properties import (
-    CRC32,
-    DELAY,
-    KEYS,
-    REAL_QUEUE,
-    REAL_TOPIC,
-    TAGS,
-    UNIQUE_KEY,
-    decode_properties,
-    encode_properties,
-    index_keys,
 )
 from rocketbed.world.api import World
 
@@ -65,11 +49,8 @@ RETRY_S: Final = 0.5
 SAVE_S: Final = 1.0
 STOP_S: Final = 5.0
 """How long a stop waits for the disk."""
-COPIES_MAX: Final = 64
-"""Messages with one key that are looked through at once."""
 QUEUES: Final = 4
 """Least queues of a topic that has to be made."""
-LATEST_MS: Final = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -154,6 +135,7 @@ class Delays:
         self._store = store
         self._topics = topics
         self._offsets = offsets
+        self._log_says = Delivered(world, store)
         self._confirmed = confirmed
         self._levels_ms = parse_delay_levels(config.store.delay_levels)
         self._next: dict[int, int] = {}
@@ -188,17 +170,17 @@ class Delays:
     async def save(self) -> None:
         """Write down what was delivered, once that is on disk and as many slaves as acknowledge a
         send hold it. Raises `ConfigFileError`."""
-        known = {level: offset for level, offset in self._next.items() if offset}
-        offsets = self._offsets.table.offset_table | known
-        if offsets != self._offsets.table.offset_table:
+        table = self._offsets.table
+        offsets = table.offset_table | {level: at for level, at in self._next.items() if at}
+        damaged = dict(table.rb_damaged or {})
+        for level in self._next:
+            damaged[level] = sorted({*self._damaged.get(level, ()), *self._owed[level]})
+        damaged = {level: found for level, found in damaged.items() if found}
+        if (offsets, damaged) != (table.offset_table, table.rb_damaged or {}):
             end = self._store.written.value
             await self._store.flushed.wait_for(end)
             if self._confirmed is not None:
                 await self._confirmed.wait_for(end)
-        damaged = dict(self._offsets.table.rb_damaged or {})
-        for level in self._next:
-            damaged[level] = sorted({*self._damaged.get(level, ()), *self._owed.get(level, ())})
-        damaged = {level: found for level, found in damaged.items() if found}
         await self._offsets.save(offsets, damaged)
 
     async def stop(self) -> None:
@@ -233,8 +215,9 @@ class Delays:
         """Deliver what is due of a level, or a piece of it; the time until more is, s. Raises
         `ConfigFileError`, `OSError`, `PutFailed`, `StoreError`; nothing was delivered then."""
         if level not in self._next:
-            self._next[level] = await self._settle(level)
-        owed = self._owed.get(level, [])
+            settled = await self._log_says.settle(level, self._offsets.table)
+            self._next[level], self._owed[level] = settled
+        owed = self._owed[level]
         piece = self._owed_again(level, owed) if owed else self._due(level)
         if not owed and piece.after == self._next[level]:
             return piece.wait_s
@@ -246,7 +229,7 @@ class Delays:
         # A topic that is being deleted may stay after all: its messages wait for that.
         for offset, message in messages if self._topics.leaving else ():
             with suppress(ValueError):
-                if _target(message)[0] in self._topics.leaving:
+                if target_of(message)[0] in self._topics.leaving:
                     piece.after, piece.wait_s = offset, RETRY_S
                     messages = [one for one in messages if one[0] < offset]
                     break
@@ -262,7 +245,7 @@ class Delays:
     def _due(self, level: int) -> "_Piece":
         """Messages of a level that are due."""
         now_ms, delay_ms = self._world.clock.wall_ms(), self._levels_ms[level - 1]
-        low, high = self._bounds(level)
+        low, high = self._log_says.bounds(level)
         seen = self._seen.setdefault(level, _Seen())
         if self._store.log.last_store_ms > now_ms:
             seen.look(high, trio.current_time())
@@ -343,9 +326,9 @@ class Delays:
         missing: dict[str, int] = {}
         for _, message in messages:
             with suppress(ValueError):
-                topic, queue_id = _target(message)
+                topic, queue_id = target_of(message)
                 is_known = self._topics.get(topic) is not None or topic in self._topics.leaving
-                if not is_known and not _is_deleted(message, topic, deleted):
+                if not is_known and not is_deleted(message, topic, deleted):
                     missing[topic] = max(missing.get(topic, 0), queue_id + 1)
         if not missing:
             return
@@ -369,9 +352,9 @@ class Delays:
 
     def _add(self, run: Run, message: StoredMessage, deleted: dict[str, int]) -> None:
         """Raises `MessageRejected`, `ValueError`."""
-        topic, queue_id = _target(message)
+        topic, queue_id = target_of(message)
         config = self._topics.get(topic)
-        if _is_deleted(message, topic, deleted):  # perhaps made again since: that is another one
+        if is_deleted(message, topic, deleted):  # perhaps made again since: that is another one
             raise ValueError(f"topic {topic!r} does not exist any more: it was deleted meanwhile")
         if config is None or not config.queue_nums:
             raise ValueError(f"topic {topic!r} cannot be made")
@@ -381,144 +364,3 @@ class Delays:
     def _drop(self, offset: int, topic: str, reason: str) -> None:
         self.dropped += 1
         self._world.log.error("delays.dropped", offset=offset, topic=topic, reason=reason)
-
-    # --- where to go on
-
-    def _bounds(self, level: int) -> tuple[int, int]:
-        queue = level - 1
-        low = self._store.queue_min(SCHEDULE_TOPIC, queue)
-        return low, max(low, self._store.queue_max(SCHEDULE_TOPIC, queue))
-
-    async def _settle(self, level: int) -> int:
-        """Where delivery goes on: behind the last message that the log has as delivered."""
-        await self._store.dispatched.wait_for(self._store.written.value)
-        low, high = self._bounds(level)
-        hint = min(max(self._offsets.table.offset_table.get(level, 0), low), high)
-        if not self._store.config.index_enabled:
-            return hint
-        at, deleted = hint, self._store.removal.deletions()
-        while at > low and not await self._is_delivered(level, at - 1, deleted, unknown=True):
-            at -= 1
-        # One that was dropped is in no topic, and others behind it may be.
-        offset = at
-        while offset < min(at + ROUND, high):
-            offset += 1
-            if await self._is_delivered(level, offset - 1, deleted, unknown=False):
-                at = offset
-        for offset in sorted((self._offsets.table.rb_damaged or {}).get(level, [])):
-            if low <= offset < at and not await self._is_delivered(
-                level, offset, deleted, unknown=False
-            ):
-                self._owed.setdefault(level, []).append(offset)
-        if at != hint:
-            self._world.log.info("delays.corrected", delay_level=level, file=hint, log=at)
-        return at
-
-    async def _is_delivered(
-        self, level: int, offset: int, deleted: dict[str, int], *, unknown: bool
-    ) -> bool:
-        """Whether the log has the message of a queue offset in its own topic, as often as it waits
-        up to there, or nobody is to get it any more; `unknown` where nothing can tell."""
-        units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, 1)
-        if not units or units[0][0] < self._store.min_offset:
-            return True
-        try:
-            (message,) = decode_messages(b"".join(await self._store.read([units[0][:2]])))
-            topic, _ = _target(message)
-            if _is_deleted(message, topic, deleted):
-                return True
-            came = await self._copies(topic, message)
-            waiting = await self._copies(SCHEDULE_TOPIC, message) if came else set()
-        except (CorruptRecord, RemoteProtocolError, KeyError, ValueError):
-            return unknown  # when it is due it will show what is wrong
-        before = {at for at in waiting if at <= message.physical_offset}
-        return len(came) >= max(len(before), 1)
-
-    async def _copies(self, topic: str, message: StoredMessage) -> set[int]:
-        """Log offsets of the same message in a topic. Raises `KeyError` for one without a key, and
-        as `MessageStore.query`."""
-        key, end_ms = message.properties[UNIQUE_KEY], LATEST_MS
-        found: set[int] = set()
-        while True:  # a query tells the newest ones
-            answer = await self._store.query(topic, key, COPIES_MAX, 0, end_ms)
-            records = decode_messages(b"".join(answer.records))
-            found |= {
-                one.physical_offset
-                for one in records
-                if one.topic == topic and _contents(one) == _contents(message)
-            }
-            if len(records) < min(COPIES_MAX, self._store.config.max_query_messages):
-                return found
-            oldest_ms = min(one.store_timestamp for one in records)
-            end_ms = oldest_ms if oldest_ms < end_ms else end_ms - 1000
-
-
-def _target(message: StoredMessage) -> tuple[str, int]:
-    """Topic and queue of a waiting message. Raises `ValueError`."""
-    found = message.properties
-    topic, queue_text = found.get(REAL_TOPIC, ""), found.get(REAL_QUEUE, "")
-    is_number = queue_text.isdecimal() and queue_text.isascii() and len(queue_text) < 10
-    if topic_name_problem(topic) is not None or not is_number:
-        raise ValueError(
-            f"no place to deliver it to: {REAL_TOPIC} {topic!r}, {REAL_QUEUE} {queue_text!r}"
-        )
-    return topic, int(queue_text)
-
-
-def _is_deleted(message: StoredMessage, topic: str, deleted: dict[str, int]) -> bool:
-    """Whether a message's topic was deleted after it came."""
-    return message.physical_offset < deleted.get(topic, 0)
-
-
-def _contents(message: StoredMessage) -> tuple[Any, ...]:
-    """What does not change when a message is delivered; a user's keys may be all the same."""
-    return (
-        message.reconsume_times,
-        message.born_timestamp,
-        message.born_host,
-        {name: value for name, value in message.properties.items() if name != CRC32},
-        message.body,
-    )
-
-
-def add_again(
-    run: Run,
-    message: StoredMessage,
-    topic: str,
-    queue_id: int,
-    *,
-    text: str | None = None,
-    reconsume_times: int | None = None,
-    delay_ms: int | None = None,
-) -> None:
-    """Add a stored message to a run once more, perhaps with other properties. Raises
-    `MessageRejected`, also for several messages in one record: nothing tells which one is meant."""
-    if message.sys_flag & INNER_BATCH:
-        raise MessageRejected(
-            PutStatus.MESSAGE_ILLEGAL,
-            f"the record at {message.physical_offset} is a batch of messages: send the one that is"
-            " to come again by itself",
-        )
-    text = message.properties_text if text is None else text
-    found = decode_properties(text)
-    run.add(
-        topic,
-        queue_id,
-        message.body,
-        text.encode(),
-        flag=message.flag,
-        sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
-        born_ms=message.born_timestamp,
-        born_host=pack_host(*message.born_host),
-        reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
-        tag=found.get(TAGS),
-        keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
-        delay_ms=delay_ms,
-    )
-
-
-def waiting(found: dict[str, str], topic: str, queue_id: int, level: int) -> str:
-    """The properties of a message that has to wait; timers would be for the same thing."""
-    kept = {name: value for name, value in found.items() if not name.startswith("TIMER_")}
-    kept |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
-    return encode_properties(kept)

@@ -5,7 +5,7 @@ from typing import Final
 import trio
 
 from rocketbed.node.broker.config_file import ConfigFileError
-from rocketbed.node.broker.delays import Delays, add_again, waiting
+from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.send_checks import INT_MAX, MAX_RECONSUME_VERSION
@@ -16,6 +16,7 @@ from rocketbed.node.broker.topics import (
     Topics,
     topic_name_problem,
 )
+from rocketbed.node.broker.waiting import add_again, waiting
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
 from rocketbed.node.store.errors import MessageRejected, PutFailed

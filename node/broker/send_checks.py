@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rocketbed.node.broker.delays import Delays, waiting
+from rocketbed.node.broker.delays import Delays
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.topics import (
     DLQ_PREFIX,
@@ -18,6 +18,7 @@ from rocketbed.node.broker.topics import (
     Topics,
     topic_name_problem,
 )
+from rocketbed.node.broker.waiting import waiting
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.batch_queue import MESSAGES_MAX
 from rocketbed.wire.bodies import PERM_WRITE, TopicConfig

@@ -13,7 +13,7 @@ import trio
 
 from rocketbed.client.allocate import ALLOCATIONS, Allocation, AllocationName
 from rocketbed.client.errors import BadMessage, ClientError
-from rocketbed.client.flow import Flow, key_of
+from rocketbed.client.flow import COUNT, Flow, key_of
 from rocketbed.client.inbox import Inbox
 from rocketbed.client.listener import (
     HANDLER_S,
@@ -36,8 +36,6 @@ from rocketbed.world.api import World
 
 __all__ = ["Consumer", "PullStatus", "Pulled", "Start"]
 
-COUNT: Final = 32
-"""Messages of one pull; brokers give no more by default."""
 LAST_COMMIT_S: Final = 3.0
 """What a consumer that ends waits at most for its automatic commit."""
 HOLD_S: Final = 15.0

@@ -22,6 +22,7 @@ from rocketbed.wire.errors import ProtocolError
 from rocketbed.world.api import World
 
 COUNT: Final = 32
+"""Messages of one pull; brokers give no more by default."""
 PAUSE_S: Final = 0.05
 """After a failed pull; doubles up to `PAUSE_MAX_S`."""
 PAUSE_MAX_S: Final = 1.0

@@ -47,21 +47,15 @@ class Inbox:
         where a broker does not serve a queue; one may go on."""
         return self._hand_out(await self._receive(), 1)[0]
 
-    def give_up_own(self) -> None:
-        """What our caller was given last is not dealt with: its queue is another member's now."""
+    def finish_own(self, *, is_left: bool = False) -> None:
+        """What our caller was given last is dealt with; or `is_left` to the member that has its
+        queue now."""
         own = self._in_hand.pop(poller(), None)
         if own is None:
             return
+        end = own.progress.give_up if is_left else own.progress.finish
         for message in own.messages:
-            own.progress.give_up(key_of(message))
-
-    def finish_own(self) -> None:
-        """What our caller was given last is dealt with."""
-        own = self._in_hand.pop(poller(), None)
-        if own is None:
-            return
-        for message in own.messages:
-            own.progress.finish(key_of(message))
+            end(key_of(message))
         batch = own.batch
         if batch.given < len(batch.messages) and self._is_ordered:
             self._ready.append(batch)

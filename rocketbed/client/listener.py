@@ -121,7 +121,7 @@ class Listener:
                 reason = f"{type(exc).__name__}: {exc}"
             log.warning("client.not_handled", message=message.message_id, reason=reason)
             if not self._is_ours(message.queue):
-                self._inbox.give_up_own()
+                self._inbox.finish_own(is_left=True)
                 return
             if self._is_ordered and number <= self._max_retries:
                 await trio.sleep(PAUSE_S)

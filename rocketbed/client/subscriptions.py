@@ -27,7 +27,7 @@ members that come and go, nobody of new queues."""
 
 LOCK_S: Final = 1.0
 """The same while a lock is waited for."""
-COMMIT_S: Final = 0.2
+HAND_OVER_S: Final = 0.2
 """What another member gets to commit where it stands in queues that it gives up to us."""
 LET_GO_S: Final = 20.0
 """How long a message that is being handled keeps its queue's lock from another member."""
@@ -106,7 +106,7 @@ class Subscriptions:
             if queues is None:
                 raise NoBroker(f"no broker of topic {topic} tells who the members of the group are")
             if len(queues) < len(route.readable):
-                await trio.sleep(COMMIT_S)
+                await trio.sleep(HAND_OVER_S)
             offsets = {
                 queue: await self._first_offset(queue, start, is_shared=True) for queue in queues
             }
@@ -191,7 +191,7 @@ class Subscriptions:
         )
         new = [queue for queue in own if queue not in self.flows]
         if new:
-            await trio.sleep(COMMIT_S)
+            await trio.sleep(HAND_OVER_S)
         for queue in new:
             await self._take_up(queue, shared)
 
@@ -210,11 +210,11 @@ class Subscriptions:
         """Let others have what we read, at our end."""
         if self._locks is None:
             return
-        for topic in sorted({queue.topic for queue in self.flows}):
+        held = sorted({*self.flows, *self._leaving})
+        for topic in dict.fromkeys(queue.topic for queue in held):
             with suppress(ClientError):
                 route = await self._session.routes.get(topic)
-                own = [queue for queue in self.flows if queue.topic == topic]
-                await self._locks.release(route, own)
+                await self._locks.release(route, [one for one in held if one.topic == topic])
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
         for queue in list(queues):

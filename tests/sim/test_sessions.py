@@ -20,6 +20,7 @@ from rocketbed.chaos.sessions.store import run_lives, run_remade
 from rocketbed.chaos.sessions.waiting import run_waiting
 from rocketbed.node.broker.clients import ConsumerGroup
 from rocketbed.node.broker.delays import Delays
+from rocketbed.node.broker.delivered import Delivered
 from rocketbed.node.broker.groups import Groups
 from rocketbed.node.broker.long_polling import LongPolls
 from rocketbed.node.broker.offsets import Offsets
@@ -148,7 +149,7 @@ BUGS: list[tuple[object, str, Callable[..., Any], Run, str]] = [
     (AckBoard, "report", lambda _: lambda self, link, offset: None, run_feeding, "acknowledged"),
     (MasterConnection, "_acknowledged", lambda _: _all_written, run_following, "reported"),
     (MasterConnection, "_compare", lambda _: lambda self, *place: None, run_parting, "refused"),
-    (Delays, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
+    (Delivered, "_is_delivered", lambda _: _never, run_waiting, "repeated"),
     (Delays, "delay_ms", sooner, run_waiting, "early"),
     (LongPolls, "on_arrival", lambda _: lambda self, entries: None, run_broker, "hold"),
 ]

@@ -378,9 +378,14 @@ def test_a_damaged_message_comes_once_it_is_mended() -> None:
         assert run.value == [b"AAAAAAAA", b"CCCCCCCC", b"plain"]
         image = run.image
     image = altered(image, b"BBBBBBBX", b"BBBBBBBB")
+    whole = [b"AAAAAAAA", b"BBBBBBBB", b"CCCCCCCC", b"plain"]
+    events = node_run(look, image=image).events
+    for at in range(1, events, max(events // 12, 1)):  # what is delivered is noted once it is safe
+        crashed = node_run(look, image=image, crash_at=at, kind="power")
+        assert node_run(look, image=crashed.image, boots=2).value == whole, at
     for _ in range(2):
         run = node_run(look, image=image)
-        assert run.value == [b"AAAAAAAA", b"BBBBBBBB", b"CCCCCCCC", b"plain"]
+        assert run.value == whole
         image = run.image
 
 

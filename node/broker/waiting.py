@@ -1,0 +1,86 @@
+"""Messages that wait in `SCHEDULE_TOPIC_XXXX`: what they carry, and how one is stored once more
+(store.md 12.1).
+"""
+
+from rocketbed.node.broker.topics import topic_name_problem
+from rocketbed.node.store.errors import MessageRejected
+from rocketbed.node.store.run import Run
+from rocketbed.node.store.status import PutStatus
+from rocketbed.wire.message import (
+    BORN_IPV6,
+    INNER_BATCH,
+    STORE_IPV6,
+    StoredMessage,
+    pack_host,
+)
+from rocketbed.wire.properties import (
+    DELAY,
+    KEYS,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TAGS,
+    UNIQUE_KEY,
+    decode_properties,
+    encode_properties,
+    index_keys,
+)
+
+
+def target_of(message: StoredMessage) -> tuple[str, int]:
+    """Topic and queue of a waiting message. Raises `ValueError`."""
+    found = message.properties
+    topic, queue_text = found.get(REAL_TOPIC, ""), found.get(REAL_QUEUE, "")
+    is_number = queue_text.isdecimal() and queue_text.isascii() and len(queue_text) < 10
+    if topic_name_problem(topic) is not None or not is_number:
+        raise ValueError(
+            f"no place to deliver it to: {REAL_TOPIC} {topic!r}, {REAL_QUEUE} {queue_text!r}"
+        )
+    return topic, int(queue_text)
+
+
+def is_deleted(message: StoredMessage, topic: str, deleted: dict[str, int]) -> bool:
+    """Whether a message's topic was deleted after it came."""
+    return message.physical_offset < deleted.get(topic, 0)
+
+
+def add_again(
+    run: Run,
+    message: StoredMessage,
+    topic: str,
+    queue_id: int,
+    *,
+    text: str | None = None,
+    reconsume_times: int | None = None,
+    delay_ms: int | None = None,
+) -> None:
+    """Add a stored message to a run once more, perhaps with other properties. Raises
+    `MessageRejected`, also for several messages in one record: nothing tells which one is meant."""
+    if message.sys_flag & INNER_BATCH:
+        raise MessageRejected(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"the record at {message.physical_offset} is a batch of messages: send the one that is"
+            " to come again by itself",
+        )
+    text = message.properties_text if text is None else text
+    found = decode_properties(text)
+    run.add(
+        topic,
+        queue_id,
+        message.body,
+        text.encode(),
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~(BORN_IPV6 | STORE_IPV6),
+        born_ms=message.born_timestamp,
+        born_host=pack_host(*message.born_host),
+        reconsume_times=message.reconsume_times if reconsume_times is None else reconsume_times,
+        tag=found.get(TAGS),
+        keys=index_keys(found.get(UNIQUE_KEY), found.get(KEYS)),
+        delay_ms=delay_ms,
+    )
+
+
+def waiting(found: dict[str, str], topic: str, queue_id: int, level: int) -> str:
+    """The properties of a message that has to wait; timers would be for the same thing."""
+    kept = {name: value for name, value in found.items() if not name.startswith("TIMER_")}
+    kept |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)}
+    return encode_properties(kept)
