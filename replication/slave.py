@@ -156,9 +156,9 @@ class Slave:
             try:
                 connection = MasterConnection(self, address, stream, start)
                 followed = await connection.run()
+                self._taken_over = 0 if followed else self._taken_over
             except NothingInCommon as exc:
-                if not await self._begin_again():
-                    self.refuse(address, exc)
+                await self._begin_again(address, exc)
                 return False
             finally:
                 with trio.move_on_after(1, shield=True):
@@ -276,18 +276,22 @@ class Slave:
             self._taken_over = self.log.written.value
         return start.offset
 
-    async def _begin_again(self) -> bool:
-        """Give up the first message where that is all we have and the master has deleted it since;
-        whether that was so. Raises `CutRefused`."""
+    async def _begin_again(self, address: Address, error: NothingInCommon) -> None:
+        """Give up the first message where that is all we have, and the master has deleted it since;
+        else its log is refused."""
         if self._cutter is None or not self._taken_over == self.log.written.value > 0:
-            return False
+            self.refuse(address, error)
+            return
         self._taken_over = 0
-        await self._cutter.cut(self.log.min_offset)
+        try:
+            await self._cutter.cut(self.log.min_offset)
+        except CutRefused as exc:
+            self.refuse(address, exc)
+            return
         if self.search is not None:
             self.search.reset()
         self.state = "cutting"
-        self.world.log.info("replication.begun_again", master=address_text(self.master))
-        return True
+        self.world.log.info("replication.begun_again", master=address_text(address))
 
     def lost(self, address: Address, reason: str) -> None:
         """A connection to a master ended, or there was none."""

@@ -341,6 +341,18 @@ def test_a_new_slave_begins_again_where_the_first_message_was_deleted_meanwhile(
         assert len(pair.events("replication.begun_again")) == 1
 
 
+def test_a_new_slave_that_cannot_begin_again_says_so() -> None:
+    async def find_start(pair: Pair) -> LogStart:
+        pair.cutter.refusal = "no room"
+        data = pair.master_log.read(0, RECORD)
+        pair.master_log.expire(2 * SEGMENT)
+        return LogStart(0, data)
+
+    with Pair(9000, 0, 0, first=9000, find_start=find_start) as pair:
+        pair.run_until(lambda: pair.slave.state == "refused")
+        assert str(pair.slave.refusal) == "no room"
+
+
 def test_a_cut_that_is_refused_is_tried_again() -> None:
     with Pair(500, 100, 200) as pair:
         pair.cutter.refusal = "no room"

@@ -73,7 +73,7 @@ class IndexChecker:
         entry = self._next
         self.records += 1
         while entry is not None and entry[1] < offset:
-            self._judge_stranger(entry)
+            self._judge_stranger(entry, offset)
             entry = self._next = next(self._stream, None)
         if entry is None or entry[1] != offset:
             if hashes and not gone:
@@ -112,7 +112,7 @@ class IndexChecker:
                     "S3", severity, self._name, what, offset=entry[1], advice=REBUILD
                 )
             elif entry[1] >= facts.minimum:
-                self._judge_stranger(entry)
+                self._judge_stranger(entry, facts.end)
             self._next = next(self._stream, None)
         return behind
 
@@ -148,16 +148,21 @@ class IndexChecker:
                 self._findings.add("S10", Severity.NOTE, name, what)
             known = max(known, header.end_offset)
 
-    def _judge_stranger(self, entry: _Entry) -> None:
+    def _judge_stranger(self, entry: _Entry, due: int) -> None:
+        """An entry of no record, where that of the record at `due` or behind has its turn."""
         if self.records <= 1:
             return  # It may point below the log's start; that is how old files end.
         what = f"entry {entry.number} points to {entry.offset}, where no indexed record is"
         severity = Severity.DAMAGE
-        if self._mendable and entry.offset == 0 and entry.number > 1:
+        if self._may_lack(due) and entry.offset == 0 and entry.number > 1:
             what = f"entry {entry.number} is not on disk"
             severity = Severity.TAIL
             self._torn += 1
         self._findings.add("S8", severity, self._name, what, offset=entry.offset, advice=REBUILD)
+
+    def _may_lack(self, offset: int) -> bool:
+        """Whether the entry of a record need not be on disk: a start indexes it again."""
+        return self._mendable and self._facts.mends(offset)
 
     def _judge_time(self, entry: _Entry, store_ms: int) -> None:
         begin_ms = self._header.begin_ms
@@ -188,8 +193,8 @@ class IndexChecker:
         if lacking:
             what = f"{lacking.total()} keys of the record at {offset} are not indexed"
             severity = Severity.DAMAGE
-            is_torn = self._mendable and (self._torn or (self._next and not self._next.offset))
-            if is_torn or (self._next is None and self._facts.unclean):
+            is_torn = self._torn or (self._next is not None and not self._next.offset)
+            if (is_torn and self._may_lack(offset)) or (self._next is None and self._facts.unclean):
                 severity = Severity.TAIL
             self._findings.add("S10", severity, self._name, what, offset=offset, advice=REBUILD)
         if not extra and not lacking:
@@ -202,7 +207,7 @@ class IndexChecker:
         if self._leading and not tail:
             severity = Severity.NOTE
             what += ": older index files were deleted"
-        elif (tail and self._facts.mends(self._missing_from)) or self._torn >= self._missing:
+        elif self._facts.mends(self._missing_from) and (tail or self._torn >= self._missing):
             severity = Severity.TAIL
             what += " yet"
             self._torn = max(self._torn - self._missing, 0)
