@@ -282,12 +282,12 @@ class Slave:
         if self._cutter is None or not self._taken_over == self.log.written.value > 0:
             self.refuse(address, error)
             return
-        self._taken_over = 0
         try:
             await self._cutter.cut(self.log.min_offset)
         except CutRefused as exc:
             self.refuse(address, exc)
             return
+        self._taken_over = 0
         if self.search is not None:
             self.search.reset()
         self.state = "cutting"

@@ -12,6 +12,7 @@ import trio
 from rocketbed.node.store.checkpoint import Checkpoint
 from rocketbed.node.store.dispatch import Dispatcher
 from rocketbed.node.store.errors import StoreFailed
+from rocketbed.node.store.files import NO_DESCRIPTOR
 from rocketbed.node.store.flush import Flusher
 from rocketbed.node.store.marks import INDEX_OFF, Mark
 from rocketbed.node.store.parts import StoreParts
@@ -64,7 +65,8 @@ class Checkpointer:
                 filled_ms = parts.index.last_filled_ms()
                 mark = replace(mark, index=parts.index.mark(), index_filled_ms=filled_ms)
                 await self._flusher.flush()
-                await self._sync_derived()
+                await parts.queues.sync()
+                await parts.index.sync()
                 await parts.pool.sync_names()
                 parts.world.mark("store.mark_backed")
                 # F before W, durably: a crash in between must not leave W above F.
@@ -74,10 +76,12 @@ class Checkpointer:
                 # RocketMQ's checkpoint last: ahead of W it would make RocketMQ dispatch too little.
                 await self.store_checkpoint()
             except OSError as exc:
-                if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
-                    raise StoreFailed(
-                        f"the durable mark of {parts.config.root} cannot be written:"
-                        f" {exc.strerror}; check the disk, then start the node again"
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR):
+                    raise parts.failure.set(
+                        StoreFailed(
+                            f"the durable mark of {parts.config.root} cannot be written:"
+                            f" {exc.strerror}; check the disk, then start the node again"
+                        )
                     ) from exc
                 parts.world.log.warning(
                     "store.mark_waits", offset=end, reason=exc.strerror or str(exc.errno)
@@ -85,21 +89,6 @@ class Checkpointer:
                 return False
             parts.world.mark("store.mark_raised")
             return True
-
-    async def _sync_derived(self) -> None:
-        """fsync queues and index. Raises `StoreFailed`, for want of space too: thinly provisioned
-        disks notice that only now, and the next fsync would succeed without what was lost (T10)."""
-        parts = self._parts
-        try:
-            await parts.queues.sync()
-            await parts.index.sync()
-        except OSError as exc:
-            if exc.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # a file was not opened, so none was synced in vain
-            raise StoreFailed(
-                f"fsync of queues or index in {parts.config.root} failed: {exc.strerror}. They are"
-                " built again from the log at the next start; check the disk, then start the node"
-            ) from exc
 
     def _snapshot(self, end: int) -> Mark:
         """The mark for `end`, as far as it is known before anything is synced."""

@@ -10,11 +10,14 @@ from collections import Counter, OrderedDict
 
 import trio
 
-from rocketbed.node.store.errors import BadStoreDirectory
+from rocketbed.node.store.errors import BadStoreDirectory, StoreError, StoreFailed
+from rocketbed.node.store.failure import Failure
 from rocketbed.world.api import File, World
 
 OPEN_FILES_MAX = 512
 """Half of the usual limit of 1,024 descriptors a process; the rest is for connections and log."""
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+"""The process has no descriptor left: the file was not opened, so nothing was done in vain."""
 
 
 def store_files(descriptors: int) -> int:
@@ -47,8 +50,9 @@ def file_size(world: World, path: str) -> int:
 class FilePool:
     """Opens files on demand; the least recently used unpinned one is closed first."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, failure: Failure) -> None:
         self._world = world
+        self._failure = failure
         # Pinned files and those of a moment (marks, tables) come on top of the pool's.
         self._limit = max(store_files(world.process.descriptors) * 3 // 4, 8)
         self._open: OrderedDict[str, File] = OrderedDict()
@@ -76,7 +80,7 @@ class FilePool:
             try:
                 return self._world.disk.open(path, create=create)
             except OSError as exc:
-                if exc.errno not in (errno.EMFILE, errno.ENFILE):
+                if exc.errno not in NO_DESCRIPTOR:
                     raise
                 if not self._close_oldest(len(self._open) - 1):
                     raise
@@ -114,12 +118,18 @@ class FilePool:
         return path in self._pins
 
     async def sync(self, path: str) -> None:
-        """fsync one file; one that was removed meanwhile needs none."""
+        """fsync one file; one that was removed meanwhile needs none.
+
+        Raises `StoreFailed`, and the store has failed, also for want of space: thinly provisioned
+        disks notice that only now. Raises `OSError` when the file cannot be opened.
+        """
         if path not in self._open and not self._world.disk.exists(path):
             return
         file = self.pin(path)
         try:
             await file.sync()
+        except OSError as exc:
+            raise self._lost(path, exc) from exc
         finally:
             self.unpin(path)
 
@@ -175,7 +185,7 @@ class FilePool:
         """fsync every directory with a name that may not be durable.
 
         When it returns, names that were made before the call are durable, also those that another
-        caller was syncing.
+        caller was syncing. Raises as `sync`.
         """
         async with self._names_lock:
             directories, self.new_names = list(self.new_names), {}
@@ -184,8 +194,23 @@ class FilePool:
                     if self._world.disk.is_dir(directories[-1]):
                         await self._world.disk.sync_dir(directories[-1])
                     directories.pop()
+            except OSError as exc:
+                if exc.errno in NO_DESCRIPTOR:
+                    raise
+                raise self._lost(directories[-1], exc) from exc
             finally:
                 self.new_names.update(dict.fromkeys(directories))
+
+    def _lost(self, path: str, exc: OSError) -> StoreError:
+        # No retry: Linux marks the failed pages clean, so the next fsync would succeed without
+        # them (T10).
+        return self._failure.set(
+            StoreFailed(
+                f"fsync of {path} failed: {exc.strerror}. What was written there since the last one"
+                " may not be on disk, so this node stops and leaves its abort file; check the disk,"
+                " then start again"
+            )
+        )
 
     def remove(self, path: str) -> None:
         """Unlink a file, and close it as soon as nobody reads it."""

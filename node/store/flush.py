@@ -72,19 +72,10 @@ class Flusher:
             if end <= log.flushed.value and not log.segments.dirty:
                 return end
             self._check_files()
-            try:
-                for start in sorted(log.segments.dirty):
-                    await log.segments.sync(start)
-                # The data of a new segment is lost with its name if the directory is not synced.
-                await self._parts.pool.sync_names()
-            except OSError as exc:
-                # No retry: Linux marks the failed pages clean, so the next fsync would succeed
-                # without them (T10).
-                raise StoreFailed(
-                    f"fsync in {log.segments.directory} failed: {exc.strerror}. What was written"
-                    f" above offset {log.flushed.value} may not be on disk, so this node stops and"
-                    " leaves its abort file; check the disk, then start again"
-                ) from exc
+            for start in sorted(log.segments.dirty):
+                await log.segments.sync(start)
+            # The data of a new segment is lost with its name if the directory is not synced.
+            await self._parts.pool.sync_names()
             self.count += 1
             await self._publish(end)
             return end
@@ -94,19 +85,24 @@ class Flusher:
         lost the race for the lock (store.md 1.4). Raises `StoreFailed`."""
         path = self._parts.pool.lost_name()
         if path is not None:
-            raise StoreFailed(
-                f"{path} was deleted while this node has it open, by hand or by another broker on"
-                " this directory: see to that, then start this node again; it says what is missing"
+            raise self._parts.failure.set(
+                StoreFailed(
+                    f"{path} was deleted while this node has it open, by hand or by another broker"
+                    " on this directory: see to that, then start this node again; it says what is"
+                    " missing"
+                )
             )
         segments = self._parts.log.segments
         for start in segments.dirty:
             size = segments.file(start).size()
             if size < segments.size:
-                raise StoreFailed(
-                    f"{segments.path(start)} was cut while this node writes to it: it has {size} of"
-                    f" {segments.size} bytes, and acknowledged messages in it may be gone. The node"
-                    " stops and leaves its abort file; see to what cut it, then start again: the"
-                    " start says what is missing and how to heal it"
+                raise self._parts.failure.set(
+                    StoreFailed(
+                        f"{segments.path(start)} was cut while this node writes to it: it has"
+                        f" {size} of {segments.size} bytes, and acknowledged messages in it may be"
+                        " gone. The node stops and leaves its abort file; see to what cut it, then"
+                        " start again: the start says what is missing and how to heal it"
+                    )
                 )
 
     def known(self, end: int) -> int:

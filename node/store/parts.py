@@ -8,6 +8,7 @@ from rocketbed.node.store.checkpoint import Witnesses
 from rocketbed.node.store.commitlog import CommitLog
 from rocketbed.node.store.config import StoreConfig, parse_delay_levels
 from rocketbed.node.store.damage import DamagedRanges
+from rocketbed.node.store.failure import Failure
 from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.index import Index
 from rocketbed.node.store.marks import Marks
@@ -59,6 +60,7 @@ class StoreParts:
     world: World
     config: StoreConfig
     topics: TopicSource
+    failure: Failure
     pool: FilePool
     log: CommitLog
     queues: Queues
@@ -80,13 +82,15 @@ class StoreParts:
 def make_parts(world: World, config: StoreConfig, topics: TopicSource | None) -> StoreParts:
     """Build the parts; nothing on disk is touched."""
     staging = f"{config.root}/{STAGING_DIR}"
-    pool = FilePool(world)
+    failure = Failure()
+    pool = FilePool(world, failure)
     delays_ms = parse_delay_levels(config.delay_levels)
     topics = topics or AllTopics()
     return StoreParts(
         world=world,
         config=config,
         topics=topics,
+        failure=failure,
         pool=pool,
         log=CommitLog(world, pool, config, staging),
         queues=Queues(

@@ -4,8 +4,6 @@ Both are for good: a crash at any moment leaves all or nothing of it to the next
 that have expired are the work of `retention`.
 """
 
-from collections.abc import Callable
-
 import trio
 
 from rocketbed.node.store.checkpointer import Checkpointer
@@ -31,16 +29,12 @@ class Removal:
         dispatcher: Dispatcher,
         checkpointer: Checkpointer,
         scrubber: Scrubber,
-        *,
-        fail: Callable[[StoreError], StoreError],
     ) -> None:
-        """`fail` stops the store, and gives the failure that did it."""
         self._parts = parts
         self._flusher = flusher
         self._dispatcher = dispatcher
         self._checkpointer = checkpointer
         self._scrubber = scrubber
-        self._fail = fail
         self._learned: dict[str, int] = {}
         """Deletions of the master that were dealt with since the start, or the last cut."""
         self._mixed: set[str] = set()
@@ -97,7 +91,7 @@ class Removal:
                 await parts.marks.update(owed=-1)  # a new master ends the log here
 
     def _failed_cut(self, offset: int, reason: str | None) -> StoreError:
-        return self._fail(
+        return self._parts.failure.set(
             StoreFailed(
                 f"cutting the log at {offset} failed on the way: {reason}; the node stops, and the"
                 " next start does the cut if it is on record"

@@ -46,7 +46,7 @@ class Retention:
         self._manual_rounds = _MANUAL_ROUNDS
 
     async def round(self) -> None:
-        """One round. Never raises for the disk's sake: what fails is tried in the next one."""
+        """One round. What fails is tried in the next one, but a failed fsync: `StoreFailed`."""
         parts = self._parts
         try:
             usage = parts.world.disk.usage(parts.log.segments.directory)

@@ -5,7 +5,6 @@ until somebody pulls that message. So the rest is read once after each start, at
 beside the loop. What is bad is reported, never changed.
 """
 
-import errno
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
@@ -17,13 +16,13 @@ from rocketbed.node.store.consumequeue import ConsumeQueue
 from rocketbed.node.store.cursor import READ_SIZE, LogCursor, Step, Verdict
 from rocketbed.node.store.damage import Damage
 from rocketbed.node.store.entry import NO_UNIT, ONE_UNIT, Entry
+from rocketbed.node.store.files import NO_DESCRIPTOR
 from rocketbed.node.store.index_check import IndexCheck
 from rocketbed.node.store.parts import StoreParts
 from rocketbed.node.store.queues import AnyQueue
 from rocketbed.node.store.scan import crc_scanner
 from rocketbed.node.store.tail import next_good
 
-NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 PAUSE_S = 1.0
 NOTE_EVERY = 256 << 20
 """Bytes between two notes of the position, so that the next start goes on there."""
@@ -173,6 +172,9 @@ class Scrubber:
         parts, deleted = self._parts, self._parts.marks.mark.deleted
         for entry in entries:
             if entry.topic in parts.queues.remaking:
+                continue
+            if not entry.topic or entry.queue_id < 0:  # bit rot: no checksum covers them
+                self._say_unqueued(entry)
                 continue
             if entry.units == NO_UNIT or entry.physical_offset < deleted.get(entry.topic, -1):
                 continue

@@ -53,6 +53,7 @@ class MessageStore:
         self._world = world
         self.config = config
         self._parts = make_parts(world, config, topics)
+        self._failure = self._parts.failure
         self._locks: list[Lock] = []
         self._flusher = Flusher(self._parts)
         self._dispatcher = Dispatcher(self._parts)
@@ -67,14 +68,11 @@ class MessageStore:
             self._dispatcher,
             self._checkpointer,
             self.scrubber,
-            fail=self.fail,
         )
         """Takes the end of the log, or a topic's queues, away for good."""
         self.on_arrival: list[Arrival] = self._dispatcher.on_arrival
         """Called, in this order, when messages can be pulled."""
         self._closing = trio.Event()
-        self._failure: StoreError | None = None
-        self._failed = trio.Event()
         self.recovery = RecoveryReport()
         """What opening found."""
         log = self._parts.log
@@ -150,9 +148,9 @@ class MessageStore:
         async with trio.open_nursery() as nursery:
             for task in (self._flusher, self._dispatcher, self._checkpointer, self._retention):
                 nursery.start_soon(self._guard, task.run)
-            nursery.start_soon(self._prepare)
+            nursery.start_soon(self._guard, self._prepare)
             nursery.start_soon(self.scrubber.run, self.recovery.scanned_from)
-            nursery.start_soon(self._fail)
+            nursery.start_soon(self.wait_failed)
             task_status.started()
             await self._closing.wait()
             nursery.cancel_scope.cancel()
@@ -183,16 +181,11 @@ class MessageStore:
         try:
             await run()
         except StoreError as exc:
-            self.fail(exc)
-
-    async def _fail(self) -> None:
-        await self.wait_failed()
+            self._failure.set(exc)
 
     async def wait_failed(self) -> NoReturn:
         """Wait until the store has failed, then raise why: a `StoreError`."""
-        await self._failed.wait()
-        assert self._failure is not None
-        raise self._failure
+        await self._failure.wait()
 
     async def close(self) -> None:
         """The clean stop: dispatch and flush everything, raise W, then remove `abort`.
@@ -231,8 +224,8 @@ class MessageStore:
 
     def trouble(self) -> str:
         """Why a master takes no messages until somebody does something; empty if it takes them."""
-        if self._failure is not None:
-            return str(self._failure)
+        if self._failure.reason is not None:
+            return str(self._failure.reason)
         if self._retention.disk_full and not self.config.is_slave:
             return (
                 f"the disk is fuller than diskSpaceWarningLevelRatio"
@@ -249,7 +242,7 @@ class MessageStore:
 
     def refusal(self) -> tuple[PutStatus, str] | None:
         """Why no message is taken now, or None. Asked once before each run."""
-        if self._closing.is_set() or self._failure is not None:
+        if self._closing.is_set() or self._failure.reason is not None:
             return PutStatus.SERVICE_NOT_AVAILABLE, "the store is shut down"
         if self.config.is_slave:
             return PutStatus.SERVICE_NOT_AVAILABLE, "this broker is a slave"
@@ -277,20 +270,13 @@ class MessageStore:
         try:
             self._parts.log.commit(run)
         except OSError as exc:
-            self.fail(
+            failure = self._failure.set(
                 StoreFailed(
                     f"the log at offset {run.start} cannot be written nor cleared:"
                     f" {exc.strerror}; the node stops and leaves its abort file"
                 )
             )
-            raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, str(self._failure)) from exc
-
-    def fail(self, failure: StoreError) -> StoreError:
-        """Stop the store: `run` raises the first failure, which is returned."""
-        if self._failure is None:
-            self._failure = failure
-            self._failed.set()
-        return self._failure
+            raise PutFailed(PutStatus.SERVICE_NOT_AVAILABLE, str(failure)) from exc
 
     # Gets
 

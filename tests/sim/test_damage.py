@@ -18,6 +18,7 @@ from rocketbed.node.store.heal_files import NotHealed
 from rocketbed.node.store.segments import SegmentRow
 from rocketbed.node.store.store import MessageStore
 from rocketbed.wire.message import HEAD
+from tests.support.sim.damage import topic_at
 from tests.support.sim.filled_store import (
     COUNT,
     body_in_the_middle,
@@ -704,6 +705,22 @@ def test_a_topic_that_no_directory_can_have_is_kept_and_reported(topic: bytes) -
     assert all(path.startswith(f"{ROOT}/") for path in run.image.paths())
     assert session(numbers, config=config, image=run.image).value == [0]
     assert session(numbers, image=run.image, boots=2).value == [0]
+
+
+@pytest.mark.parametrize("byte", [12, -1], ids=["queue id", "topic"])
+def test_the_scrub_tells_of_a_record_that_no_queue_can_have_any_more(byte: int) -> None:
+    """A bit of its topic, or the sign of its queue id: no checksum covers them (seed 855273)."""
+    image = session(fill_and_close).image
+
+    def rot(disk: SimDisk) -> None:
+        path = segments_of(image)[0]
+        flip_bit(disk, path, 8 * (byte if byte >= 0 else topic_at(image, path, 0)) + 7)
+
+    async def look(store: MessageStore) -> list[int]:
+        await store.scrubber.finished.wait()
+        return [first for first, _ in store.scrubber.unqueued.values()]
+
+    assert session(look, config=settings(scrub_rate=1 << 30), image=edited(image, rot)).value == [0]
 
 
 @pytest.mark.parametrize(

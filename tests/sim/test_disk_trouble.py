@@ -1,6 +1,7 @@
 """Disks that fail, fill up, or lie after a failed fsync: what the store says, and what it keeps."""
 
 import errno
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -228,7 +229,8 @@ def test_a_failed_fsync_of_queues_is_not_tried_again_for_want_of_space(path: str
         disks[0].faults.append(
             SimFault(operation="sync", path=path, effect="error_clean", error=errno.ENOSPC)
         )
-        await settle(store)
+        with pytest.raises(StoreFailed):
+            await settle(store)
 
     with pytest.RaisesGroup(StoreFailed, flatten_subgroups=True):
         session(work, prepare=disks.append)
@@ -285,3 +287,31 @@ def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
     for event in range(begin + 1, end + 1):
         crashed = session(work, prepare=disks.append, crash_at=event)
         assert 1 <= session(count, image=crashed.image).value <= 5
+
+
+@pytest.mark.parametrize("path", [LOG, QUEUES])
+@pytest.mark.parametrize("what", ["delete", "learn", "cut"])
+def test_whoever_meets_a_failed_fsync_the_store_has_failed(path: str, what: str) -> None:
+    """Who asked for a deletion was refused, and the next fsync promised what was lost (seed
+    856158)."""
+    disks: list[SimDisk] = []
+
+    async def work(store: MessageStore) -> object:
+        await put_some(store)
+        end = store.max_offset
+        put(store, topic="Other")
+        put(store)
+        disks[0].faults.append(SimFault(operation="sync", effect="error_clean", path=path))
+        removal = store.removal
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "delete": lambda: removal.delete_topic("T"),
+            "learn": lambda: removal.learn_deletions({"T": store.dispatched.value}),
+            "cut": lambda: removal.cut(end),
+        }
+        with pytest.raises(StoreFailed, match=rf"fsync of {path[:-2]}/.* failed: .*check the disk"):
+            await calls[what]()
+        return store.trouble()
+
+    failed = pytest.RaisesExc(StoreFailed, match="check the disk")
+    with pytest.RaisesGroup(failed, flatten_subgroups=True):
+        session(work, prepare=disks.append, config=settings(flush_interval_ms=10**6))

@@ -341,7 +341,7 @@ def test_a_new_slave_begins_again_where_the_first_message_was_deleted_meanwhile(
         assert len(pair.events("replication.begun_again")) == 1
 
 
-def test_a_new_slave_that_cannot_begin_again_says_so() -> None:
+def test_a_new_slave_that_cannot_begin_again_says_so_and_tries_on() -> None:
     async def find_start(pair: Pair) -> LogStart:
         pair.cutter.refusal = "no room"
         data = pair.master_log.read(0, RECORD)
@@ -351,6 +351,8 @@ def test_a_new_slave_that_cannot_begin_again_says_so() -> None:
     with Pair(9000, 0, 0, first=9000, find_start=find_start) as pair:
         pair.run_until(lambda: pair.slave.state == "refused")
         assert str(pair.slave.refusal) == "no room"
+        pair.cutter.refusal = ""
+        pair.run_until(pair.is_equal)
 
 
 def test_a_cut_that_is_refused_is_tried_again() -> None:
