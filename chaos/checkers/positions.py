@@ -30,6 +30,8 @@ KEPT_AWAY = frozenset({"crowd", "partition", "link", "pause", "disk", "cpu", "re
 """Steps under which a client may find a slave and not a master that runs."""
 SETTLE_NS = 3_000_000_000
 """How long after them it may still."""
+PULLED_NS = 6_000_000_000
+"""A member's last pull may come so long after its last commit: as long as it is held, and some."""
 NO_GROUPS = "no consumer group took part"
 Place = tuple[int, int]
 """Number of the consumer group, and of the queue."""
@@ -208,11 +210,14 @@ def forgotten_positions(case: Case, found: Findings) -> int:
 
     Judged where the nodes that answered a commit and a later question are known, and one; and not
     where a member committed less since: it may have begun with what a slave told it (seed 841009).
+    Where two members read one queue, each of the other's pulls says again where that one stands
+    (seed 857237).
     """
     evidence, losses = case.evidence, case.losses
     resets, ends = went_back(evidence), _violent_ends(evidence, losses)
     struck = faults(evidence)
-    given = commits_of(evidence)
+    given, held = commits_of(evidence), holders(evidence)
+    said = {place: {one.offset for one in some} for place, some in given.items()}
     commits = _kept(evidence, ends, resets, by_node=True)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     examined = 0
@@ -246,7 +251,11 @@ def forgotten_positions(case: Case, found: Findings) -> int:
             example = evidence.example(row, text, value=None, distance=committed - offset)
             excuse = losses.loss_between(evidence.group_of(row.node), at, time_ns)
             excuse = excuse or evidence.damaged_by(node, time_ns)
-            found.add(example, excuse=excuse or _no_disk(struck, node, at, time_ns))
+            excuse = excuse or _no_disk(struck, node, at, time_ns)
+            for one in given[group, queue] if excuse is None else ():
+                if one.ended_ns == at and offset in said[group, queue]:
+                    excuse = other_member(held[group, queue], one)
+            found.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read of a node that had been given it long before")
     return examined
@@ -275,6 +284,28 @@ def commits_of(evidence: Evidence) -> dict[Place, list[Commit]]:
     for commits in found.values():
         commits.sort(key=lambda one: one.begun_ns)
     return found
+
+
+def holders(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]:
+    """By place, each process that committed or asked there, and when first and last."""
+    found: dict[Place, dict[int, tuple[int, int]]] = defaultdict(dict)
+    rows = evidence.rows((Function.READ_OFFSET, Function.COMMIT_OFFSET))
+    columns = (map(int, rows.column(name)) for name in ("process", "invoked_ns"))
+    for (group, queue, _, _), process, time_ns in zip(
+        positions(evidence, rows), *columns, strict=True
+    ):
+        own = found[group, queue]
+        first, last = own.get(process, (time_ns, time_ns))
+        own[process] = min(first, time_ns), max(last, time_ns)  # what nobody answered comes last
+    return found
+
+
+def other_member(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse | None:
+    """The process that read a queue before a commit of another one, and still does."""
+    for process, (first, last) in holders.items():
+        if process != commit.process and first < commit.begun_ns <= last + PULLED_NS:
+            return Excuse(f"process {process} of the group read the queue too", first, last)
+    return None
 
 
 def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]:

@@ -11,12 +11,10 @@ from functools import partial
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
 from rocketbed.chaos.checkers.evidence import Evidence
-from rocketbed.chaos.checkers.positions import Commit, Place, commits_of, positions
+from rocketbed.chaos.checkers.positions import Commit, commits_of, holders, other_member, positions
 from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function, Outcome
 
-PULLED_NS = 6_000_000_000
-"""A member's last pull may come so long after its last commit: as long as it is held, and some."""
 UNDER_WAY_NS = 15_000_000_000
 """A request that nobody answered has reached its node by then or never will: longer than steps
 that hold a connection up."""
@@ -81,10 +79,12 @@ def other_positions(case: Case, found: Findings) -> int:
     """A37: a master that was given a position, and has run on since, tells just that one.
 
     Where two members read one queue for a while, as they had learned of its topic's queues at
-    different times, each of the other's pulls says again where that one stands.
+    different times, each of the other's pulls says again where that one stands. RocketMQ handles
+    pulls and commits in threads of their own: a pull that says an earlier position may come to
+    count behind the commit that was sent after it (wire.md 5.1).
     """
     evidence = case.evidence
-    lives, given, holders = _lives(evidence), commits_of(evidence), _holders(evidence)
+    lives, given, held = _lives(evidence), commits_of(evidence), holders(evidence)
     reads = evidence.rows((Function.READ_OFFSET,), Outcome.OK)
     latest: dict[tuple[int, int, str], list[Commit]] = {}
     examined = 0
@@ -107,7 +107,9 @@ def other_positions(case: Case, found: Findings) -> int:
             text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after it had"
             text += f" been given {last.offset}"
             example = evidence.example(row, text, value=None, distance=abs(offset - last.offset))
-            excuse = _other_member(holders[group, queue], last)
+            excuse = other_member(held[group, queue], last)
+            if excuse is None and evidence.foreign:
+                excuse = _pulled_with(commits[:before], last, offset)
             found.add(example, excuse=excuse)
     if not examined:
         raise NotApplicable("no position was read after it had been committed")
@@ -120,30 +122,18 @@ def _members(evidence: Evidence) -> dict[int, dict[int, tuple[int, int]]]:
     rows = evidence.rows((Function.DELIVER, Function.READ_OFFSET, Function.COMMIT_OFFSET))
     columns = (rows.column(name) for name in ("operation", "process", "invoked_ns"))
     for group, process, time_ns in zip(*columns, strict=True):
-        first, _ = found[int(group)].get(int(process), (int(time_ns), 0))
-        found[int(group)][int(process)] = min(first, int(time_ns)), int(time_ns)
+        first, last = found[int(group)].get(int(process), (int(time_ns), 0))
+        found[int(group)][int(process)] = min(first, int(time_ns)), max(last, int(time_ns))
     return found
 
 
-def _holders(evidence: Evidence) -> dict[Place, dict[int, tuple[int, int]]]:
-    """By place, each process that committed or asked there, and when first and last."""
-    found: dict[Place, dict[int, tuple[int, int]]] = defaultdict(dict)
-    rows = evidence.rows((Function.READ_OFFSET, Function.COMMIT_OFFSET))
-    processes = map(int, rows.column("process"))
-    for process, (group, queue, _, time_ns) in zip(
-        processes, positions(evidence, rows), strict=True
-    ):
-        own = found[group, queue]
-        first, _ = own.get(process, (time_ns, 0))
-        own[process] = first, time_ns
-    return found
-
-
-def _other_member(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse | None:
-    """The process that read a queue before a commit of another one, and still does."""
-    for process, (first, last) in holders.items():
-        if process != commit.process and first < commit.begun_ns <= last + PULLED_NS:
-            return Excuse(f"process {process} of the group read the queue too", first, last)
+def _pulled_with(commits: Iterable[Commit], last: Commit, offset: int) -> Excuse | None:
+    """The commit before the last one that a pull of the same process may have said again."""
+    for one in commits:
+        is_earlier = last.begun_ns - UNDER_WAY_NS <= one.begun_ns < last.begun_ns
+        if is_earlier and (one.process, one.node, one.offset) == (last.process, last.node, offset):
+            cause = f"process {one.process} may have said so again with a pull"
+            return Excuse(cause, one.begun_ns, last.begun_ns + UNDER_WAY_NS)
     return None
 
 

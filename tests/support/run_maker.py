@@ -229,7 +229,9 @@ class RunMaker:
             rows += self._read_rows(made, ids)
             for more in self.rows:
                 rows += more(self, made, ids)
-            for row in sorted(rows, key=lambda row: (row.returned_ns, row.number)):
+            # What nobody answered comes last, as in a run.
+            order = sorted(rows, key=lambda row: (row.returned_ns < 0, row.returned_ns, row.number))
+            for row in order:
                 writer.write(row)
             for time_ns, function, node, what, fields in sorted(
                 self.events, key=lambda event: event[0]

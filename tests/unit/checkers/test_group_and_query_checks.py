@@ -17,8 +17,10 @@ from tests.support.run_maker import (
     Ids,
     Made,
     RunMaker,
+    Sent,
     found,
     results,
+    spec_of,
     write_table,
 )
 from tests.support.stores import STORE_MS
@@ -190,6 +192,22 @@ def forgotten(run: RunMaker, *, asked: str = "b1") -> None:
     run.rows.append(rows)
 
 
+def committed_twice(run: RunMaker, *, first: int = 2, software: str = "rocketmq-5.5.0") -> None:
+    forgotten(run)
+    run.record.facts["software"] = software
+    run.rows.append(
+        lambda run, made, ids: [ids.commit(0, first, 48 * SECOND)._replace(node=ids.b1)]
+    )
+
+
+def committed_twice_to_ours(run: RunMaker) -> None:
+    committed_twice(run, software="rocketbed")
+
+
+def committed_another_before(run: RunMaker) -> None:
+    committed_twice(run, first=3)
+
+
 def committed_less_since(run: RunMaker) -> None:
     """By a member that had begun with what a slave told it."""
     forgotten(run)
@@ -209,6 +227,22 @@ def forgotten_beside_another_member(run: RunMaker, *, begin: int = 45, until: in
             operation=GROUP,
             queue_offset=2,
         )
+
+
+def forgotten_beside_another_member_without_answer(run: RunMaker) -> None:
+    """The last question of that one stands behind all rows, without a time of return."""
+    forgotten_beside_another_member(run)
+    add(
+        run,
+        Function.READ_OFFSET,
+        56 * SECOND,
+        process=7,
+        queue=0,
+        operation=GROUP,
+        outcome=Outcome.INFO,
+        returned_ns=-1,
+        queue_offset=-1,
+    )
 
 
 def forgotten_after_another_member_left(run: RunMaker) -> None:
@@ -480,6 +514,10 @@ CASES: list[tuple[Change, set[str]]] = [
     (forgotten, {"A24", "A35", "A37"}),
     (forgotten_by_a_disk, {"A37"}),
     (forgotten_beside_another_member, {"A24", "A35"}),
+    (forgotten_beside_another_member_without_answer, {"A24", "A35"}),
+    (committed_twice, {"A24", "A35"}),
+    (committed_twice_to_ours, {"A24", "A35", "A37"}),
+    (committed_another_before, {"A24", "A35", "A37"}),
     (committed_less_since, {"A24"}),
     (forgotten_after_another_member_left, {"A24", "A35", "A37"}),
     (forgotten_by_a_kill, {"A24", "A35"}),
@@ -569,4 +607,19 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
     run = RunMaker(tmp_path / "run", nodes=("b1",))
     filtered_before_a_loss(run, begun_ns=at_ms * MS)
     result = results(run.judge(only=["A41"]))["A41"]
+    assert (result.found, result.allowed_found) == wanted
+
+
+@pytest.mark.parametrize(("at_ms", "wanted"), [(1500, (0, 1)), (40_000, (1, 0))])
+def test_who_was_given_what_was_lost_is_beyond_what_comes_to_stand_there(
+    tmp_path: Path, at_ms: int, wanted: tuple[int, int]
+) -> None:
+    """By a node that had it still, but not long after it was gone everywhere."""
+    run = RunMaker(tmp_path / "run", nodes=("b1",))
+    lost_later(run, got_ns=at_ms * MS)
+    run.sends[COUNT - 2] = Sent(COUNT - 2, queue=0, queue_offset=COUNT // 2 - 1, physical=8_000)
+    run.specs.append(spec_of(COUNT))
+    run.sends.append(Sent(COUNT, invoked_ns=300 * MS, returned_ns=305 * MS))
+    run.delivered = list(range(COUNT - 2))
+    result = results(run.judge(only=["A22"]))["A22"]
     assert (result.found, result.allowed_found) == wanted
