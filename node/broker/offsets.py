@@ -1,7 +1,8 @@
 """Where each consumer group stands in each queue: `consumerOffset.json` (wire.md 6.5).
 
 Offsets are saved by a timer, as RocketMQ does: after a crash consumers see some messages again,
-never fewer (store.md T21).
+never fewer (store.md T21). The first one of a queue is saved at once: a group that begins at the
+end of a queue would begin at another end after the crash.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,10 @@ from rocketbed.wire.bodies import ConsumerOffsetTable, DataVersion
 from rocketbed.world.api import World
 
 NOT_STORED = -1
+GATHER_S = 0.1
+"""What is new is saved so late: a group begins in many queues at a time."""
+_COST_FACTOR = 10
+"""... and so many times later than a save takes: somebody may have a million queues."""
 LMQ_PREFIX = "%LMQ%"
 """Light queues of RocketMQ, which are no queues of the store here."""
 
@@ -34,6 +39,8 @@ class Offsets:
         self._pulled: dict[tuple[str, str, int], int] = {}
         """Group, topic and queue -> the offset of the latest pull; of pulls to this process."""
         self.version = DataVersion()
+        self._is_new = trio.Event()
+        """Set when a queue has its first offset."""
 
     def load(self) -> None:
         """Read the file. Raises `ConfigFileError`."""
@@ -47,13 +54,20 @@ class Offsets:
         await self._saved.save()
 
     async def run(self) -> None:
-        """Save what changed every `flushConsumerOffsetInterval`, until cancelled."""
+        """Save what changed every `flushConsumerOffsetInterval`, and soon after a first offset,
+        until cancelled."""
+        gather_s = GATHER_S
         while True:
-            await trio.sleep(self._period_s)
+            with trio.move_on_after(self._period_s):
+                await self._is_new.wait()
+                await trio.sleep(gather_s)
+            self._is_new = trio.Event()
+            began = trio.current_time()
             try:
                 await self.save()
             except ConfigFileError as exc:
                 self._world.log.error("config.save_failed", error=str(exc))
+            gather_s = max(GATHER_S, _COST_FACTOR * (trio.current_time() - began))
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset to consume, `NOT_STORED` when the group never committed."""
@@ -77,6 +91,8 @@ class Offsets:
 
     def _store(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         queues = self._table.setdefault(f"{topic}@{group}", {})
+        if queue_id not in queues:
+            self._is_new.set()
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._saved.touch()
