@@ -33,7 +33,9 @@ LAST_OPEN: Final = 8
 """The Java that has nothing to open, and does not know those options."""
 FAST_START: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 NEEDED: Final = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-store", "rocketmq-controller")
-_PARTS: Final = ("namesrv", "broker", "client", "tools")
+PARTS: Final = ("namesrv", "broker", "client", "tools")
+CLIENT: Final = ("client", "tools")
+"""Of 4.9.8 there is no more on Maven Central."""
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+(-[\w.]+)?")
 _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -99,14 +101,16 @@ class Installation:
         ]
 
 
-def install(version: str, directory: Path | None = None) -> Installation:
+def install(
+    version: str, directory: Path | None = None, *, parts: Sequence[str] = PARTS
+) -> Installation:
     """A version from Maven Central, fetched if it has to be. Raises `InstallationError`.
 
     `directory` is where its folder `lib` is kept; without it a place in the user's cache.
     """
     if _VERSION.fullmatch(version) is None:
         raise InstallationError(f"{version!r} is not a version of RocketMQ such as {VERSIONS[0]}")
-    pom = pom_text(version)
+    pom = pom_text(version, parts)
     digest = hashlib.sha256(pom.encode()).hexdigest()
     place = cache() / f"rocketmq-{version}" if directory is None else directory
     lib, stamp = place / "lib", place / "lib.stamp"
@@ -132,9 +136,9 @@ def version_of(jars: Iterable[str]) -> str:
     return jar.removeprefix(f"{NEEDED[0]}-").removesuffix(".jar")
 
 
-def pom_text(version: str) -> str:
-    parts = (_DEPENDENCY.format(part=part, version=version) for part in _PARTS)
-    return _POM.format(dependencies="".join(parts))
+def pom_text(version: str, parts: Sequence[str] = PARTS) -> str:
+    dependencies = (_DEPENDENCY.format(part=part, version=version) for part in parts)
+    return _POM.format(dependencies="".join(dependencies))
 
 
 def cache() -> Path:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.client.messages import Message
+from rocketbed.client.packing import Codec
+from rocketbed.client.producer import Producer
 from rocketbed.client.select import by_hash
 from rocketbed.wire.bodies import MessageQueue
 from tests.support.peer.brokers import SMALL_FILES
@@ -31,11 +33,13 @@ async def test_producer_and_consumers_of_java_work_against_our_cluster(
             batch = varied(TOPICS[:1], 30, seed=2)
             await java.send_batch(batch)
             written += await java.send([Message(TOPICS[0], b"packed by Java " * 1000)])
+            packed = await send_packed(nameserver)
             await assert_same_queue_for_a_key(java)
 
             rows = by_place(await java.read(TOPICS))
             assert_held(rows, written)
             assert_batch_is_there(batch, rows)
+            assert packed <= {row.body for row in rows.values()}
             assert by_place(await read(nameserver, TOPICS)) == rows
             for topic in TOPICS:
                 wanted = by_key(rows.values(), topic)
@@ -43,6 +47,19 @@ async def test_producer_and_consumers_of_java_work_against_our_cluster(
             await assert_found_by_id(java, written, rows)
             await assert_offsets(java, rows)
             await assert_pushed(java, rows)
+
+
+async def send_packed(nameserver: str) -> set[bytes]:
+    """Bodies that our client packs, for Java's to unpack."""
+    bodies = set()
+    codecs: tuple[Codec, ...] = ("zlib", "lz4", "zstd")
+    for codec in codecs:
+        body = f"packed by {codec} ".encode() * 1000
+        async with Producer(nameservers=nameserver, compress=codec) as producer:
+            outcome = await producer.send(Message(TOPICS[0], body, keys=[codec]))
+            assert outcome.raise_for_outcome().is_safe
+        bodies.add(body)
+    return bodies
 
 
 def assert_batch_is_there(batch: list[Message], rows: dict[tuple[str, int, int], Row]) -> None:

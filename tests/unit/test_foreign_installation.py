@@ -58,12 +58,9 @@ def test_a_version_is_fetched_once(tools: Path, tmp_path: Path) -> None:
     assert [path.name for path in found.lib.parent.iterdir() if path.name.startswith("fetch")] == []
 
 
-def test_another_list_of_parts_is_fetched_again(
-    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_list_of_parts_is_fetched_again(tools: Path, tmp_path: Path) -> None:
     install("5.3.3")
-    monkeypatch.setattr(installation, "_PARTS", ("namesrv", "broker"))
-    install("5.3.3")
+    install("5.3.3", parts=("namesrv", "broker"))
     assert (tmp_path / "count").read_text() == "once\nonce\n"
 
 

@@ -44,12 +44,25 @@ class Installation:
 
 def install(version: str = VERSION) -> Installation:
     """A version's installation, made if it has to be. Raises `PeerMissing`."""
+    place = DIRECTORY if version == VERSION else DIRECTORY / version
     for tool in ("java", "javac"):
         need(tool)
-    place = DIRECTORY if version == VERSION else DIRECTORY / version
-    installed = Installation(foreign.install(version, place), place / "classes")
+    return _with_program(foreign.install(version, place), place)
+
+
+def install_client(version: str) -> Installation:
+    """Java's client of a version whose broker may not be had."""
+    place = DIRECTORY / f"client-{version}"
+    jars = foreign.install(version, place, parts=foreign.CLIENT)
+    for jar in install().lib.glob("fastjson2-*.jar"):  # our program reads JSON with it
+        shutil.copy(jar, jars.lib / jar.name)
+    return _with_program(jars, place)
+
+
+def _with_program(jars: foreign.Installation, place: Path) -> Installation:
+    installed = Installation(jars, place / "classes")
     sources = sorted((HERE / "java").glob("*.java"))
-    built_from = _digest(version, *sources)
+    built_from = _digest(jars.version, *sources)
     if _stored(installed.classes) != built_from:
         _compile(sources, installed)
         installed.classes.with_suffix(".stamp").write_text(built_from)

@@ -1,26 +1,23 @@
 """RocketMQ's own client in a process of its own: `java/Peer.java`, asked by lines of JSON."""
 
 import base64
-import json
-import os
-import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any, Final, Self
 
 import trio
 
-from rocketbed.chaos.host.program import tied_program
 from rocketbed.client.messages import Message
 from tests.support.peer.brokers import Broker
 from tests.support.peer.installation import Installation
+from tests.support.peer.line_process import LineProcess
 from tests.support.peer.rows import Row, Written
 
 LOAD_BODY: Final = 900
 """Least bytes of a body under load."""
-ANSWER_S: Final = 60.0
-"""One command; the longest reads some thousand messages."""
+ANSWER_S: Final = 180.0
+"""One command; the longest waits for messages over the death of a broker."""
 MEMORY_MIB: Final = 192
 
 
@@ -32,17 +29,11 @@ class JavaClient:
     """`async with JavaClient(installation, nameserver, directory) as java: ...`"""
 
     def __init__(self, installation: Installation, nameserver: str, directory: Path) -> None:
-        self._directory = directory
-        self._command = tied_program(
-            installation.command("Peer", nameserver, home=directory, memory_mib=MEMORY_MIB)
-        )
-        self._process: subprocess.Popen[bytes] | None = None
-        self._commands: trio.lowlevel.FdStream | None = None
-        self._answers: trio.lowlevel.FdStream | None = None
-        self._read = b""
+        command = installation.command("Peer", nameserver, home=directory, memory_mib=MEMORY_MIB)
+        self._program = LineProcess(command, directory / "java.log")
 
     async def __aenter__(self) -> Self:
-        self._start()
+        await self._program.__aenter__()
         return self
 
     async def __aexit__(
@@ -51,34 +42,7 @@ class JavaClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._commands, self._answers):
-            assert stream is not None
-            with trio.CancelScope(shield=True):
-                await stream.aclose()
-
-    def _start(self) -> None:
-        self._directory.mkdir(exist_ok=True)
-        with self.log_path.open("ab") as log:
-            # Not by trio, which starts processes in a thread: this one dies with that thread.
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._commands = _stream(self._process.stdin)
-        self._answers = _stream(self._process.stdout)
-
-    @property
-    def log_path(self) -> Path:
-        """What Java printed as errors."""
-        return self._directory / "java.log"
+        await self._program.__aexit__(kind, error, traceback)
 
     async def ask(
         self, do: str, *, each: Callable[[dict[str, Any]], None] | None = None, **arguments: Any
@@ -87,17 +51,16 @@ class JavaClient:
 
         Raises `JavaError`, and `trio.TooSlowError` after `ANSWER_S`.
         """
-        assert self._commands is not None, "the client was not entered with `async with`"
         rows: list[dict[str, Any]] = []
         with trio.fail_after(ANSWER_S):
-            await self._commands.send_all(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            await self._program.say({"do": do, **arguments})
             while True:
-                answer = json.loads(await self._line())
+                answer = await self._program.line()
                 if "end" in answer:
                     assert answer["end"] == len(rows)
                     return rows
                 if "error" in answer:
-                    raise JavaError(f"{do}: {answer['error']}; see {self.log_path}")
+                    raise JavaError(f"{do}: {answer['error']}; see {self._program.log_path}")
                 rows.append(answer["row"])
                 if each is not None:
                     each(answer["row"])
@@ -174,23 +137,6 @@ class JavaClient:
     async def view(self, topic: str, ids: Iterable[str]) -> list[Row]:
         """Single messages by id."""
         return [Row.of_java(row) for row in await self.ask("view", topic=topic, ids=list(ids))]
-
-    async def _line(self) -> bytes:
-        assert self._answers is not None
-        while b"\n" not in self._read:
-            data = await self._answers.receive_some()
-            if not data:
-                text = self.log_path.read_text(errors="replace")[-2000:]
-                raise JavaError(f"the Java client ended; {self.log_path} ends with:\n{text}")
-            self._read += data
-        line, _, self._read = self._read.partition(b"\n")
-        return line
-
-
-def _stream(pipe: IO[bytes]) -> trio.lowlevel.FdStream:
-    descriptor = os.dup(pipe.fileno())
-    pipe.close()
-    return trio.lowlevel.FdStream(descriptor)
 
 
 def _as_json(message: Message, wait: bool) -> dict[str, Any]:

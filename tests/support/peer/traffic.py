@@ -3,6 +3,8 @@
 import random
 from collections.abc import Iterable
 
+import trio
+
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer, PullStatus
 from rocketbed.client.messages import Message
@@ -58,6 +60,26 @@ async def write(nameserver: str, messages: list[Message], *, batch: int = 1) -> 
                 )
                 for number, message in enumerate(part)
             ]
+    return found
+
+
+async def write_at_once(nameserver: str, messages: list[Message]) -> list[Written]:
+    """Send all together, in batches that the producer makes."""
+    found: list[Written] = []
+
+    async def send(message: Message) -> None:
+        outcome = await producer.send(message)
+        assert isinstance(outcome, Sent), outcome
+        place = outcome.queue.queue_id, outcome.queue_offset
+        assert outcome.offset_id is not None
+        found.append(Written(message, *place, outcome.message_id, outcome.offset_id))
+
+    async with (
+        Producer(nameservers=nameserver, timeout_s=10, linger_s=0.05) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        for message in messages:
+            nursery.start_soon(send, message)
     return found
 
 

@@ -17,11 +17,14 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.remoting.protocol.ResponseCode;
 
 /** Commands that read, with the pull consumer that asks for one queue at a time. */
 @SuppressWarnings("deprecation")
 final class Reads {
+    /** What a broker answers to a query that finds nothing; its constant moved between versions. */
+    private static final int NO_MESSAGE = 208;
+    private static final int PUSH_S = 150;
+
     private final String nameserver;
     private final Peer peer;
     private DefaultMQPullConsumer consumer;
@@ -74,7 +77,7 @@ final class Reads {
                     found.add(((MessageClientExt) message).getOffsetMsgId());
                 }
             } catch (MQClientException none) {
-                if (none.getResponseCode() != ResponseCode.NO_MESSAGE) {
+                if (none.getResponseCode() != NO_MESSAGE) {
                     throw none;
                 }
             }
@@ -121,8 +124,8 @@ final class Reads {
             });
         push.start();
         try {
-            if (!left.await(30, TimeUnit.SECONDS)) {
-                throw new IllegalStateException(left.getCount() + " messages did not come in 30 s");
+            if (!left.await(PUSH_S, TimeUnit.SECONDS)) {
+                throw new IllegalStateException(left.getCount() + " messages did not come in time");
             }
             awaitDead(command.getString("group"), command.getIntValue("dead"));
         } finally {

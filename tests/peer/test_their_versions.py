@@ -1,0 +1,89 @@
+"""Java's clients of other versions: two of them and one of ours in a group, over a kill."""
+
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from rocketbed.client.consumer import Consumer
+from rocketbed.client.messages import Message
+from tests.support.peer.brokers import Site
+from tests.support.peer.installation import install_client
+from tests.support.peer.java_client import JavaClient
+
+TOPIC, GROUP = "PeerVersions", "peer-versions"
+QUEUES, COUNT = 6, 10
+"""Queues of the topic, and messages of each in one round."""
+SHARED_S = 150.0
+
+
+@pytest.mark.parametrize("version", ["4.9.8", "5.5.0"])
+async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> None:
+    await site.start_nameserver("rocketbed")
+    broker = site.broker()
+    await site.start(broker, "rocketbed")
+    installation = install_client(version)
+    got: dict[str, list[bytes]] = {"one": [], "two": [], "ours": []}
+
+    def seen() -> set[bytes]:
+        return {body for bodies in got.values() for body in bodies}
+
+    async with (
+        JavaClient(installation, site.nameserver, site.directory / "sender") as sender,
+        JavaClient(installation, site.nameserver, site.directory / "one") as one,
+        JavaClient(installation, site.nameserver, site.directory / "two") as two,
+        Consumer(nameservers=site.nameserver, group=GROUP, auto_commit_s=0.5) as ours,
+        trio.open_nursery() as nursery,
+    ):
+        wanted: set[bytes] = set()
+
+        async def send(word: str) -> None:
+            bodies = [f"{word} {number}".encode() for number in range(QUEUES * COUNT)]
+            await sender.send([Message(TOPIC, body) for body in bodies])
+            wanted.update(bodies)
+
+        async def push(name: str, java: JavaClient) -> None:
+            await java.ask(
+                "push",
+                topic=TOPIC,
+                group=GROUP,
+                tags="*",
+                count=10**6,
+                each=lambda row: got[name].append(b64decode(row["body"])),
+            )
+
+        async def poll() -> None:
+            while True:
+                got["ours"].extend(message.body for message in await ours.poll())
+
+        await sender.create(broker.address, [TOPIC], QUEUES)
+        await send("before")
+        nursery.start_soon(push, "one", one)
+        nursery.start_soon(push, "two", two)
+        await until(lambda: wanted <= seen() and bool(got["one"] and got["two"]))
+        await ours.subscribe(TOPIC, start="first")
+        nursery.start_soon(poll)
+        await until(lambda: len(ours.positions()) == QUEUES // 3)
+        for word in ("three", "thirds"):
+            await send(word)
+            await until(lambda: wanted <= seen())
+        assert all(got.values())
+        await site.kill(broker)
+        await site.start(broker, "rocketbed")
+        await send("after")
+        await until(lambda: wanted <= seen())
+        nursery.cancel_scope.cancel()
+    counts = Counter(body for bodies in got.values() for body in bodies)
+    assert counts.keys() == wanted
+    # What was not committed comes again, of queues that move and when the broker dies.
+    assert counts.total() - len(counts) <= 3 * QUEUES * COUNT, counts
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    with trio.fail_after(SHARED_S):
+        while True:
+            if is_so():
+                return
+            await trio.sleep(0.1)

@@ -1,0 +1,120 @@
+"""npm's `ali-ons` in processes of its own: `node/peer.js`."""
+
+import base64
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from rocketbed.chaos.foreign.installation import InstallationError, run_tool
+from rocketbed.client.messages import Message
+from tests.support.peer.installation import DIRECTORY
+from tests.support.peer.line_process import LineProcess
+
+VERSION: Final = "3.12.0"
+PROGRAM: Final = Path(__file__).parent / "node" / "peer.js"
+INSTALL_S: Final = 300
+WAIT_S: Final = 120.0
+"""The first retry comes after 10 s, and a lost broker is found again after up to 30 s."""
+
+Row = dict[str, Any]
+
+
+def install() -> Path:
+    """The folder of its modules, made if it has to be. Raises `InstallationError`."""
+    for tool in ("node", "npm"):
+        if shutil.which(tool) is None:
+            raise InstallationError(f"{tool} is missing (on Debian: apt install nodejs npm)")
+    place = DIRECTORY / f"ali-ons-{VERSION}"
+    if not place.is_dir():
+        DIRECTORY.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="npm-", dir=DIRECTORY) as temporary:
+            made = Path(temporary) / "made"
+            command = ["npm", "install", "--prefix", str(made), "--no-audit", "--no-fund"]
+            command += ["--ignore-scripts", "--no-package-lock", f"ali-ons@{VERSION}"]
+            run_tool(command, INSTALL_S, f"npm could not install ali-ons {VERSION}")
+            made.rename(place)
+    return place / "node_modules"
+
+
+class OnsProducer:
+    """Sends one message after the other."""
+
+    def __init__(self, program: LineProcess) -> None:
+        self._program = program
+
+    async def send(self, message: Message) -> Row:
+        """What the client says of it: `status`, and where it is, or `error`."""
+        await self._program.say(
+            {
+                "topic": message.topic,
+                "tag": message.tag or "",
+                "keys": list(message.keys),
+                "delay": message.delay_level,
+                "body": base64.b64encode(message.body).decode(),
+            }
+        )
+        with trio.fail_after(WAIT_S):
+            return await self._program.line()
+
+
+class OnsConsumer:
+    """What a member of a group was given so far."""
+
+    def __init__(self, program: LineProcess) -> None:
+        self.program = program
+        self.rows: list[Row] = []
+        """`body` (bytes), `reconsumed`, `topic`, `tag`, `keys`, `at` (seconds), as they came."""
+        self._came = trio.Event()
+
+    async def run(self) -> None:
+        """Collect."""
+        while True:
+            row = await self.program.line()
+            body = base64.b64decode(row["body"])
+            self.rows.append(row | {"body": body, "at": trio.current_time()})
+            self._came.set()
+            self._came = trio.Event()
+
+    async def until(self, enough: Callable[[list[Row]], bool]) -> None:
+        """Wait until that is so of what came."""
+        with trio.fail_after(WAIT_S):
+            while not enough(self.rows):
+                await self._came.wait()
+
+
+@asynccontextmanager
+async def _program(log: Path, *arguments: str) -> AsyncIterator[LineProcess]:
+    modules = install()
+    command = ["env", f"NODE_PATH={modules}", "node", str(PROGRAM), *arguments]
+    async with LineProcess(command, log) as program:
+        with trio.fail_after(WAIT_S):
+            assert await program.line() == {"ready": True}
+        yield program
+
+
+@asynccontextmanager
+async def ons_producer(nameserver: str, log: Path, group: str) -> AsyncIterator[OnsProducer]:
+    """A producer."""
+    async with _program(log, nameserver, "produce", group) as program:
+        yield OnsProducer(program)
+
+
+@asynccontextmanager
+async def ons_consumer(
+    nameserver: str, log: Path, group: str, topic: str, *, fails: int = 0
+) -> AsyncIterator[OnsConsumer]:
+    """A member of a group; its function throws the first `fails` times that it is given a
+    message."""
+    async with (
+        _program(log, nameserver, "consume", group, topic, str(fails)) as program,
+        trio.open_nursery() as nursery,
+    ):
+        consumer = OnsConsumer(program)
+        nursery.start_soon(consumer.run)
+        yield consumer
+        nursery.cancel_scope.cancel()
