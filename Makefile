@@ -20,7 +20,7 @@ test-all: test  ## the same and what takes long
 test-slow: $(VENV)/.test  ## what takes long, alone; SLICE=OPTIONS runs a part (docs/testing.md)
 	$(BIN)/python -m pytest -q -m "slow and not peer" $(SLICE)
 
-test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, Docker)
+test-peer: $(VENV)/.test  ## beside a real RocketMQ (Java 17, Maven, npm, Docker)
 	$(BIN)/python -m pytest -q -m peer $(SLICE)
 
 check: $(VENV)/.lint  ## format, lint, types, import directions

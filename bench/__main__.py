@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import live, measures, pairs, places, simulation, stall, starts, switch
+from bench import clients, live, measures, pairs, places, simulation, stall, starts, switch
 from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
@@ -79,6 +79,7 @@ def _plan(
     yield "stall", stall.longest_stall(bench), None
     yield "switch", switch.between_machines(), None
     yield "places", places.places(), None
+    yield "clients", clients.client_faces(), None
     yield "live", live.live_page(), None
     yield "simulation", simulation.simulation(), None
     yield "checkers", simulation.checkers(), None

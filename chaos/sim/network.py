@@ -84,8 +84,12 @@ class Network:
 
     def changed(self, one: str, other: str) -> None:
         """A link was changed; what it held back may go now."""
-        self.timeline.record("link", one, other, self.between(one, other).cut)
+        link = self.between(one, other)
+        self.timeline.record("link", one, other, link.cut)
+        is_paced, link.busy_until = link.busy_until > self.timeline.now, 0
         for end in list(self.ends):
+            if is_paced and self.link(end.local[0], end.remote[0]) is link:
+                end.recall()
             end.pump()
 
     def reset(self, one: str, other: str) -> None:
@@ -156,6 +160,8 @@ class SimStream(trio.abc.HalfCloseableStream):
         self._in_flight = 0
         self._last_arrival = 0
         self._outgoing: deque[tuple[str, bytes]] = deque()
+        self._flying: deque[list[tuple[str, bytes]]] = deque()
+        """What is on the wire, each in a list of its own, which tells it from what was recalled."""
         self._returned: list[tuple[str, bytes]] = []
         """What was lost on a cut link, in order."""
         self._reader = Parking(process)
@@ -254,11 +260,24 @@ class SimStream(trio.abc.HalfCloseableStream):
             self._outgoing.extendleft(reversed(self._returned))
             self._returned.clear()
         while self._outgoing:
-            kind, data = self._outgoing.popleft()
-            delay = self._network.delay(self.local[0], self.remote[0], len(data))
+            flight = [self._outgoing.popleft()]
+            delay = self._network.delay(self.local[0], self.remote[0], len(flight[0][1]))
             moment = timeline.now + delay
             self._last_arrival = max(moment, self._last_arrival + 1)
-            timeline.at(self._last_arrival, peer.arrive, kind, data)
+            self._flying.append(flight)
+            timeline.at(self._last_arrival, self._land, flight)
+
+    def recall(self) -> None:
+        """What a rate holds up goes at the next rate of its link, or at none."""
+        self._outgoing.extendleft(flight[0] for flight in reversed(self._flying))
+        self._flying.clear()
+        self._last_arrival = self._network.timeline.now
+
+    def _land(self, flight: list[tuple[str, bytes]]) -> None:
+        if self._flying and self._flying[0] is flight:
+            self._flying.popleft()
+            assert self.peer is not None
+            self.peer.arrive(*flight[0])
 
     def arrive(self, kind: str, data: bytes) -> None:
         peer = self.peer

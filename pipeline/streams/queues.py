@@ -9,11 +9,11 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from rocketbed.blocking import Portal
 from rocketbed.pipeline.files.decode import Wanted
 from rocketbed.pipeline.options import Options
 from rocketbed.pipeline.streams.offsets import (
@@ -33,6 +33,7 @@ from rocketbed.pipeline.streams.offsets import (
 from rocketbed.pipeline.streams.options import StreamOptions
 from rocketbed.pipeline.wire.log import QueueBounds, TopicGone, WireLog, describe
 from rocketbed.pipeline.wire.plan import QueueRange, WirePlan, read_range
+from rocketbed.portal import Portal
 from rocketbed.wire.bodies import MessageQueue
 
 if TYPE_CHECKING:
@@ -80,10 +81,10 @@ class QueueLog:
         """Ask the cluster, over connections that stay open between batches."""
         if self._portal is None:
             log = self._log = WireLog(self.options.endpoints, limit_s=self._stream.limit_s)
-            self._portal = Portal(lambda: log)
+            self._portal = Portal(log)
             self._portal.open()
         assert self._log is not None
-        return self._portal.call(question, self._log)
+        return self._portal.call(partial(question, self._log))
 
     # --- offsets
 

@@ -12,6 +12,7 @@ from typing import Final, Self
 import trio
 
 from rocketbed.client.allocate import ALLOCATIONS, Allocation, AllocationName
+from rocketbed.client.commits import Commits
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.flow import COUNT, Flow, key_of
 from rocketbed.client.inbox import Inbox
@@ -19,25 +20,30 @@ from rocketbed.client.listener import (
     HANDLER_S,
     RETRIES,
     WORKERS,
+    Caller,
     Handler,
     Listener,
+    here,
     retry_topic,
 )
+from rocketbed.client.local import AllQueues, LocalPositions, Positions
 from rocketbed.client.locks import Locks
 from rocketbed.client.messages import Received, check_group, check_topic
 from rocketbed.client.offsets import QueueOffsets
-from rocketbed.client.pulls import ALL, Pulled, Puller, PullStatus, TagFilter, describe
+from rocketbed.client.pulls import ALL, Pulled, Puller, PullStatus, TagFilter
 from rocketbed.client.session import Session
 from rocketbed.client.sharing import Sharing
 from rocketbed.client.subscriptions import Start, Subscriptions
+from rocketbed.client.tracing import Tracing
 from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData
-from rocketbed.wire.errors import RocketbedError
 from rocketbed.world.api import World
 
 __all__ = ["Consumer", "PullStatus", "Pulled", "Start"]
 
 LAST_COMMIT_S: Final = 3.0
 """What a consumer that ends waits at most for its automatic commit."""
+LAST_HANDLED_S: Final = 3.0
+"""What it waits at most for functions that handle messages, before that."""
 HOLD_S: Final = 15.0
 """How long a broker may hold a pull that finds nothing (wire.md 5.1)."""
 COMMIT_S: Final = 5.0
@@ -63,6 +69,8 @@ class Consumer:
         hold_s: float = HOLD_S,
         allocation: AllocationName | Allocation = "average",
         ordered: bool = False,
+        broadcast: str | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Nothing is connected yet. Raises `BadMessage` for arguments that cannot be used.
 
@@ -73,6 +81,10 @@ class Consumer:
         With `ordered` a queue's messages are handed out one at a time, each when the one before is
         dealt with, and under the broker's lock: no other member of the group that is ordered too
         has the queue meanwhile.
+        With `broadcast`, the path of a file, it reads all queues, whatever other members read
+        (RocketMQ: broadcasting), and positions are kept in that file, not at the brokers; the
+        members of the group have to agree on this, and each needs a file of its own.
+        `tracing`: who looks on when `listen` handles messages, see `tracing.py`, `rocketbed.otel`.
         """
         check_group(group)
         if isinstance(allocation, str):
@@ -80,28 +92,38 @@ class Consumer:
                 known = ", ".join(ALLOCATIONS)
                 raise BadMessage(f"allocation must be one of {known}, or a function: {allocation}")
             allocation = ALLOCATIONS[allocation]
+        if broadcast is not None and (ordered or not broadcast):
+            raise BadMessage("broadcast needs the path of a file, and a consumer without order")
+        if auto_commit_s is not None and not auto_commit_s > 0:
+            raise BadMessage(f"auto_commit_s must be positive: {auto_commit_s!r}")
         self.group = group
         self._auto_commit_s = auto_commit_s
         self._is_ordered = ordered
+        self._tracing = tracing
         self._session = Session(
             world, nameservers, groups=self._groups, on_members_changed=self._members_changed
         )
         self._puller = Puller(self._session, group)
         self.offsets = QueueOffsets(self._session)
         """Questions about any queue's offsets."""
+        self._local = None if broadcast is None else LocalPositions(self._session.world, broadcast)
+        self._positions: Positions = self._local or self.offsets
         self._inbox = Inbox(is_ordered=ordered)
         self._subscriptions = Subscriptions(
             self._session,
             group,
-            Sharing(self._session, group, allocation),
+            AllQueues() if self._local else Sharing(self._session, group, allocation),
             self.offsets,
+            self._positions,
             self._puller,
             self._inbox.batches,
             hold_s=hold_s,
             leave=self._leave,
             locks=Locks(self._session, group) if ordered else None,
         )
+        self._commits = Commits(self._session.world, group, self._subscriptions, self._positions)
         self._listeners: list[Listener] = []
+        self._listener_ended = trio.Event()
 
     def _members_changed(self) -> None:
         self._subscriptions.share_soon()
@@ -110,16 +132,23 @@ class Consumer:
         data = ConsumerData(
             group_name=self.group,
             consume_type="CONSUME_ACTIVELY",
+            message_model="BROADCASTING" if self._local else "CLUSTERING",
             subscription_data_set=list(self._subscriptions.told.values()),
         )
         return [], [data]
 
     async def __aenter__(self) -> Self:
         await self._session.__aenter__()
+        if self._local is not None:
+            try:
+                self._local.open()
+            except BaseException as exc:
+                await self._session.__aexit__(type(exc), exc, exc.__traceback__)
+                raise
         assert self._session.nursery is not None
         self._session.nursery.start_soon(self._subscriptions.share_forever)
         if self._auto_commit_s is not None:
-            self._session.nursery.start_soon(self._commit_forever, self._auto_commit_s)
+            self._session.nursery.start_soon(self._commits.try_forever, self._auto_commit_s)
         return self
 
     async def __aexit__(
@@ -128,13 +157,32 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._auto_commit_s is not None or self._is_ordered:
-            async with self._session.last_words(error, LAST_COMMIT_S):
-                # What counts is dealt with, whatever ends the block.
-                if self._auto_commit_s is not None:
-                    await self._try_commits()
-                await self._subscriptions.unlock()
-        await self._session.__aexit__(kind, error, traceback)
+        try:
+            try:
+                await self._end_listeners()
+            finally:
+                if self._auto_commit_s is not None or self._is_ordered:
+                    await self._session.last_words(error, self._let_go, LAST_COMMIT_S)
+        finally:
+            try:
+                await self._session.__aexit__(kind, error, traceback)
+            finally:
+                if self._local is not None:
+                    self._local.close()
+
+    async def _end_listeners(self) -> None:
+        """Those of other tasks, or threads, may handle what they have."""
+        self.stop_listening()
+        if self._listeners:
+            with trio.move_on_after(LAST_HANDLED_S):
+                while self._listeners:
+                    await self._listener_ended.wait()
+
+    async def _let_go(self) -> None:
+        # What counts is dealt with, whatever ends the block.
+        if self._auto_commit_s is not None:
+            await self._commits.try_all()
+        await self._subscriptions.unlock()
 
     # --- by hand
 
@@ -171,8 +219,10 @@ class Consumer:
 
         A queue begins at the group's committed offset. Where there is none it begins where `start`
         says, at the first message, behind the last, or at the first one stored at a time (Unix,
-        milliseconds), and this is committed at once: whoever reads the queue next begins there. A
-        queue that the topic gains begins at its first message. Subscribing again changes the tags.
+        milliseconds), and this is committed at once, so that whoever reads the queue next begins
+        there; but not with "first", which all members have to say then. A queue that the topic
+        gains begins at its first message. Subscribing again changes the tags, and begins where the
+        group stands by then.
         Raises `ClientError`, `RemotingError`; nothing has changed then.
         """
         await self._subscriptions.subscribe(topic, tags, start)
@@ -200,14 +250,22 @@ class Consumer:
     async def poll(self, *, timeout_s: float = 1.0) -> list[Received]:
         """The next messages of any queue that we read, in order within the queue.
 
-        Empty when none came in time. The position of the queue is behind them then. Raises
-        `RequestRefused` when a broker refuses to serve a queue; polling may go on.
+        Empty when none came in time; with 0 it returns only what is here already. The position of
+        the queue is behind them then. Raises `RequestRefused` when a broker refuses to serve a
+        queue; polling may go on.
         """
         self._inbox.finish_own()
         self._check_subscribed()
+        if timeout_s <= 0:
+            await trio.lowlevel.checkpoint()
+            return self._inbox.batch_now()
         with trio.move_on_after(timeout_s):
             return await self._inbox.batch()
         return []
+
+    def give_back(self, given: Received | list[Received]) -> None:
+        """What a call of this task returned never reached it: whoever asks next is given it."""
+        self._inbox.give_back(given)
 
     def __aiter__(self) -> AsyncIterator[Received]:
         """One message after the other; each is dealt with when the task asks for the next one."""
@@ -233,34 +291,47 @@ class Consumer:
 
         A message that it raises for, or takes longer than `timeout_s` for, comes again to the
         group: after 10 s, 30 s, 1 min and so on (RocketMQ's delay levels from 3 on), up to
-        `max_retries` times, and then goes to the topic `%DLQ%group`. What is handled is committed
-        every 5 s, or every `auto_commit_s`.
+        `max_retries` times, and then goes to the topic `%DLQ%group`. With `broadcast` it is tried
+        again here as often, each second, and then passed over with a warning. What is handled is
+        committed every 5 s, or every `auto_commit_s`.
         """
+        await self.listen_by(
+            here(handler), workers=workers, max_retries=max_retries, timeout_s=timeout_s
+        )
+
+    async def listen_by(
+        self, call: Caller, *, workers: int, max_retries: int, timeout_s: float
+    ) -> None:
+        """`listen` for a function that runs elsewhere."""
         if workers < 1 or max_retries < 0 or timeout_s <= 0:
             raise BadMessage("workers and timeout_s must be positive, max_retries at least 0")
         self._check_subscribed()
         assert self._session.nursery is not None
         if self._auto_commit_s is None:
             self._auto_commit_s = COMMIT_S
-            self._session.nursery.start_soon(self._commit_forever, COMMIT_S)
-        if not self._is_ordered:
+            self._session.nursery.start_soon(self._commits.try_forever, COMMIT_S)
+        if not self._is_ordered and self._local is None:
             self._subscriptions.expect(retry_topic(self.group))
         listener = Listener(
             self._session,
             self.group,
-            handler,
+            call,
             self._inbox,
             lambda queue: queue in self._subscriptions.flows,
             max_retries=max_retries,
             timeout_s=timeout_s,
             is_ordered=self._is_ordered,
+            is_broadcast=self._local is not None,
+            tracing=self._tracing,
         )
         self._listeners.append(listener)
         try:
             await listener.run(workers)
         finally:
             self._listeners.remove(listener)
-        await self._try_commits()
+            self._listener_ended.set()
+            self._listener_ended = trio.Event()
+        await self._commits.try_all()
 
     def stop_listening(self) -> None:
         """Let `listen` return once the messages in hand are handled."""
@@ -273,6 +344,7 @@ class Consumer:
             flow = self._subscriptions.flows.get(message.queue)
             if flow is not None:
                 flow.progress.finish(key_of(message))
+        self._inbox.go_on()
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message that will be handed out. Raises `ClientError`."""
@@ -284,8 +356,7 @@ class Consumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on reading at another offset. Raises `ClientError` for a queue that we do not read."""
-        if offset < 0:
-            raise BadMessage("offset must be at least 0")
+        _check_offset(offset)
         self._subscriptions.flow(queue).seek(offset)
 
     async def seek_to_time(self, queue: MessageQueue, time_ms: int) -> None:
@@ -296,7 +367,8 @@ class Consumer:
         self.seek(queue, offset)
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Hand out nothing of these queues until `resume`. Raises `ClientError`."""
+        """Hand out nothing of these queues until `resume`, or until another member has had them.
+        Raises `ClientError`."""
         for flow in [self._subscriptions.flow(queue) for queue in queues]:
             flow.pause()
 
@@ -304,6 +376,7 @@ class Consumer:
         """Go on with these queues. Raises `ClientError`."""
         for flow in [self._subscriptions.flow(queue) for queue in queues]:
             flow.resume()
+        self._inbox.wake()
 
     async def lag(self) -> dict[MessageQueue, int]:
         """How many messages of each queue that we read were not handed out yet. Raises
@@ -322,20 +395,21 @@ class Consumer:
         that is not dealt with. What this task polled last counts as dealt with; what another one
         was given does not before it polls again or says so (`finish`).
 
-        Raises `ClientError`, `RemotingError`; some queues may have been stored then.
+        Raises `BadMessage`, and `ClientError`, `RemotingError`: some queues may have been stored
+        then.
         """
         if positions is not None:
+            for offset in positions.values():
+                _check_offset(offset)
             for queue, offset in positions.items():
-                await self._commit(queue, offset)
+                await self._commits.store(queue, offset)
             return
         self._inbox.finish_own()
-        for flow in list(self._subscriptions.flows.values()):
-            if flow.committed != flow.progress.done:
-                await self._commit_flow(flow, flow.progress.done)
+        await self._commits.all()
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Where the group stands in a queue by its broker. Raises `ClientError`."""
-        return await self.offsets.committed(self.group, queue)
+        return await self._positions.committed(self.group, queue)
 
     # --- inside
 
@@ -343,41 +417,11 @@ class Consumer:
         if self._subscriptions.is_empty:
             raise ClientError("no subscription: call subscribe first")
 
-    async def _commit(self, queue: MessageQueue, offset: int) -> None:
-        flow = self._subscriptions.flows.get(queue)
-        if flow is None:
-            await self.offsets.commit(self.group, queue, offset)
-        else:
-            await self._commit_flow(flow, offset)
-
-    async def _commit_flow(self, flow: Flow, offset: int) -> None:
-        flow.told, flow.committed = offset, None
-        await self.offsets.commit(self.group, flow.queue, offset)
-        flow.committed = offset
-
-    # --- automatic commits
-
-    async def _leave(self, flow: Flow) -> None:
+    async def _leave(self, flows: Sequence[Flow]) -> None:
         if self._auto_commit_s is not None:
-            await self._try_commit(flow)
+            await self._commits.try_some(flows)
 
-    async def _commit_forever(self, pause_s: float) -> None:
-        while True:
-            await trio.sleep(pause_s)
-            await self._try_commits()
 
-    async def _try_commits(self) -> None:
-        for flow in list(self._subscriptions.flows.values()):
-            await self._try_commit(flow)
-
-    async def _try_commit(self, flow: Flow) -> None:
-        """Commit what is dealt with; a queue whose broker is away is left to the next time."""
-        done = flow.progress.done
-        if done == flow.committed:
-            return
-        try:
-            await self._commit_flow(flow, done)
-        except RocketbedError as exc:
-            self._session.world.log.info(
-                "client.not_committed", queue=describe(flow.queue), error=str(exc)
-            )
+def _check_offset(offset: int) -> None:
+    if type(offset) is not int or not 0 <= offset < 1 << 63:
+        raise BadMessage(f"an offset must be a number from 0 on: {offset!r}")

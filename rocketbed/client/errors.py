@@ -56,6 +56,24 @@ class NotFound(ClientError):
     response_code: ClassVar[int] = ResponseCode.QUERY_NOT_FOUND
 
 
+class NotSent(ClientError):
+    """A send did not end as `Sent`, and the program asked to be told so (`raise_for_outcome`)."""
+
+    def __init__(self, reason: str, code: int | None, message_ids: tuple[str, ...]) -> None:
+        super().__init__(reason)
+        self.code = code
+        """RocketMQ's response code; None where no answer came."""
+        self.message_ids = message_ids
+
+
+class SendRefused(NotSent):
+    """The message is not stored and will not be."""
+
+
+class SendUnknown(NotSent):
+    """The message may be stored, now or later."""
+
+
 def code_name(code: int) -> str:
     """`17 (TOPIC_NOT_EXIST)`, or the bare number of an unknown code."""
     try:

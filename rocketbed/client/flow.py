@@ -97,12 +97,12 @@ class Flow:
         self._moves = 0
         self._may_run = trio.Event()
         self._may_run.set()
-        self._is_stopped = False
+        self.is_stopped = False
         self._scope: trio.CancelScope | None = None
 
     def is_current(self, batch: Batch) -> bool:
         """Whether a batch was pulled after the last move."""
-        return batch.number == self._moves and not self._is_stopped
+        return batch.number == self._moves and not self.is_stopped
 
     def hand_out(self, messages: Sequence[Received], ends: Sequence[int]) -> None:
         """The program is given these; behind each of them its queue is at such an end."""
@@ -147,13 +147,13 @@ class Flow:
 
     def stop(self) -> None:
         """End the task."""
-        self._is_stopped = True
+        self.is_stopped = True
         if self._scope is not None:
             self._scope.cancel()
 
     async def run(self) -> None:
         """Pull until stopped or cancelled."""
-        while not self._is_stopped:
+        while not self.is_stopped:
             with trio.CancelScope() as self._scope:
                 await self._run()
 

@@ -2,26 +2,37 @@
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
 
 from rocketbed.client.flow import Batch, key_of
 from rocketbed.client.messages import Received
-from rocketbed.client.progress import Progress, poller
+from rocketbed.client.progress import Progress, is_alive, poller
 
-POLLERS_MAX: Final = 1000
-"""What tasks that ended were given is remembered for so many; it is not dealt with."""
+POLLERS_MAX: Final = 128
+"""Above so many, those who have ended are forgotten; what they were given is not dealt with."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _InHand:
     """What somebody was given."""
 
     progress: Progress
     messages: list[Received]
     batch: Batch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its queue is still read on from there."""
+        flow = self.batch.flow
+        return flow.progress is self.progress and not flow.is_stopped
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to be dealt with."""
+        return self.progress.has(map(key_of, self.messages))
 
 
 class Inbox:
@@ -34,51 +45,111 @@ class Inbox:
         self._is_ordered = is_ordered
         self._ready: deque[Batch] = deque()
         """Those of which something is left to hand out."""
-        self._in_hand: dict[object, _InHand] = {}
-        """By who polls, what it was given last."""
+        self._returned: deque[_InHand] = deque()
+        """What never reached who asked for it; to be handed out before all else."""
+        self._in_hand: dict[object, list[_InHand]] = {}
+        """By who polls, what it was given since it said that it is done: by several calls where
+        it makes them at once."""
+        self._held: list[_InHand] = []
+        """With order: messages of whose batch the rest waits until they are dealt with."""
+        self._pollers_max = POLLERS_MAX
+        self._turn = trio.Lock()
+        """Of those who ask: each sees what the one before has left."""
 
     async def batch(self) -> list[Received]:
         """The messages of a batch, or what is left of it. Raises as `message`."""
-        found = await self._receive()
+        async with self._turn:
+            return self._whole(await self._receive())
+
+    def batch_now(self) -> list[Received]:
+        """The same if there is one now, else nothing."""
+        found = None if self._turn.locked() else self._receive_now()
+        return [] if found is None else self._whole(found)
+
+    def _whole(self, found: Batch | _InHand) -> list[Received]:
+        if isinstance(found, _InHand):
+            return self._hand_over(found, len(found.messages))
         return self._hand_out(found, 1 if self._is_ordered else len(found.messages))
 
     async def message(self) -> Received:
         """The next message. Raises `RequestRefused` and other `ClientError`, or `ProtocolError`,
         where a broker does not serve a queue; one may go on."""
-        return self._hand_out(await self._receive(), 1)[0]
+        async with self._turn:
+            found = await self._receive()
+            if isinstance(found, _InHand):
+                return self._hand_over(found, 1)[0]
+            return self._hand_out(found, 1)[0]
 
     def finish_own(self, *, is_left: bool = False) -> None:
         """What our caller was given last is dealt with; or `is_left` to the member that has its
         queue now."""
-        own = self._in_hand.pop(poller(), None)
-        if own is None:
-            return
-        end = own.progress.give_up if is_left else own.progress.finish
-        for message in own.messages:
-            end(key_of(message))
-        batch = own.batch
-        if batch.given < len(batch.messages) and self._is_ordered:
-            self._ready.append(batch)
-            with suppress(trio.WouldBlock):  # nobody waits
-                self.batches.send_nowait(None)
+        for own in self._in_hand.pop(poller(), ()):
+            end = own.progress.give_up if is_left else own.progress.finish
+            for message in own.messages:
+                end(key_of(message))
+        self.go_on()
 
-    async def _receive(self) -> Batch:
-        """A batch of which something is left to hand out."""
+    def go_on(self) -> None:
+        """Something was dealt with: with order, what waited for it can be handed out."""
+        held = [one for one in self._held if one.is_current]
+        self._held = [one for one in held if one.is_open]
+        free = [one.batch for one in held if not one.is_open]
+        if free:
+            self._ready.extend(free)
+            self.wake()
+
+    def give_back(self, given: Received | list[Received]) -> None:
+        """What a call of our caller was given did not reach it."""
+        own = self._in_hand.get(poller(), [])
+        for one in own:
+            if one.messages is given or one.messages[0] is given:
+                own.remove(one)
+                self._returned.append(one)
+                self.wake()
+                return
+
+    def wake(self) -> None:
+        """Something may be there for who waits."""
+        with suppress(trio.WouldBlock):  # nobody waits
+            self.batches.send_nowait(None)
+
+    async def _receive(self) -> Batch | _InHand:
+        """A batch of which something is left to hand out, or what was given back."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
-            while self._ready and not self._ready[0].flow.is_current(self._ready[0]):
-                self._ready.popleft()
-            if self._ready:
-                return self._ready[0]
-            batch = await self._arrivals.receive()
-            if batch is None or not batch.flow.is_current(batch):
-                continue
-            if batch.failure is not None:
-                raise batch.failure
-            if batch.messages:
-                self._ready.append(batch)
-            else:
-                batch.flow.move_to(batch.next_offset)
+            found = self._there()
+            if found is not None:
+                return found
+            self._arrived(await self._arrivals.receive())
+
+    def _receive_now(self) -> Batch | _InHand | None:
+        while True:
+            found = self._there()
+            if found is not None:
+                return found
+            try:
+                self._arrived(self._arrivals.receive_nowait())
+            except trio.WouldBlock:
+                return None
+
+    def _there(self) -> Batch | _InHand | None:
+        self._returned = deque(one for one in self._returned if one.is_current)
+        for returned in self._returned:
+            if not returned.batch.flow.is_paused:
+                return returned
+        while self._ready and not self._ready[0].flow.is_current(self._ready[0]):
+            self._ready.popleft()
+        return self._ready[0] if self._ready else None
+
+    def _arrived(self, batch: Batch | None) -> None:
+        if batch is None or not batch.flow.is_current(batch):
+            return
+        if batch.failure is not None:
+            raise batch.failure
+        if batch.messages:
+            self._ready.append(batch)
+        else:
+            batch.flow.move_to(batch.next_offset)
 
     def _hand_out(self, batch: Batch, most: int) -> list[Received]:
         begin, end = batch.given, min(batch.given + most, len(batch.messages))
@@ -86,7 +157,23 @@ class Inbox:
         if end == len(batch.messages) or self._is_ordered:
             self._ready.remove(batch)
         batch.flow.hand_out(given, batch.ends[begin:end])
-        self._in_hand[poller()] = _InHand(batch.flow.progress, given, batch)
-        if len(self._in_hand) > POLLERS_MAX:
-            del self._in_hand[next(iter(self._in_hand))]
+        in_hand = _InHand(batch.flow.progress, given, batch)
+        if self._is_ordered and end < len(batch.messages):
+            self._held.append(in_hand)
+        self._give(in_hand)
         return given
+
+    def _hand_over(self, returned: _InHand, most: int) -> list[Received]:
+        """What was handed out before counts already."""
+        given, rest = returned.messages[:most], returned.messages[most:]
+        self._returned.remove(returned)
+        if rest:
+            self._returned.appendleft(replace(returned, messages=rest))
+        self._give(replace(returned, messages=given))
+        return given
+
+    def _give(self, what: _InHand) -> None:
+        self._in_hand.setdefault(poller(), []).append(what)
+        if len(self._in_hand) > self._pollers_max:
+            self._in_hand = {who: own for who, own in self._in_hand.items() if is_alive(who)}
+            self._pollers_max = max(2 * len(self._in_hand), POLLERS_MAX)

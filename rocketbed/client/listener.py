@@ -7,6 +7,7 @@ Java's do; and where that fails too, the function is called again here.
 """
 
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from itertools import count
 from typing import Final
 
@@ -20,6 +21,7 @@ from rocketbed.client.progress import POLLER
 from rocketbed.client.pulls import describe
 from rocketbed.client.routes import DEFAULT_TOPIC
 from rocketbed.client.session import Session
+from rocketbed.client.tracing import Tracing
 from rocketbed.remoting.errors import RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
@@ -40,11 +42,32 @@ FIRST_LEVEL: Final = 3
 """Delay level of the first repetition; each further one adds one."""
 
 Handler = Callable[[Received], Awaitable[object]]
+Begun = Callable[[], None]
+Caller = Callable[[Received, Begun], Awaitable[None]]
+"""Calls a program's function, wherever that runs, and says when it begins: its time counts from
+then on."""
 
 
 def retry_topic(group: str) -> str:
     """Where messages of a group come again."""
     return f"%RETRY%{group}"
+
+
+async def called(handler: Handler, message: Received) -> None:
+    """Call a function, which may be a plain one after all, and await what it gives."""
+    found: object = handler(message)
+    if isawaitable(found):
+        await found
+
+
+def here(handler: Handler) -> Caller:
+    """For a function that is called at once."""
+
+    async def call(message: Received, begun: Begun) -> None:
+        begun()
+        await called(handler, message)
+
+    return call
 
 
 class Listener:
@@ -54,27 +77,31 @@ class Listener:
         self,
         session: Session,
         group: str,
-        handler: Handler,
+        call: Caller,
         inbox: Inbox,
         is_ours: Callable[[MessageQueue], bool],
         *,
         max_retries: int,
         timeout_s: float,
         is_ordered: bool,
+        is_broadcast: bool,
+        tracing: Tracing | None,
     ) -> None:
         """`is_ours` tells whether a queue is still read here, else another member gets its
         messages."""
         self._session = session
         self._group = group
-        self._handler = handler
+        self._caller = call
         self._inbox = inbox
         self._is_ours = is_ours
         self._max_retries = max_retries
         self._timeout_s = timeout_s
         self._is_ordered = is_ordered
+        self._is_broadcast = is_broadcast
+        self._tracing = tracing
         self._is_stopping = False
         self._waiting: dict[trio.CancelScope, None] = {}
-        """Of workers that have no message."""
+        """Of workers that have no message, or whose function has not begun."""
 
     async def run(self, workers: int) -> None:
         """Handle messages until `stop`, or until cancelled."""
@@ -89,7 +116,7 @@ class Listener:
             scope.cancel()
 
     async def _work(self) -> None:
-        POLLER.set(trio.lowlevel.current_task())
+        POLLER.set(None)  # each worker for itself, and tasks that a function starts too
         while True:
             message: Received | None = None
             with trio.CancelScope() as scope:
@@ -105,33 +132,68 @@ class Listener:
                 finally:
                     del self._waiting[scope]
             if message is not None:
-                await self._handle(message)
+                try:
+                    if not await self._handle(message):
+                        self._inbox.give_back(message)
+                except BaseException:  # cancelled: another listener may have it
+                    self._inbox.give_back(message)
+                    raise
             elif self._is_stopping:
                 return
 
-    async def _handle(self, message: Received) -> None:
-        """Call the function until it, or the group, has the message."""
+    async def _handle(self, message: Received) -> bool:
+        """Call the function until it, or the group, has the message; whether one of them has, or
+        we are to stop before it begins."""
         log = self._session.world.log
         for number in count(1):
             try:
-                with trio.fail_after(self._timeout_s):
-                    await self._handler(message)
-                return
+                return await self._call(message)
             except Exception as exc:  # whatever a program raises: the message comes again
                 reason = f"{type(exc).__name__}: {exc}"
             log.warning("client.not_handled", message=message.message_id, reason=reason)
             if not self._is_ours(message.queue):
                 self._inbox.finish_own(is_left=True)
-                return
-            if self._is_ordered and number <= self._max_retries:
+                return True
+            is_again_here = self._is_ordered or self._is_broadcast
+            if is_again_here and self._is_stopping:
+                return False
+            if is_again_here and number <= self._max_retries:
                 await trio.sleep(PAUSE_S)
                 continue
+            if self._is_broadcast:
+                log.warning("client.passed_over", message=message.message_id, tries=number)
+                return True
             try:
                 await self._put_back(message)
-                return
+                return True
             except (ClientError, RemotingError) as exc:
                 log.warning("client.not_put_back", message=message.message_id, error=str(exc))
+            if self._is_stopping:
+                return False
             await trio.sleep(AGAIN_S)
+        raise AssertionError("it counts for ever")
+
+    async def _call(self, message: Received) -> bool:
+        """Call the function once; False if it had not begun when we were to stop. Raises what it
+        raises, `TimeoutError` when it takes too long."""
+
+        def begun() -> None:
+            self._waiting.pop(scope, None)
+            scope.deadline = trio.current_time() + self._timeout_s
+
+        with trio.CancelScope() as scope:
+            self._waiting[scope] = None
+            try:
+                if self._tracing is None:
+                    await self._caller(message, begun)
+                else:
+                    with self._tracing.handling(message, self._group):
+                        await self._caller(message, begun)
+            finally:
+                self._waiting.pop(scope, None)
+        if scope.cancelled_caught and trio.current_time() >= scope.deadline:
+            raise TimeoutError(f"not done after {self._timeout_s:g} s (timeout_s)")
+        return not scope.cancelled_caught
 
     async def _put_back(self, message: Received) -> None:
         """Raises `ClientError`, `RemotingError`: nobody has it but us."""

@@ -2,11 +2,13 @@
 
 from typing import Final
 
+import trio
+
 from rocketbed.client.errors import NoBroker, RequestRefused
 from rocketbed.client.pulls import describe
 from rocketbed.client.routes import MASTER_ID
 from rocketbed.client.session import Session
-from rocketbed.remoting.errors import RemotingError
+from rocketbed.remoting.errors import ConnectionLost, NotConnected, RemotingError
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.command import Command, RequestCode, ResponseCode, request
 from rocketbed.wire.headers import (
@@ -20,6 +22,8 @@ from rocketbed.wire.headers import (
 from rocketbed.world.api import Address
 
 TIMEOUT_S: Final = 3.0
+AGAIN_S: Final = 0.2
+"""Before a broker that could not be asked is asked again."""
 
 
 class QueueOffsets:
@@ -95,6 +99,19 @@ class QueueOffsets:
 
     async def _ask(
         self, queue: MessageQueue, command: Command, what: str, *, master_only: bool = False
+    ) -> Command:
+        """All these can be asked twice: a connection that breaks is no reason to give up."""
+        deadline = trio.current_time() + self._timeout_s
+        while True:
+            try:
+                return await self._ask_once(queue, command, what, master_only=master_only)
+            except (NoBroker, NotConnected, ConnectionLost):
+                if trio.current_time() + AGAIN_S > deadline:
+                    raise
+            await trio.sleep(AGAIN_S)
+
+    async def _ask_once(
+        self, queue: MessageQueue, command: Command, what: str, *, master_only: bool
     ) -> Command:
         route = await self._session.routes.get(queue.topic)
         member = route.member(queue.broker_name, MASTER_ID)

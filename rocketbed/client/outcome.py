@@ -8,7 +8,9 @@ failed after it had stored the message, so they count as unknown.
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NoReturn
 
+from rocketbed.client.errors import SendRefused, SendUnknown
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode
 
@@ -74,6 +76,10 @@ class Sent:
         """The broker's id of the (first) message."""
         return self.offset_ids[0] if self.offset_ids else None
 
+    def raise_for_outcome(self) -> "Sent":
+        """This; other outcomes raise."""
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
@@ -91,6 +97,10 @@ class Refused:
         """The unique key of the (first) message."""
         return self.message_ids[0]
 
+    def raise_for_outcome(self) -> NoReturn:
+        """Raise `SendRefused`."""
+        raise SendRefused(self.reason, self.code, self.message_ids)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
@@ -107,6 +117,10 @@ class Unknown:
     def message_id(self) -> str:
         """The unique key of the (first) message."""
         return self.message_ids[0]
+
+    def raise_for_outcome(self) -> NoReturn:
+        """Raise `SendUnknown`."""
+        raise SendUnknown(self.reason, self.code, self.message_ids)
 
 
 Outcome = Sent | Refused | Unknown

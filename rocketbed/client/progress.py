@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextvars import ContextVar
+from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Final
 
 import trio
@@ -16,6 +17,14 @@ POLLER: ContextVar[object] = ContextVar("rocketbed_poller")
 def poller() -> object:
     """Whoever is given messages now: what one has in hand, another one must not commit."""
     return POLLER.get(None) or trio.lowlevel.current_task()
+
+
+def is_alive(who: object) -> bool:
+    """Whether a poller may poll again: a task of trio or asyncio, or a thread."""
+    if isinstance(who, trio.lowlevel.Task):
+        return getcoroutinestate(who.coro) != CORO_CLOSED
+    lives, done = getattr(who, "is_alive", None), getattr(who, "done", None)
+    return bool(lives()) if lives else not (done and done())
 
 
 Key = tuple[int, int]
@@ -47,6 +56,10 @@ class Progress:
             self._unfinished[key] = self._end
             self._end = behind
         self._end = end
+
+    def has(self, messages: Iterable[Key]) -> bool:
+        """Whether any of these is still to be dealt with."""
+        return any(key in self._unfinished for key in messages)
 
     def finish(self, key: Key) -> None:
         """A message is dealt with; one that is not known makes no difference."""

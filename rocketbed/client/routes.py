@@ -141,6 +141,8 @@ class Routes:
         self._members: dict[str, dict[int, Address]] = {}
         """Broker name -> its members by the latest answer; those in every route."""
         self._locks: dict[str, trio.Lock] = {}
+        self.has_nameserver = True
+        """Whether one has answered the last question."""
 
     async def get(self, topic: str, *, make: bool = False, fresh: bool = False) -> Route:
         """The topic's route; with `make` that of the brokers which would make it, with `fresh`
@@ -217,6 +219,7 @@ class Routes:
         try:
             route = await self._ask(topic, make)
         except (NoNameserver, NoRoute) as exc:
+            self.has_nameserver = not isinstance(exc, NoNameserver)
             if old is None or (old.uses_template and not make):
                 raise
             if isinstance(exc, NoRoute) and (fresh or old.is_gone):
@@ -226,6 +229,7 @@ class Routes:
             self._world.log.warning("client.route_kept", topic=topic, error=str(exc))
             old.held_until = trio.current_time() + WRONG_AGAIN_S
             return old.route
+        self.has_nameserver = True
         now = trio.current_time()
         is_same = old is not None and old.route == route
         held_until = now + WRONG_AGAIN_S if is_same else now

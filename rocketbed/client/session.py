@@ -5,8 +5,8 @@ comes out as it is, not in an exception group, since the tasks of a client are n
 program that uses it.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, Self
 
@@ -102,6 +102,11 @@ class Session:
     async def __aenter__(self) -> Self:
         if self._manager is not None:
             raise ClientError("a client can be entered only once; create a new one")
+        if not trio.lowlevel.in_trio_task():
+            raise ClientError(
+                "this client runs on trio: import it from rocketbed.aio for asyncio, or from"
+                " rocketbed.blocking for programs without an event loop"
+            )
         self._manager = trio.open_nursery()
         self.nursery = await self._manager.__aenter__()
         self.connections.start(self.nursery)
@@ -126,22 +131,32 @@ class Session:
             self.nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
 
-    @asynccontextmanager
-    async def last_words(self, error: BaseException | None, limit_s: float) -> AsyncIterator[None]:
-        """Where a client that ends by `error` may still ask, for so long.
+    async def last_words(
+        self, error: BaseException | None, say: Callable[[], Awaitable[None]], limit_s: float
+    ) -> None:
+        """What a client that ends by `error` may still ask, for so long. Raises what `say` does.
 
-        A cancellation ends its connections too, so that others are opened for it.
+        A cancellation, before or meanwhile, ends its connections too; others are opened for it.
         """
-        if not _is_cancelled(error):
-            with trio.move_on_after(limit_s):
-                yield
-            return
+        if not _is_cancelled(error) and trio.current_effective_deadline() > trio.current_time():
+            try:
+                with trio.move_on_after(limit_s):
+                    await say()
+                return
+            except BaseException as exc:
+                if not _is_cancelled(exc):
+                    raise
+                await self._say_anew(say, limit_s)
+                raise
+        await self._say_anew(say, limit_s)
+
+    async def _say_anew(self, say: Callable[[], Awaitable[None]], limit_s: float) -> None:
         for link in self.connections.open_links():
             self.connections.close(link.address)
         with trio.move_on_after(limit_s, shield=True):
             async with trio.open_nursery() as nursery:
                 self.connections.start(nursery)
-                yield
+                await say()
                 nursery.cancel_scope.cancel()
 
     async def _say_goodbye(self) -> None:
@@ -153,7 +168,7 @@ class Session:
             UnregisterClientRequest(clientID=self.client_id, consumerGroup=item.group_name)
             for item in consumers
         ]
-        with trio.move_on_after(GOODBYE_S):
+        with trio.move_on_after(GOODBYE_S, shield=True):
             async with trio.open_nursery() as nursery:
                 for link in self.connections.open_links():
                     for header in requests:

@@ -1,6 +1,6 @@
 """Which queues a consumer reads, and where it begins in each."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -9,6 +9,7 @@ import trio
 
 from rocketbed.client.errors import BadMessage, ClientError, NoBroker
 from rocketbed.client.flow import Batch, Flow
+from rocketbed.client.local import AllQueues, Positions
 from rocketbed.client.locks import Locks
 from rocketbed.client.messages import check_topic
 from rocketbed.client.offsets import QueueOffsets
@@ -53,13 +54,14 @@ class Subscriptions:
         self,
         session: Session,
         group: str,
-        sharing: Sharing,
+        sharing: Sharing | AllQueues,
         offsets: QueueOffsets,
+        positions: Positions,
         puller: Puller,
         batches: trio.MemorySendChannel[Batch | None],
         *,
         hold_s: float,
-        leave: Callable[[Flow], Awaitable[None]],
+        leave: Callable[[Sequence[Flow]], Awaitable[None]],
         locks: Locks | None,
     ) -> None:
         """With `locks` a queue that is shared out is read only while we hold its lock. `leave` is
@@ -74,6 +76,7 @@ class Subscriptions:
         self._puller = puller
         self._sharing = sharing
         self._offsets = offsets
+        self._positions = positions
         self._batches = batches
         self._hold_s = hold_s
         self._leave = leave
@@ -139,8 +142,7 @@ class Subscriptions:
 
     async def _leave_all(self, topic: str) -> None:
         """What is dealt with must not come again because the topic is subscribed to anew."""
-        for flow in [flow for queue, flow in self.flows.items() if queue.topic == topic]:
-            await self._leave(flow)
+        await self._leave([flow for queue, flow in self.flows.items() if queue.topic == topic])
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no more, and tell brokers."""
@@ -166,6 +168,7 @@ class Subscriptions:
                 await self._members_changed.wait()
             self._members_changed = trio.Event()
             self._is_waiting = False
+            self._session.routes.has_nameserver = True
             known: Known = {}
             for topic, shared in list(self._shared.items()):
                 try:
@@ -178,7 +181,9 @@ class Subscriptions:
 
         A broker that no nameserver knows at present keeps its queues with us: it may come back.
         """
-        route = await self._session.routes.get(topic, fresh=True)
+        # With no nameserver each question takes seconds, and locks of many topics would run out.
+        routes = self._session.routes
+        route = await routes.get(topic, fresh=routes.has_nameserver)
         for address in (one for members in route.brokers.values() for one in members.values()):
             if self._session.connections.found(address) is None:
                 self._session.tell(address)
@@ -217,22 +222,24 @@ class Subscriptions:
                 await self._locks.release(route, [one for one in held if one.topic == topic])
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> None:
+        left: list[Flow] = []
         for queue in list(queues):
             flow = self.flows.pop(queue, None)
             if flow is not None:
                 flow.stop()
                 if self._locks is None:
-                    await self._leave(flow)
+                    left.append(flow)
                 else:
                     assert self._session.nursery is not None
                     self._leaving.add(queue)
                     self._session.nursery.start_soon(self._let_go, flow, self._locks)
+        await self._leave(left)
 
     async def _let_go(self, flow: Flow, locks: Locks) -> None:
         """Nobody may have the queue before its last message is handled here."""
         with trio.move_on_after(LET_GO_S):
             await flow.progress.idle()
-        await self._leave(flow)
+        await self._leave([flow])
         with suppress(ClientError):
             await locks.release(await self._session.routes.get(flow.queue.topic), [flow.queue])
         self._leaving.discard(flow.queue)
@@ -316,7 +323,7 @@ class Subscriptions:
         self, queue: MessageQueue, start: Start, *, is_shared: bool = False
     ) -> int:
         """Where we begin; in a shared queue with us whoever gets it before our first commit."""
-        stored = await self._offsets.committed(self._group, queue)
+        stored = await self._positions.committed(self._group, queue)
         if stored is not None:
             return stored
         if start == "first":  # it is the same for everybody
@@ -326,7 +333,7 @@ class Subscriptions:
         else:
             offset = await self._offsets.offset_at(queue, start)
         if is_shared:
-            await self._offsets.commit(self._group, queue, offset)
+            await self._positions.commit(self._group, queue, offset)
         return offset
 
 

@@ -12,7 +12,7 @@ from rocketbed.wire.bodies import MessageQueue
 from tests.support.peer.brokers import Broker, Site
 from tests.support.peer.java_client import JavaClient
 from tests.support.peer.rows import Row, assert_held, by_key, by_place
-from tests.support.peer.traffic import query, read, varied, write
+from tests.support.peer.traffic import query, read, varied, write, write_at_once
 
 MADE, FIRST_SEND, ORDERED = "PeerMade", "PeerFirstSend", "PeerOrdered"
 QUEUES = 5
@@ -33,6 +33,7 @@ async def test_our_client_works_against_a_real_broker(site: Site) -> None:
 
         single = await write(nameserver, varied((MADE, FIRST_SEND), 300, seed=1))
         batches = await write(nameserver, varied((MADE,), 60, seed=2), batch=12)
+        batches += await write_at_once(nameserver, varied((MADE,), 60, seed=3))
         await send_in_order(nameserver)
         topics = (MADE, FIRST_SEND, ORDERED)
         rows = by_place(await read(nameserver, topics))

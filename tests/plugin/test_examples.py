@@ -31,6 +31,14 @@ def test_the_python_service(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_web_service(tmp_path: Path) -> None:
+    place = tmp_path / "service"
+    shutil.copytree(EXAMPLES / "fastapi-service", place)
+    ran = run_pytest(place)
+    assert ran.counts() == {"passed": 1}, ran.text
+
+
+@pytest.mark.slow
 def test_the_page(tmp_path: Path) -> None:
     first, second = blocks()
     ran = run_suite(tmp_path, "--rb-seeds", "2", test_first=first)

@@ -8,6 +8,7 @@ import trio
 
 from rocketbed import blocking
 from rocketbed.chaos.cluster.cluster import LocalCluster
+from rocketbed.client.errors import ClientError
 
 COUNT = 40
 
@@ -21,6 +22,7 @@ async def test_threads_share_a_consumer(tmp_path: Path) -> None:
         address = cluster.nameserver_address
         await trio.to_thread.run_sync(read_from_two_threads, address)
         await trio.to_thread.run_sync(listen_in_threads, address)
+        await trio.to_thread.run_sync(stuck_handler, address)
 
 
 def read_from_two_threads(address: str) -> None:
@@ -79,3 +81,26 @@ def listen_in_threads(address: str) -> None:
         reader.listen(handler, workers=3)
         assert threading.get_ident() not in threads
     assert heard == {b"%d" % number: int(number == 7) for number in range(COUNT)}
+
+
+def stuck_handler(address: str) -> None:
+    """A function that never returns holds up neither the end of the client nor its message."""
+    stuck, entered = threading.Event(), threading.Event()
+    try:
+        with blocking.Consumer(nameservers=address, group="stuck") as reader:
+            reader.subscribe("Hands", start="first")
+
+            def handler(received: blocking.Received) -> None:
+                entered.set()
+                stuck.wait()
+
+            def listen() -> None:
+                with pytest.raises(ClientError, match="closed"):
+                    reader.listen(handler, workers=2)
+
+            thread = threading.Thread(target=listen)
+            thread.start()
+            assert entered.wait(60)
+        thread.join()
+    finally:
+        stuck.set()

@@ -32,7 +32,7 @@ def run(name: str, nameservers: str) -> str:
 
 @pytest.mark.process
 async def test_the_pages_programs(tmp_path: Path) -> None:
-    assert list(programs()) == ["send.py", "read.py", "listen.py", "admin.py"]
+    assert list(programs()) == ["send.py", "read.py", "listen.py", "aio.py", "admin.py"]
     async with LocalCluster.create(
         tmp_path / "cluster", slaves=0, sync=False, tied=True
     ) as cluster:
@@ -43,6 +43,7 @@ async def test_the_pages_programs(tmp_path: Path) -> None:
         heard = run("listen.py", servers).splitlines()
         assert "handled one coffee times before: 0" in heard
         assert len(heard) == len(set(heard)) == 7
+        assert run("aio.py", servers) == "brought the bill, please\n"
         found = run("admin.py", servers)
         assert found.startswith("['Orders']\n")
         assert [line.split(" ", 1)[1] for line in found.splitlines()[1:]] == [

@@ -352,6 +352,32 @@ def test_one_way_sends_wait_for_a_broker_that_takes_nothing() -> None:
         assert ticks_after_100 > 90
 
 
+def test_a_group_that_begins_at_the_end_still_does_when_the_broker_was_killed() -> None:
+    """Positions are saved every 5 s; where a group begins would be another place then."""
+
+    async def begin(world: World) -> None:
+        async with producer(world) as sender, consumer(world) as reader:
+            await sender.send(Message("T", b"before"))
+            await reader.subscribe("T")
+            await trio.sleep(0.5)
+
+    async def go_on(world: World) -> list[bytes]:
+        async with producer(world) as sender:
+            await sender.send(Message("T", b"after"))
+        async with consumer(world) as reader:
+            await reader.subscribe("T")
+            return await poll_all(reader, 1)
+
+    with SimCluster() as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        cluster.run(begin)
+        cluster.simulation.kill("a-0")
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        assert cluster.run(go_on) == [b"after"]
+
+
 # --- administration
 
 

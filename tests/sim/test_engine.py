@@ -310,6 +310,34 @@ def test_a_cut_holds_bytes_and_dials_until_it_is_healed() -> None:
         assert simulation.run_process(late) > 6
 
 
+def test_what_a_slow_link_holds_goes_at_once_when_it_is_slow_no_more() -> None:
+    async def server(world: World) -> tuple[bytes, float]:
+        listener = await world.network.listen("", 7)
+        stream = await listener.accept()
+        received = b""
+        while part := await stream.receive_some():
+            received += part
+        return received, trio.current_time()
+
+    async def client(world: World) -> None:
+        stream = await world.network.connect("server", 7)
+        for number in range(100):
+            await stream.send_all(b"%03d" % number * 100)
+        await stream.aclose()
+
+    with Simulation(5) as simulation:
+        receiver = simulation.start("server", server)
+        simulation.start("client", client)
+        link = simulation.network.between("client", "server")
+        link.rate = 1000
+        simulation.run(3)
+        link.rate = None
+        simulation.network.changed("client", "server")
+        received, at_s = simulation.run_process(receiver)
+        assert received == b"".join(b"%03d" % n * 100 for n in range(100))
+        assert at_s < 3.1
+
+
 def test_loops_of_a_simulation_may_run_inside_a_loop() -> None:
     async def outer() -> object:
         inner = run_solo(sleep_then_name).value

@@ -59,7 +59,8 @@ def test_a_master_that_comes_back_empty_is_refused_and_nothing_is_taken_from_it(
         cluster.run(1)
         cluster.produce(60)
         wait_for_producer(cluster)
-        cluster.nodes["master"].tables.offsets.commit("readers", "T", 0, 17)
+        commit = cluster.nodes["master"].tables.offsets.commit
+        cluster.simulation.process("master").call(commit, "readers", "T", 0, 17)
         cluster.run(4)
         slave = cluster.nodes["slave-1"]
         assert slave.tables.offsets.get("readers", "T", 0) == 17

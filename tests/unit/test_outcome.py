@@ -2,6 +2,7 @@
 
 import pytest
 
+from rocketbed.client.errors import ClientError, NotSent, SendRefused, SendUnknown
 from rocketbed.client.outcome import (
     Outcome,
     Refused,
@@ -89,3 +90,14 @@ def test_short_names() -> None:
     assert sent().offset_id == "O"
     assert sent().is_safe
     assert not sent(SendStatus.FLUSH_DISK_TIMEOUT).is_safe
+
+
+def test_outcomes_raise_when_asked_to() -> None:
+    assert sent().raise_for_outcome() == sent()
+    with pytest.raises(SendRefused, match="no") as refusal:
+        refused(16).raise_for_outcome()
+    assert (refusal.value.code, refusal.value.message_ids) == (16, refused().message_ids)
+    with pytest.raises(SendUnknown):
+        unknown().raise_for_outcome()
+    assert issubclass(SendUnknown, NotSent)
+    assert issubclass(NotSent, ClientError)

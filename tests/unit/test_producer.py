@@ -1,14 +1,18 @@
 """A producer before peers that answer as told: outcomes, retries, routes (wire.md 4)."""
 
+import sys
+from random import randbytes
 from typing import Any
 
 import pytest
 import trio
 
-from rocketbed.client.errors import BadMessage
+from rocketbed.client.errors import BadMessage, MissingLibrary
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, SendStatus, Sent, Unknown
+from rocketbed.client.packing import Codec
 from rocketbed.client.producer import Producer
+from rocketbed.inspect.bodies import unpack_body
 from rocketbed.remoting.errors import NotConnected
 from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import RequestCode
@@ -324,5 +328,42 @@ def test_oneway_waits_for_nothing() -> None:
             key = await sender.send_oneway(MESSAGE)
             await arrived.wait()
         assert decode_properties(broker.requests[0].fields["i"])["UNIQ_KEY"] == key
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize(("codec", "flag"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
+def test_long_bodies_are_packed(codec: Codec, flag: int) -> None:
+    """wire.md 4.5; what does not become smaller, is short or part of a batch is sent as it is."""
+    long, noise = b"coffee " * 1000, randbytes(5000)
+
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        broker = await stage.broker()
+        async with producer(stage, compress=codec) as sender:
+            for body in (long, noise, b"coffee"):
+                await sender.send(Message("T", body))
+            await sender.send_oneway(Message("T", long))
+            await sender.send_batch([Message("T", long)])
+        packed, *plain, oneway, batch = broker.requests
+        assert len(packed.body) < len(long) / 10
+        assert packed.fields["f"] == oneway.fields["f"] == str(flag)
+        assert unpack_body(packed.body, flag) == unpack_body(oneway.body, flag) == long
+        assert [(one.fields["f"], one.body) for one in plain] == [("0", noise), ("0", b"coffee")]
+        assert batch.fields["f"] == "0"
+        assert long in batch.body
+
+    on_stage(scenario)
+
+
+def test_ways_to_pack_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(stage: Stage) -> None:
+        with pytest.raises(BadMessage, match="one of lz4, zstd, zlib"):
+            producer(stage, compress="gzip")
+        monkeypatch.setitem(sys.modules, "lz4.frame", None)
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+        for codec in ("lz4", "zstd"):
+            with pytest.raises(MissingLibrary, match=rf"rocketbed\[{codec}\]"):
+                producer(stage, compress=codec)
 
     on_stage(scenario)

@@ -1,0 +1,1 @@
+"""A service that takes orders over HTTP and cooks them."""

@@ -1,0 +1,219 @@
+"""The attempts of a send: which queue, how long, whether once more, and what the answers mean."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+import trio
+
+from rocketbed.client.envelope import Envelope
+from rocketbed.client.errors import BadMessage, ClientError, NoBroker
+from rocketbed.client.outcome import (
+    DOUBTFUL_CODES,
+    STATUSES,
+    Outcome,
+    Refused,
+    Sent,
+    Unknown,
+    combined,
+    wants_retry,
+)
+from rocketbed.client.routes import Route
+from rocketbed.client.select import QueueSelector, by_hash
+from rocketbed.client.session import Session
+from rocketbed.remoting.errors import NotConnected, RemotingError
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.command import Command, ResponseCode
+from rocketbed.wire.errors import LocalProtocolError, ProtocolError
+from rocketbed.wire.headers import SendMessageResponse
+from rocketbed.world.api import Address
+
+PAUSE_S: Final = 0.05
+"""Before the second attempt; grows by as much with each further one, up to `PAUSE_MAX_S`."""
+PAUSE_MAX_S: Final = 1.0
+ATTEMPT_S: Final = 3.0
+"""An attempt gets its share of a send's time, but at least this: a slave may take that long."""
+NOBODY_TOOK_IT: Final = (None, ResponseCode.SYSTEM_BUSY)
+"""No broker was reached, or one was too busy."""
+
+PickQueue = Callable[[Route, str | None], MessageQueue]
+"""Route and the broker that failed last -> queue. Raises `NoBroker`."""
+
+
+class Attempts:
+    """Makes those of one producer."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        selector: QueueSelector,
+        *,
+        limit: int,
+        retry_unknown: bool,
+        retry_unsafe: bool,
+    ) -> None:
+        """`limit`: of attempts that a broker may have taken, for one send."""
+        self._session = session
+        self._group = group
+        self._selector = selector
+        self._limit = limit
+        self._retry_unknown = retry_unknown
+        self._retry_unsafe = retry_unsafe
+
+    def picker(self, topic: str, queue: MessageQueue | None, order_key: str | None) -> PickQueue:
+        """What chooses the queue at each attempt. Raises `BadMessage`."""
+        if queue is not None and order_key is not None:
+            raise BadMessage("give a queue or an order key, not both")
+        if queue is not None:
+            if queue.topic != topic:
+                raise BadMessage(
+                    f"the queue belongs to topic {queue.topic}, the message to topic {topic}"
+                )
+            return lambda route, avoid: queue
+        if order_key is not None:
+            return lambda route, avoid: by_hash(_some(route.ordered, topic), order_key)
+        return lambda route, avoid: self._selector.choose(
+            _some(route.writable, topic), avoid, trio.current_time()
+        )
+
+    async def run(self, pick: PickQueue, envelope: Envelope, deadline: float) -> Outcome:
+        """Send, once at least, until a deadline."""
+        outcome: Outcome | None = None
+        failed_at: str | None = None
+        left = self._limit
+        for attempt in count(1):
+            now = trio.current_time()
+            share_s = max((deadline - now) / left, ATTEMPT_S)
+            until = min(now + share_s, deadline)
+            latest, broker = await self._try(envelope, pick, failed_at, until, attempt)
+            outcome = combined(outcome, latest)
+            if not wants_retry(
+                latest, retry_unknown=self._retry_unknown, retry_unsafe=self._retry_unsafe
+            ):
+                break
+            failed_at = broker
+            self._session.routes.distrust(envelope.topic)
+            # Nobody took it, so that it may be offered as long as there is time.
+            may_go_on = isinstance(latest, Refused) and latest.code in NOBODY_TOOK_IT
+            if not may_go_on or self._limit == 1:
+                left -= 1
+            pause_s = min(PAUSE_S * attempt, PAUSE_MAX_S)
+            if not left or trio.current_time() + pause_s >= deadline:
+                break
+            await trio.sleep(pause_s)
+        assert outcome is not None
+        return outcome
+
+    async def _try(
+        self,
+        envelope: Envelope,
+        pick: PickQueue,
+        avoid: str | None,
+        deadline: float,
+        attempt: int,
+    ) -> tuple[Outcome, str | None]:
+        """One attempt's outcome, and the broker that was asked."""
+        ids = envelope.message_ids
+        try:
+            route = self._session.routes.known(envelope.topic, make=True)
+            if route is None:
+                with trio.fail_at(deadline):
+                    route = await self._session.routes.get(envelope.topic, make=True)
+            queue = pick(route, avoid)
+            address = master_of(route, queue)
+        except (ClientError, ProtocolError) as exc:
+            code = None if isinstance(exc, NoBroker) else _code_of(exc)
+            refused = Refused(reason=str(exc), code=code, message_ids=ids, attempts=attempt)
+            return refused, None
+        except trio.TooSlowError:
+            reason = f"no route for topic {envelope.topic} within the timeout"
+            return Refused(reason=reason, code=None, message_ids=ids, attempts=attempt), None
+        began = trio.current_time()
+        outcome = await self._exchange(envelope, queue, address, deadline - began, attempt)
+        if route.is_template:
+            self._session.routes.distrust(envelope.topic)
+        elif isinstance(outcome, Refused) and outcome.code == ResponseCode.INVALID_PARAMETER:
+            # The queue is not there any more: the topic was made again with fewer.
+            self._session.routes.distrust(envelope.topic, older_than_s=1.0)
+        now = trio.current_time()
+        self._selector.record(
+            queue.broker_name,
+            (now - began) * 1000,
+            failed=not isinstance(outcome, Sent),
+            now_s=now,
+        )
+        return outcome, queue.broker_name
+
+    async def _exchange(
+        self,
+        envelope: Envelope,
+        queue: MessageQueue,
+        address: Address,
+        left_s: float,
+        attempt: int,
+    ) -> Outcome:
+        ids = envelope.message_ids
+        try:
+            answer = await self._session.ask(
+                address, envelope.command(self._group, queue), timeout_s=max(left_s, 0.001)
+            )
+        except (NotConnected, LocalProtocolError) as exc:
+            return Refused(reason=str(exc), code=None, message_ids=ids, attempts=attempt)
+        except RemotingError as exc:
+            return Unknown(reason=str(exc), code=None, message_ids=ids, attempts=attempt)
+        if answer.code == ResponseCode.GO_AWAY:
+            self._session.connections.close(address)
+        return _read(answer, queue, ids, address, attempt)
+
+
+def _code_of(error: Exception) -> int | None:
+    code = getattr(error, "code", None)
+    if isinstance(code, int):
+        return code
+    found = getattr(error, "response_code", None)
+    return int(found) if found not in (None, ResponseCode.SYSTEM_ERROR) else None
+
+
+def _some(queues: Sequence[MessageQueue], topic: str) -> Sequence[MessageQueue]:
+    if not queues:
+        raise NoBroker(
+            f"no broker accepts messages for topic {topic} now: no master, or no write permission"
+        )
+    return queues
+
+
+def master_of(route: Route, queue: MessageQueue) -> Address:
+    """Who takes messages for a queue. Raises `NoBroker`."""
+    address = route.master(queue.broker_name)
+    if address is None:
+        raise NoBroker(f"broker {queue.broker_name} of topic {route.topic} has no master now")
+    return address
+
+
+def _read(
+    answer: Command, queue: MessageQueue, ids: tuple[str, ...], address: Address, attempts: int
+) -> Sent | Refused | Unknown:
+    """What an answer means."""
+    status = STATUSES.get(answer.code)
+    peer = f"broker {queue.broker_name} at {address[0]}:{address[1]}"
+    if status is None:
+        reason = f"{peer} answered code {answer.code}: {answer.remark or 'no reason given'}"
+        kind = Unknown if answer.code in DOUBTFUL_CODES else Refused
+        return kind(reason=reason, code=answer.code, message_ids=ids, attempts=attempts)
+    try:
+        header = SendMessageResponse.decode(answer.raw_fields)
+    except ProtocolError as exc:
+        reason = f"{peer} stored the message but its response cannot be decoded: {exc}"
+        return Unknown(reason=reason, code=answer.code, message_ids=ids, attempts=attempts)
+    if header.queueId not in (None, queue.queue_id):
+        queue = replace(queue, queue_id=header.queueId)
+    return Sent(
+        status=status,
+        message_ids=ids,
+        offset_ids=tuple((header.msgId or "").split(",")) if header.msgId else (),
+        queue=queue,
+        queue_offset=-1 if header.queueOffset is None else header.queueOffset,
+        attempts=attempts,
+    )

@@ -1,0 +1,99 @@
+"""Storing where a consumer stands, queue by queue."""
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import trio
+
+from rocketbed.client.flow import Flow
+from rocketbed.client.local import LocalPositions, Positions
+from rocketbed.client.pulls import describe
+from rocketbed.client.subscriptions import Subscriptions
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.errors import RocketbedError
+from rocketbed.world.api import World
+
+
+class Commits:
+    """Of the queues that one consumer reads, what is dealt with."""
+
+    def __init__(
+        self, world: World, group: str, subscriptions: Subscriptions, positions: Positions
+    ) -> None:
+        self._world = world
+        self._group = group
+        self._subscriptions = subscriptions
+        self._positions = positions
+        self._is_local = isinstance(positions, LocalPositions)
+
+    async def store(self, queue: MessageQueue, offset: int) -> None:
+        """A position of any queue. Raises `ClientError`, `RemotingError`."""
+        flow = self._subscriptions.flows.get(queue)
+        if flow is None:
+            await self._positions.commit(self._group, queue, offset)
+        else:
+            await self._store(flow, offset)
+
+    async def all(self) -> None:
+        """Of every queue. Raises the first failure; some may have been stored then."""
+        failures: list[RocketbedError] = []
+
+        async def store(flow: Flow) -> bool:
+            try:
+                await self._store(flow, flow.progress.done)
+            except RocketbedError as exc:
+                failures.append(exc)
+                return False
+            return True
+
+        await self._at_brokers(store, self._subscriptions.flows.values())
+        if failures:
+            raise failures[0]
+
+    async def try_all(self) -> None:
+        """Of every queue; those whose broker is away are left to the next time."""
+        await self.try_some(self._subscriptions.flows.values())
+
+    async def try_some(self, flows: Iterable[Flow]) -> None:
+        """Of these."""
+        await self._at_brokers(self._try_one, flows)
+
+    async def _try_one(self, flow: Flow) -> bool:
+        done = flow.progress.done
+        if done == flow.committed:
+            return True
+        try:
+            await self._store(flow, done)
+        except RocketbedError as exc:
+            self._world.log.info("client.not_committed", queue=describe(flow.queue), error=str(exc))
+            return False
+        return True
+
+    async def try_forever(self, pause_s: float) -> None:
+        """Of every queue, that often."""
+        while True:
+            await trio.sleep(pause_s)
+            await self.try_all()
+
+    async def _store(self, flow: Flow, offset: int) -> None:
+        flow.told, flow.committed = None if self._is_local else offset, None
+        await self._positions.commit(self._group, flow.queue, offset)
+        flow.committed = offset
+
+    async def _at_brokers(
+        self, store: Callable[[Flow], Awaitable[bool]], all_flows: Iterable[Flow]
+    ) -> None:
+        """Store what is not stored yet, at all brokers at once, since one may hang; at each until
+        it fails."""
+        flows: dict[str, list[Flow]] = {}
+        for flow in all_flows:
+            if flow.progress.done != flow.committed:
+                flows.setdefault(flow.queue.broker_name, []).append(flow)
+
+        async def at_one(some: list[Flow]) -> None:
+            for flow in some:
+                if not await store(flow):
+                    return
+
+        async with trio.open_nursery() as nursery:
+            for some in flows.values():
+                nursery.start_soon(at_one, some)

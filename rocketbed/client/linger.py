@@ -1,0 +1,166 @@
+"""Sends that wait a little for others to the same place, and go together as one batch."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import trio
+
+from rocketbed.client.envelope import Envelope, Envelopes, Item
+from rocketbed.client.messages import Message
+from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.codes import ResponseCode
+
+BATCH_BYTES: Final = 32 << 10
+"""As RocketMQ's accumulator has it."""
+OVERHEAD: Final = 32
+"""Bytes of a message in a batch beside its body and properties, and then some."""
+
+Place = tuple[str, MessageQueue | None, str | None, float]
+"""Topic, queue, order key, and the time that a send has: who shares them may be sent together."""
+Deliver = Callable[[Envelope, float], Awaitable[Outcome]]
+"""Sends an envelope, until a deadline."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One message that waits."""
+
+    message: Message
+    item: Item
+    outcome: Outcome | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes in a batch, about."""
+        return len(self.item[1].body) + len(self.item[1].properties) + OVERHEAD
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Messages that will be sent together."""
+
+    deadline: float
+    deliver: Deliver
+    entries: list[_Entry] = field(default_factory=list)
+    size: int = 0
+    is_sent: bool = False
+    full: trio.Event = field(default_factory=trio.Event)
+    done: trio.Event = field(default_factory=trio.Event)
+
+
+class Linger:
+    """Gathers the messages of one producer, which have their ids."""
+
+    def __init__(self, envelopes: Envelopes, *, linger_s: float, batch_bytes: int) -> None:
+        self._envelopes = envelopes
+        self._linger_s = linger_s
+        self._batch_bytes = batch_bytes
+        self._open: dict[Place, _Batch] = {}
+        """Those that others may still join."""
+        self._begun: dict[_Batch, None] = {}
+        """Those that are not done."""
+
+    def takes(self, message: Message, timeout_s: float) -> bool:
+        """Whether a message may wait for others, and another one of its size fits beside it."""
+        is_small = 2 * (len(message.body) + OVERHEAD) <= self._batch_bytes
+        is_plain = not message.delay_level and not self._envelopes.packs(message)
+        return is_small and is_plain and 2 * self._linger_s <= timeout_s
+
+    async def send(
+        self,
+        message: Message,
+        place: Place,
+        deliver: Deliver,
+        *,
+        deadline: float,
+        nursery: trio.Nursery,
+    ) -> Outcome:
+        """Send with others; the batch goes in a task of `nursery`, whoever of them is cancelled.
+
+        One that is cancelled before it went is not sent. Raises `BadMessage`.
+        """
+        item = self._envelopes.item(message)
+        entry = _Entry(message, item)
+        batch = self._open.get(place)
+        if batch is not None and batch.size + entry.size > self._batch_bytes:
+            batch.full.set()
+            batch = None
+        if batch is None:
+            batch = self._open[place] = _Batch(deadline, deliver)
+            self._begun[batch] = None
+            nursery.start_soon(self._run, place, batch)
+        batch.entries.append(entry)
+        batch.size += entry.size
+        try:
+            await batch.done.wait()
+        except trio.Cancelled:
+            if not batch.is_sent:
+                batch.entries.remove(entry)
+                batch.size -= entry.size
+            raise
+        assert entry.outcome is not None
+        return entry.outcome
+
+    async def _run(self, place: Place, batch: _Batch) -> None:
+        try:
+            with trio.move_on_after(self._linger_s):
+                await batch.full.wait()
+            self._close(place, batch)
+            await self._send(batch)
+        finally:
+            self._close(place, batch)
+            for entry in batch.entries:
+                if entry.outcome is None:
+                    reason = "the producer was closed meanwhile"
+                    ids = (entry.item[0],)
+                    entry.outcome = Unknown(reason=reason, code=None, message_ids=ids, attempts=1)
+            del self._begun[batch]
+            batch.done.set()
+
+    async def flush(self) -> None:
+        """Send what waits, and wait for its end."""
+        for batch in list(self._begun):
+            batch.full.set()
+        for batch in list(self._begun):
+            await batch.done.wait()
+
+    def _close(self, place: Place, batch: _Batch) -> None:
+        batch.is_sent = True
+        if self._open.get(place) is batch:
+            del self._open[place]
+
+    async def _send(self, batch: _Batch) -> None:
+        entries = batch.entries
+        if len(entries) > 1:
+            envelope = self._envelopes.of_items(
+                entries[0].message.topic, [entry.item for entry in entries]
+            )
+            whole = await batch.deliver(envelope, batch.deadline)
+            if not (isinstance(whole, Refused) and whole.code == ResponseCode.MESSAGE_ILLEGAL):
+                _share_out(whole, entries)
+                return
+        # One that the broker does not take must not take the others along.
+        async with trio.open_nursery() as nursery:
+            for entry in entries:
+                nursery.start_soon(self._send_alone, batch, entry)
+
+    async def _send_alone(self, batch: _Batch, entry: _Entry) -> None:
+        envelope = self._envelopes.of_one(entry.message)
+        entry.outcome = await batch.deliver(envelope, batch.deadline)
+
+
+def _share_out(whole: Outcome, entries: Sequence[_Entry]) -> None:
+    """To each message its part of a batch's outcome."""
+    for number, entry in enumerate(entries):
+        ids = (whole.message_ids[number],)
+        if isinstance(whole, Sent):
+            entry.outcome = replace(
+                whole,
+                message_ids=ids,
+                offset_ids=whole.offset_ids[number : number + 1],
+                queue_offset=whole.queue_offset + number if whole.queue_offset >= 0 else -1,
+            )
+        else:
+            entry.outcome = replace(whole, message_ids=ids)

@@ -1,0 +1,151 @@
+"""An asyncio loop, as the thread of a client reaches it: its calls end there, and functions of the
+program run there.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Final
+
+import trio
+
+from rocketbed.client.errors import ClientError
+from rocketbed.client.listener import Begun, Handler, called
+from rocketbed.client.messages import Received
+from rocketbed.portal import NOT_OPEN, Portal
+
+CANCEL_S: Final = 5.0
+"""What a function that is cancelled may take until its message is somebody else's."""
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The loop that runs here. Raises `ClientError`."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ClientError(
+            "rocketbed.aio is for asyncio, and no loop of it runs here: import from rocketbed for"
+            " trio, or from rocketbed.blocking for programs without an event loop"
+        ) from None
+
+
+class Loop:
+    """The asyncio loop that a client belongs to, as the client's thread reaches it."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """None until the client is started."""
+        self._posted: deque[Callable[[], object]] = deque()
+        self._is_woken = False
+
+    def check(self) -> asyncio.AbstractEventLoop:
+        """The loop, which has to be the one that runs. Raises `ClientError`."""
+        running = running_loop()
+        if self.loop is None:
+            raise ClientError(NOT_OPEN)
+        if running is not self.loop:
+            raise ClientError("this client belongs to another event loop: create one for each loop")
+        return running
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a plain function in the loop, soon; no error when the loop is closed."""
+        assert self.loop is not None
+        self._posted.append(function)
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):  # closed, with all that waited in it
+                self.loop.call_soon_threadsafe(self._run_posted)
+
+    def _run_posted(self) -> None:
+        # In this order: what is posted from here on wakes us again.
+        self._is_woken = False
+        while self._posted:
+            self._posted.popleft()()
+
+
+class Waiter:
+    """Waits in the loop for the end of a call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.has_ended = False
+        self._loop = loop
+        self._future = loop.create_future()
+
+    def end(self) -> None:
+        """It has ended."""
+        self.has_ended = True
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        """Until it has ended, or we are cancelled; one may wait again then."""
+        if not self.has_ended:
+            if self._future.done():
+                self._future = self._loop.create_future()
+            await self._future
+
+
+class InLoop:
+    """A program's function, called in the loop for each message by the client's thread."""
+
+    def __init__(self, handler: Handler, portal: Portal, loop: Loop) -> None:
+        self._handler = handler
+        self._portal = portal
+        self._loop = loop
+
+    async def __call__(self, message: Received, begun: Begun) -> None:
+        """Returns when the function has, and raises what it raised."""
+        ended = trio.Event()
+        context = copy_context()
+        tasks: list[asyncio.Task[None]] = []
+        failures: list[Exception] = []
+        is_over = False
+
+        def begin() -> None:
+            assert self._loop.loop is not None
+            if is_over:
+                return
+            self._post(begun)
+            coroutine = called(self._handler, message)
+            try:
+                task = self._loop.loop.create_task(coroutine, context=context)
+            except Exception as exc:  # a task factory of the program's own
+                coroutine.close()
+                failures.append(exc)
+                self._post(ended.set)
+            else:
+                task.add_done_callback(lambda _: self._post(ended.set))
+                tasks.append(task)
+
+        def cancel() -> None:
+            nonlocal is_over
+            is_over = True
+            if not tasks:
+                self._post(ended.set)
+            for task in tasks:
+                task.cancel()
+
+        self._loop.post(begin)
+        try:
+            await ended.wait()
+        except trio.Cancelled:
+            self._loop.post(cancel)
+            with trio.move_on_after(CANCEL_S, shield=True):
+                await ended.wait()
+            for task in tasks:
+                if task.done() and not task.cancelled() and task.exception() is None:
+                    return  # it was handled nevertheless
+            raise
+        if failures:
+            raise failures[0]
+        if tasks[0].cancelled():
+            raise ClientError("the function was cancelled")
+        error = tasks[0].exception()
+        if error is not None:
+            raise error
+
+    def _post(self, function: Callable[[], object]) -> None:
+        with suppress(ClientError):  # closed: nobody waits
+            self._portal.post(function)

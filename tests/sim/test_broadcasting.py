@@ -1,0 +1,118 @@
+"""Members that read all queues, each with positions in a file of its own."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from rocketbed.client.admin import Admin
+from rocketbed.client.consumer import Consumer
+from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.client.messages import Message, Received
+from rocketbed.client.producer import Producer
+from rocketbed.world.api import World
+from tests.support.sim.client_cluster import NAMESERVERS, SimCluster
+
+
+def run_cluster(main: Callable[[World], Awaitable[Any]], *names: str) -> None:
+    with SimCluster() as cluster:
+        cluster.start(*(names or ("a-0",)))
+        cluster.simulation.run(1)
+        cluster.run(main, seconds=3600)
+
+
+async def send(world: World, *numbers: int) -> None:
+    async with Producer(world, nameservers=NAMESERVERS) as sender:
+        for number in numbers:
+            (await sender.send(Message("T", b"%d" % number))).raise_for_outcome()
+
+
+def member(world: World, path: str, **options: Any) -> Consumer:
+    return Consumer(world, nameservers=NAMESERVERS, group="g", broadcast=path, **options)
+
+
+async def read(reader: Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    with trio.fail_after(60):
+        while len(found) < count:
+            found += [int(message.body) for message in await reader.poll()]
+    return sorted(found)
+
+
+def test_each_member_reads_all_and_goes_on_where_its_file_says() -> None:
+    async def main(world: World) -> None:
+        async with Admin(world, nameservers=NAMESERVERS) as admin:
+            await admin.create_topic("T", queues=4)
+            async with member(world, "places/one.json") as one:
+                await one.subscribe("T", start="last")
+                await send(world, *range(10))
+                async with member(world, "places/two.json", auto_commit_s=60) as two:
+                    await two.subscribe("T", start="first")
+                    assert len(one.positions()) == len(two.positions()) == 8
+                    assert await read(one, 10) == await read(two, 10) == list(range(10))
+                    await one.commit()
+                    two.finish(*await two.poll(timeout_s=0))  # all of it: the end commits
+                    await send(world, *range(10, 20))
+                    assert await read(one, 10) == list(range(10, 20))
+                for queue in one.positions():  # brokers know nothing of it
+                    assert await admin.offsets.committed("g", queue) is None
+            async with member(world, "places/one.json") as one:
+                await one.subscribe("T", start="last")
+                assert await read(one, 10) == list(range(10, 20))
+            async with member(world, "places/two.json") as two:
+                await two.subscribe("T", start="last")
+                assert await read(two, 10) == list(range(10, 20))
+
+    run_cluster(main, "a-0", "b-0")
+
+
+def test_a_file_is_one_consumers_and_damage_is_told() -> None:
+    async def main(world: World) -> None:
+        async with Admin(world, nameservers=NAMESERVERS) as admin:
+            await admin.create_topic("T", queues=1)
+        async with member(world, "/place.json") as one:
+            with pytest.raises(ClientError, match="another consumer's"):
+                await member(world, "/place.json").__aenter__()
+            await one.subscribe("T", start="last")
+        for damage in (b"", b"{", b'{"offsetTable":[]}', b'{"offsetTable":{{"topic":1}:2}}'):
+            file = world.disk.open("/place.json")
+            file.truncate(0)
+            file.write_at(0, damage)
+            file.close()
+            with pytest.raises(
+                ClientError, match=r"place.json cannot be read: .*; remove the file"
+            ):
+                await member(world, "/place.json").__aenter__()
+        world.disk.unlink("/place.json")
+        async with member(world, "/place.json") as one:
+            await one.subscribe("T", start="last")
+        with pytest.raises(BadMessage):
+            member(world, "/place.json", ordered=True)
+
+    run_cluster(main)
+
+
+def test_what_a_function_cannot_handle_is_passed_over_in_the_end() -> None:
+    async def main(world: World) -> None:
+        async with Admin(world, nameservers=NAMESERVERS) as admin:
+            await admin.create_topic("T", queues=1)
+        await send(world, *range(5))
+        tries: list[bytes] = []
+
+        async with member(world, "/place.json") as reader:
+
+            async def handler(message: Received) -> None:
+                tries.append(message.body)
+                if message.body == b"2":
+                    raise ValueError("never")
+                if len(set(tries)) == 5:
+                    reader.stop_listening()
+
+            await reader.subscribe("T", start="first")
+            await reader.listen(handler, workers=1, max_retries=2)
+            (queue,) = reader.positions()
+            assert tries == [b"0", b"1", b"2", b"2", b"2", b"3", b"4"]
+            assert await reader.committed(queue) == 5
+
+    run_cluster(main)
