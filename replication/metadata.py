@@ -7,7 +7,9 @@ contents alone, whose version changes with every save. A real slave sends code 2
 below the master's; a master that does not answer on the one is asked on the other.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import trio
@@ -33,6 +35,16 @@ FALLBACK_PORT_DISTANCE: Final = 2
 """A RocketMQ broker also serves on its port minus two (the "VIP" port)."""
 
 B = TypeVar("B")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """What a master told beside its tables."""
+
+    texts: dict[str, bytes | None]
+    """Of its files, by name."""
+    deletions: dict[str, int]
 
 
 class SyncedTable(Protocol[B]):
@@ -100,8 +112,7 @@ class MetadataSync:
         """Copies that went through."""
         self.last_error = ""
         """Why the last one did not, empty when it did."""
-        self.on_copied: list[Callable[[], None]] = []
-        """Called after each round that went through."""
+        self._is_taking_over = False
 
     def set_master(self, address: Address | None) -> None:
         """Copy from the master at this remoting address from now on."""
@@ -116,59 +127,71 @@ class MetadataSync:
 
     async def run(self) -> None:
         """Copy when poked and every period."""
-        while True:
-            self._poked = trio.Event()
-            if self.master is not None and self.may_copy():
-                await self._round(self.master)
-            with trio.move_on_after(self._period_s):
-                await self._poked.wait()
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._poked = trio.Event()
+                if self.master is not None and self.may_copy():
+                    copied = await self._try(partial(self._copy, self.master))
+                    # Files, and queues that are made again, may take a slow disk longer than
+                    # tables may be old.
+                    if copied is not None and not self._is_taking_over:
+                        self._is_taking_over = True
+                        nursery.start_soon(self._take_over, copied)
+                with trio.move_on_after(self._period_s):
+                    await self._poked.wait()
 
-    async def _round(self, master: Address) -> None:
+    async def _take_over(self, copied: _Copied) -> None:
         try:
-            await self.copy(master)
+            if await self._try(partial(self._take_over_once, copied)):
+                self.last_error = ""
+                self.rounds += 1
+        finally:
+            self._is_taking_over = False
+
+    async def _try(self, part: Callable[[], Awaitable[T]]) -> T | None:
+        """What a part of a copy returned; None when it failed, which is told."""
+        try:
+            return await part()
         except (RocketbedError, OSError) as exc:
             if str(exc) != self.last_error:
                 self._world.log.warning(
                     "replication.metadata_failed",
-                    master=f"{master[0]}:{master[1]}",
+                    master="" if self.master is None else f"{self.master[0]}:{self.master[1]}",
                     reason=str(exc),
                 )
             self.last_error = str(exc)
-            return
-        self.last_error = ""
-        self.rounds += 1
-        for callback in self.on_copied:
-            callback()
+            return None
 
-    async def copy(self, master: Address) -> None:
-        """One round. Raises `RemotingError`, `ProtocolError`, `MetadataRefused`, what the target
-        raises, and `OSError` for a file that cannot be written.
+    async def _copy(self, master: Address) -> _Copied:
+        """Take the tables over, and fetch the rest. Raises `RemotingError`, `ProtocolError`,
+        `MetadataRefused`, and what the target raises.
 
         What was taken over before that is kept.
         """
         host, port = master
         fallback = (host, port - FALLBACK_PORT_DISTANCE)
         try:
-            await self._copy_from(master)
+            return await self._copy_from(master)
         except (RemotingError, MetadataRefused):
             if fallback[1] <= 0:
                 raise
-            await self._copy_from(fallback)
+            return await self._copy_from(fallback)
 
-    async def _copy_from(self, address: Address) -> None:
+    async def _copy_from(self, address: Address) -> _Copied:
         connection = await dial(self._world, address)
-        failure: RocketbedError | OSError | None = None
+        copied: _Copied | RocketbedError | OSError
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             try:
-                await self._copy_all(connection)
+                copied = await self._copy_all(connection)
             except (RocketbedError, OSError) as exc:
-                failure = exc  # raised outside, since a nursery would wrap it in a group
+                copied = exc  # raised outside, since a nursery would wrap it in a group
             connection.close()
-        if failure is not None:
-            raise failure
+        if not isinstance(copied, _Copied):
+            raise copied
+        return copied
 
-    async def _copy_all(self, connection: Connection) -> None:
+    async def _copy_all(self, connection: Connection) -> _Copied:
         target = self._target
         body = await self._ask(connection, RequestCode.GET_ALL_TOPIC_CONFIG)
         if body is None:
@@ -186,7 +209,7 @@ class MetadataSync:
             offsets = ConsumerOffsetTable.decode(body)
             if offsets.offset_table != target.offsets.body().offset_table:
                 self._replace("offsets", target.offsets, offsets)
-        await self._copy_text(connection, RequestCode.GET_ALL_DELAY_OFFSET, "delayOffset.json")
+        delays = await self._ask(connection, RequestCode.GET_ALL_DELAY_OFFSET)
         body = await self._ask(connection, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         if body is not None:
             groups = SubscriptionGroupTable.decode(body)
@@ -197,13 +220,20 @@ class MetadataSync:
                 groups.forbidden_table,
             ) != (target.groups.version, held.subscription_group_table, held.forbidden_table):
                 self._replace("groups", target.groups, groups)
-        await self._copy_text(
-            connection, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, "messageRequestMode.json"
-        )
-        # Last: it may take long, and a queue made anew may be of another type.
+        modes = await self._ask(connection, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        texts = {"delayOffset.json": delays, "messageRequestMode.json": modes}
+        return _Copied(texts, topics.rb_deleted or {})
+
+    async def _take_over_once(self, copied: _Copied) -> bool:
+        target = self._target
+        for name, text in copied.texts.items():
+            if text and self._texts.get(name) != text:
+                await target.save_text(name, text)
+                self._texts[name] = text
         await target.match_types()
-        if topics.rb_deleted:
-            await target.learn_deletions(topics.rb_deleted)
+        if copied.deletions:
+            await target.learn_deletions(copied.deletions)
+        return True
 
     async def _ask(self, connection: Connection, code: int) -> bytes | None:
         """The body of an answer; None when the master does not have this (codes differ by
@@ -224,9 +254,3 @@ class MetadataSync:
     def _replace(self, name: str, table: SyncedTable[B], theirs: B) -> None:
         table.replace_all(theirs)
         self._world.log.debug("replication.metadata_copied", table=name)
-
-    async def _copy_text(self, connection: Connection, code: int, name: str) -> None:
-        text = await self._ask(connection, code)
-        if text and self._texts.get(name) != text:
-            await self._target.save_text(name, text)
-            self._texts[name] = text

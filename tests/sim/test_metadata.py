@@ -3,6 +3,8 @@
 import errno
 from typing import Any, Generic, TypeVar
 
+import trio
+
 from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.remoting.connection import Connection
 from rocketbed.remoting.handlers import Handlers
@@ -53,6 +55,8 @@ class Target:
         self.deletions: list[dict[str, int]] = []
         self.matched = 0
         self.failure: OSError | None = None
+        self.gate = trio.Event()
+        self.gate.set()
 
     async def save_text(self, name: str, text: bytes) -> None:
         if self.failure is not None:
@@ -61,6 +65,7 @@ class Target:
 
     async def match_types(self) -> None:
         self.matched += 1
+        await self.gate.wait()
 
     async def learn_deletions(self, deletions: dict[str, int]) -> None:
         self.deletions.append(deletions)
@@ -165,6 +170,24 @@ def test_deletions_are_told_in_each_round_behind_the_tables() -> None:
         assert target.deletions == [{"B": 4400}] * sync.rounds
         assert sync.rounds >= 2
         assert target.topics.replaced == 1
+
+
+def test_tables_are_copied_while_a_slow_disk_takes_over_the_rest() -> None:
+    """Seeds 858169, 858783."""
+    broker, target = Broker(), Target()
+    target.gate = trio.Event()
+    with Simulation() as simulation:
+        simulation.start("master", broker.run)
+        simulation.run(0.001)
+        process, sync = start(simulation, target)
+        simulation.run(1)
+        broker.offsets = ConsumerOffsetTable(offset_table={"B@g": {1: 7}})
+        simulation.run(8)
+        assert target.offsets.body().offset_table == {"B@g": {1: 7}}
+        assert (target.matched, sync.rounds) == (1, 0)
+        process.call(target.gate.set)
+        simulation.run(8)
+        assert target.matched == sync.rounds > 2
 
 
 def test_the_other_port_is_asked_when_the_first_is_silent() -> None:
