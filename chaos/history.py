@@ -51,8 +51,8 @@ class Function(enum.IntEnum):
     """One message handed to a member of a group; `operation` is the group's number."""
     ACK = 6
     COMMIT_OFFSET = 7
-    """A group's position; `queue_offset` is the next message wanted, `operation` the group's
-    number."""
+    """A group's position; `queue_offset` is the next message wanted, known also where no answer
+    came, `operation` the group's number."""
     RESET_OFFSET = 8
     READ_OFFSET = 9
     """A group's position as a broker told it; the columns of `COMMIT_OFFSET`."""
@@ -229,6 +229,7 @@ class HistoryWriter(Closing):
         value: int = UNKNOWN,
         operation: int = UNKNOWN,
         attempt: int = 0,
+        queue_offset: int = UNKNOWN,
         length: int = 0,
         body_crc: int = UNKNOWN,
         label_crc: int = UNKNOWN,
@@ -240,6 +241,7 @@ class HistoryWriter(Closing):
         invoked = number, process, function, self._name_id("topic", topic), queue, value, operation
         known = length, UNKNOWN, self.node_id(node), body_crc, label_crc
         row = Row(*invoked, attempt, self.now_ns(), *_NOT_RETURNED, *known)
+        row = row._replace(queue_offset=queue_offset)
         started = self._open[number] = Attempt(self, row)
         return started
 

@@ -18,7 +18,7 @@ from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.reads import example_of
 from rocketbed.chaos.checkers.result import Excuse, Severity
-from rocketbed.chaos.history import Function, Outcome
+from rocketbed.chaos.history import UNKNOWN, Function, Outcome
 
 PERSIST_NS = 6_000_000_000
 """A position committed so long before its node's end is on disk: the interval of 5 s and some."""
@@ -309,10 +309,16 @@ def other_member(holders: dict[int, tuple[int, int]], commit: Commit) -> Excuse 
 
 
 def positions(evidence: Evidence, rows: Rows) -> list[tuple[int, int, int, int]]:
-    """Consumer group, queue number, queue offset and time of each row."""
-    offsets, times = rows.column("queue_offset"), rows.column("returned_ns")
-    columns = (rows.column("operation"), evidence.queue_numbers(rows), offsets, times)
-    return list(zip(*(map(int, column) for column in columns), strict=True))
+    """Consumer group, queue number, queue offset and time of each row: when it returned, or began
+    where it never did."""
+    names = ("queue_offset", "returned_ns", "invoked_ns")
+    columns = (rows.column("operation"), evidence.queue_numbers(rows), *map(rows.column, names))
+    return [
+        (group, queue, offset, begun if returned == UNKNOWN else returned)
+        for group, queue, offset, returned, begun in zip(
+            *(map(int, column) for column in columns), strict=True
+        )
+    ]
 
 
 def first_beyond(evidence: Evidence, group: int, queue: int, offset: int) -> int:

@@ -204,6 +204,7 @@ class Actions:
         self._unwanted(name)
         if name in self._members.members:
             self._members.members[name].joined = False
+            self._members.members[name].has_nothing_common = False
         await self._backend.wipe(name)
         self.damaged.discard(name)
 
@@ -345,10 +346,14 @@ class Actions:
                 await self._members.promote(heir)
             elif self._state(self._members.leader(group)) == "down":
                 continue  # its log may be the only one (seed 853827)
-            await self._empty(name)
-            self._backend.history.event(Function.NODE, name, "wipe", {})
+            await self._empty_disk(name)
             await self._start(name)
         return sick
+
+    async def _empty_disk(self, name: str) -> None:
+        """What an operator does with a node that can follow nobody as it is."""
+        await self._empty(name)
+        self._backend.history.event(Function.NODE, name, "wipe", {})
 
     async def _is_sick(self, name: str) -> bool:
         """Whether a node reports damage, or is a damaged slave that follows nobody: a log that
@@ -450,6 +455,8 @@ class Actions:
             self._backend.start_client(name, self._programs[name])
         elif name in self._members.members:
             await self._replace_leader(name)
+            if self._members.members[name].has_nothing_common:
+                await self._empty_disk(name)
             await self._members.start(name)
         else:
             await self._backend.start(name, {}, stale=stale)

@@ -39,6 +39,9 @@ class Member:
     """Whether its log was seen to be one with its master's since that one became master, or since
     its own disk was lost. A log that was not may be long for what others never had, so its length
     says nothing. False for a master that lost its disk."""
+    has_nothing_common: bool = False
+    """Whether a slave with an empty log was promoted: what this one has is refused for good, and
+    the node says to empty its disk (seed 858656)."""
     incarnation: int = 0
     busy: bool = False
     """Whether it is being started or fenced: nobody else starts it meanwhile."""
@@ -254,8 +257,10 @@ class Members:
         for name in self.followers(member.group):
             self.members[name].cut = number
             self.members[name].joined = False
+            self.members[name].has_nothing_common = sample is not None and not sample.written
         member.cut = 0
         member.joined = True
+        member.has_nothing_common = False
         await self.stop(node)
         fields = {"former": former, "written": sample.written if sample else -1}
         self.backend.history.event(Function.NODE, node, "promote", fields)

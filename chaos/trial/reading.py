@@ -167,7 +167,7 @@ class Reading:
             end = await consumer.offsets.max_offset(queue)
             node = self.place(consumer.offsets.answered[queue])
             row.finish(Outcome.OK, value=end, node=node)
-        row = begin(Function.COMMIT_OFFSET)
+        row = begin(Function.COMMIT_OFFSET, queue_offset=position)
         try:
             await consumer.commit({queue: position})
         except ClientFailure:

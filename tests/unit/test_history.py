@@ -109,11 +109,12 @@ def test_what_a_client_was_handed_is_a_row_that_began_and_returned_at_once(tmp_p
 def test_attempts_that_did_not_return_are_unknown(tmp_path: Path) -> None:
     path = tmp_path / "history"
     with HistoryWriter(path, Ticks()) as writer:
-        writer.begin(Function.SEND, process=1, topic="T", value=1)
+        writer.begin(Function.SEND, process=1, topic="T", value=1, queue_offset=7)
         writer.begin(Function.SEND, process=2, topic="T", value=2).finish(Outcome.FAIL, status=1)
     first, second = read_history(path).columns.rows()
     assert (first.value, first.outcome) == (2, Outcome.FAIL)
     assert (second.value, second.outcome, second.returned_ns) == (1, Outcome.INFO, UNKNOWN)
+    assert (first.queue_offset, second.queue_offset) == (UNKNOWN, 7)
 
 
 def test_an_attempt_returns_once(tmp_path: Path) -> None:

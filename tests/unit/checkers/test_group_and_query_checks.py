@@ -337,7 +337,7 @@ def lost_later(run: RunMaker, *, got_ns: int) -> None:
     run.rows.append(lambda _run, _made, ids: [ids.commit(0, COUNT // 2, 80 * SECOND)])
 
 
-def filtered_before_a_loss(run: RunMaker, *, begun_ns: int) -> None:
+def filtered_before_a_loss(run: RunMaker, *, begun_ns: int, is_answered: bool) -> None:
     """Message 10 is sent at 100 ms, and its place was passed before, at 98 ms."""
     run.delivered, run.committed = [], {}
     deliver(run, 10, 5, 84 * SECOND, process=5)
@@ -345,7 +345,14 @@ def filtered_before_a_loss(run: RunMaker, *, begun_ns: int) -> None:
     run.event(96 * MS, "b1", "start", role="master", id=0)
     run.event(96 * MS, "b1", "recovered", end=500)
     in_group(run, "t")
-    run.rows.append(lambda _r, _m, ids: [ids.commit(0, 0, begun_ns), ids.commit(0, 6, 98 * MS)])
+
+    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+        passed = ids.commit(0, 6, 98 * MS)
+        if not is_answered:
+            passed = passed._replace(returned_ns=-1, outcome=Outcome.INFO)
+        return [ids.commit(0, 0, begun_ns), passed]
+
+    run.rows.append(rows)
 
 
 def stored_beyond(run: RunMaker) -> None:
@@ -600,12 +607,14 @@ def test_what_was_passed_before_it_was_lost_may_be_committed_again(
     assert (result.found, result.allowed_found) == wanted
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
 @pytest.mark.parametrize(("at_ms", "wanted"), [(90, (0, 1)), (97, (1, 0))])
 def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
-    tmp_path: Path, at_ms: int, wanted: tuple[int, int]
+    tmp_path: Path, at_ms: int, wanted: tuple[int, int], is_answered: bool
 ) -> None:
+    """A commit that nobody answered counts from when it began (seed 858172)."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
-    filtered_before_a_loss(run, begun_ns=at_ms * MS)
+    filtered_before_a_loss(run, begun_ns=at_ms * MS, is_answered=is_answered)
     result = results(run.judge(only=["A41"]))["A41"]
     assert (result.found, result.allowed_found) == wanted
 
