@@ -176,10 +176,10 @@ class Portal:
     def post(self, function: Callable[[], object]) -> None:
         """Call a plain function in the thread, soon; it must not raise. Raises `ClientError` when
         the client is not open, or belongs to another process."""
+        self.check_process()
         token = self._token
         if token is None:
-            raise ClientError(NOT_OPEN)
-        self.check_process()
+            raise ClientError(NOT_OPEN if self._thread is None else self._failure_text())
         self._posted.append(function)
         try:
             # Each wakes the thread: a flag that it is awake could stay set where a signal's handler

@@ -23,7 +23,7 @@ class Commits:
         self._group = group
         self._subscriptions = subscriptions
         self._positions = positions
-        self._is_local = isinstance(positions, LocalPositions)
+        self._local = positions if isinstance(positions, LocalPositions) else None
 
     async def store(self, queue: MessageQueue, offset: int) -> None:
         """A position of any queue. Raises `ClientError`, `RemotingError`."""
@@ -64,7 +64,9 @@ class Commits:
         try:
             await self._store(flow, done)
         except RocketbedError as exc:
-            self._world.log.info("client.not_committed", queue=describe(flow.queue), error=str(exc))
+            self._world.log.warning(
+                "client.not_committed", queue=describe(flow.queue), error=str(exc)
+            )
             return False
         return True
 
@@ -75,19 +77,22 @@ class Commits:
             await self.try_all()
 
     async def _store(self, flow: Flow, offset: int) -> None:
-        flow.told, flow.committed = None if self._is_local else offset, None
+        flow.told, flow.committed = offset if self._local is None else None, None
         await self._positions.commit(self._group, flow.queue, offset)
         flow.committed = offset
 
     async def _at_brokers(
         self, store: Callable[[Flow], Awaitable[bool]], all_flows: Iterable[Flow]
     ) -> None:
-        """Store what is not stored yet, at all brokers at once, since one may hang; at each until
-        it fails."""
+        """Store what is not stored yet, at all brokers at once, since one may hang; at each, or in
+        the file, until it fails."""
         flows: dict[str, list[Flow]] = {}
         for flow in all_flows:
             if flow.progress.done != flow.committed:
-                flows.setdefault(flow.queue.broker_name, []).append(flow)
+                place = flow.queue.broker_name if self._local is None else self._local.path
+                flows.setdefault(place, []).append(flow)
+                if self._local is not None:
+                    self._local.prepare({flow.queue: flow.progress.done})
 
         async def at_one(some: list[Flow]) -> None:
             for flow in some:

@@ -4,6 +4,7 @@ RocketMQ calls it broadcasting, and brokers keep no positions for it. The file h
 `LocalFileOffsetStore`.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from posixpath import abspath, dirname
 from typing import Final, Protocol
@@ -49,6 +50,9 @@ class LocalPositions:
         self.path = abspath(path)  # whatever becomes of the working directory
         self._disk = world.disk
         self._table: dict[MessageQueue, int] = {}
+        """What the file has."""
+        self._wanted: dict[MessageQueue, int] = {}
+        """What the next write makes of it."""
         self._held: Lock | None = None
         self._turn = trio.Lock()
 
@@ -63,6 +67,7 @@ class LocalPositions:
                 )
             if self._disk.exists(self.path):
                 self._table = self._read()
+                self._wanted = dict(self._table)
         except (OSError, ProtocolError) as exc:
             self.close()
             raise ClientError(
@@ -89,12 +94,17 @@ class LocalPositions:
         """As the file has it."""
         return self._table.get(queue)
 
+    def prepare(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Have the next commit of any queue store these along: a write takes the whole file."""
+        self._wanted.update(offsets)
+
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Replace the file; durable when this returns. Raises `ClientError`."""
-        async with self._turn:
-            if self._table.get(queue) == offset:
+        self._wanted[queue] = offset
+        async with self._turn:  # whoever waits here is stored with the first of them
+            if self._table.get(queue) == self._wanted[queue]:
                 return
-            table = {**self._table, queue: offset}
+            table = dict(self._wanted)
             try:
                 await self._write(QueueOffsets(offset_table=table).encode())
             except OSError as exc:

@@ -30,6 +30,8 @@ LOCK_S: Final = 1.0
 """The same while a lock is waited for."""
 HAND_OVER_S: Final = 0.2
 """What another member gets to commit where it stands in queues that it gives up to us."""
+ASKED_AT_ONCE: Final = 32
+"""Queues of one subscription whose offsets are asked for."""
 LET_GO_S: Final = 20.0
 """How long a message that is being handled keeps its queue's lock from another member."""
 
@@ -110,9 +112,7 @@ class Subscriptions:
                 raise NoBroker(f"no broker of topic {topic} tells who the members of the group are")
             if len(queues) < len(route.readable):
                 await trio.sleep(HAND_OVER_S)
-            offsets = {
-                queue: await self._first_offset(queue, start, is_shared=True) for queue in queues
-            }
+            offsets = await self._first_offsets(queues, start, is_shared=True)
         self._read_only(topic, words, offsets)
         self._shared[topic] = _Shared(words, start, frozenset(route.readable))
 
@@ -137,7 +137,7 @@ class Subscriptions:
         with self._subscribed(topic, words):
             await self._leave_all(topic)
             await self._introduce(topic)
-            offsets = {queue: await self._first_offset(queue, start) for queue in wanted}
+            offsets = await self._first_offsets(wanted, start)
         self._read_only(topic, words, offsets)
 
     async def _leave_all(self, topic: str) -> None:
@@ -318,6 +318,28 @@ class Subscriptions:
         )
         assert self._session.nursery is not None, "the consumer was not entered with `async with`"
         self._session.nursery.start_soon(flow.run)
+
+    async def _first_offsets(
+        self, queues: Sequence[MessageQueue], start: Start, *, is_shared: bool = False
+    ) -> dict[MessageQueue, int]:
+        offsets: dict[MessageQueue, int] = {}
+        limiter = trio.CapacityLimiter(ASKED_AT_ONCE)
+        failures: list[RocketbedError] = []
+
+        async def ask(queue: MessageQueue) -> None:
+            async with limiter:
+                if not failures:
+                    try:
+                        offsets[queue] = await self._first_offset(queue, start, is_shared=is_shared)
+                    except RocketbedError as exc:
+                        failures.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            for queue in queues:
+                nursery.start_soon(ask, queue)
+        if failures:
+            raise failures[0]
+        return {queue: offsets[queue] for queue in queues}
 
     async def _first_offset(
         self, queue: MessageQueue, start: Start, *, is_shared: bool = False

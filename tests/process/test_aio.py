@@ -329,7 +329,7 @@ async def calls_that_end(address: str) -> None:
     with pytest.raises(ClientError, match="closed"):
         await waiting
     await producer.stop()
-    with pytest.raises(ClientError, match="not open"):
+    with pytest.raises(ClientError, match="the client is closed"):
         await producer.queues("Iterated")
 
 

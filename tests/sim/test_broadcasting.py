@@ -9,6 +9,7 @@ import trio
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.errors import BadMessage, ClientError
+from rocketbed.client.local import LocalPositions
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.producer import Producer
 from rocketbed.world.api import World
@@ -65,6 +66,54 @@ def test_each_member_reads_all_and_goes_on_where_its_file_says() -> None:
                 assert await read(two, 10) == list(range(10, 20))
 
     run_cluster(main, "a-0", "b-0")
+
+
+def test_many_queues_cost_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = 0
+    write = LocalPositions._write
+
+    async def counting(self: LocalPositions, data: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        await write(self, data)
+
+    async def main(world: World) -> None:
+        nonlocal writes
+        monkeypatch.setattr(LocalPositions, "_write", counting)
+        async with Admin(world, nameservers=NAMESERVERS) as admin:
+            await admin.create_topic("T", queues=64)
+        async with member(world, "/place.json", auto_commit_s=60) as one:
+            await one.subscribe("T", start="last")
+            assert writes < 8
+            await send(world, *range(64))
+            assert await read(one, 64) == list(range(64))
+            writes = 0
+            one.finish(*await one.poll(timeout_s=0))
+        assert writes == 1
+        async with member(world, "/place.json") as one:
+            await one.subscribe("T", start="first")
+            assert set(one.positions().values()) == {1}
+
+    run_cluster(main)
+
+
+def test_a_file_that_cannot_be_written_is_told_and_written_later() -> None:
+    async def main(world: World) -> None:
+        async with Admin(world, nameservers=NAMESERVERS) as admin:
+            await admin.create_topic("T", queues=8)
+        await send(world, *range(8))
+        async with member(world, "/places/one.json") as one:
+            await one.subscribe("T", start="first")
+            assert await read(one, 8) == list(range(8))
+            world.disk.makedirs("/places/one.json.tmp")
+            with pytest.raises(ClientError, match="positions cannot be written to /places"):
+                await one.commit()
+            world.disk.rename("/places/one.json.tmp", "/places/away")
+            await one.commit()
+            for queue in one.positions():
+                assert await one.committed(queue) == 1
+
+    run_cluster(main)
 
 
 def test_a_file_is_one_consumers_and_damage_is_told() -> None:
