@@ -25,6 +25,12 @@ class Failure:
             self._set.set()
         return self.reason
 
+    def check(self) -> None:
+        """Raise the reason, if there is one: who waited for another one's fsync that failed must
+        not try that again."""
+        if self.reason is not None:
+            raise self.reason
+
     async def wait(self) -> NoReturn:
         """Wait until the store has failed, then raise why."""
         await self._set.wait()

@@ -125,6 +125,7 @@ class FilePool:
         """
         if path not in self._open and not self._world.disk.exists(path):
             return
+        self._failure.check()
         file = self.pin(path)
         try:
             await file.sync()
@@ -188,6 +189,7 @@ class FilePool:
         caller was syncing. Raises as `sync`.
         """
         async with self._names_lock:
+            self._failure.check()
             directories, self.new_names = list(self.new_names), {}
             try:
                 while directories:

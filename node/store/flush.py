@@ -76,6 +76,7 @@ class Flusher:
                 await log.segments.sync(start)
             # The data of a new segment is lost with its name if the directory is not synced.
             await self._parts.pool.sync_names()
+            self._parts.failure.check()
             self.count += 1
             await self._publish(end)
             return end

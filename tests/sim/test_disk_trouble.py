@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -10,9 +11,13 @@ import trio
 
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.faults import SimFault
+from rocketbed.chaos.sim.simulation import Simulation
 from rocketbed.node.store.errors import BadStoreDirectory, PutFailed, StoreFailed
+from rocketbed.node.store.failure import Failure
+from rocketbed.node.store.files import FilePool
 from rocketbed.node.store.status import GetStatus
 from rocketbed.node.store.store import MessageStore
+from rocketbed.world.api import World
 from tests.support.sim.store_session import HOST, ROOT, edited, pull, put, session, settings, settle
 
 LOG = f"{ROOT}/commitlog/*"
@@ -287,6 +292,24 @@ def test_a_kill_while_a_failed_run_is_undone_leaves_no_hole() -> None:
     for event in range(begin + 1, end + 1):
         crashed = session(work, prepare=disks.append, crash_at=event)
         assert 1 <= session(count, image=crashed.image).value <= 5
+
+
+def test_who_waited_for_a_failed_fsync_does_not_try_it_again() -> None:
+    """The next one would succeed, and promise what this one lost."""
+    failure = Failure()
+    with Simulation() as simulation:
+
+        async def main(world: World) -> None:
+            pool = FilePool(world, failure)
+            pool.create("/d/f", 100, staging="/d", allocate=False)
+            failure.set(StoreFailed("lost"))
+            for sync in (pool.sync_names, partial(pool.sync, "/d/f")):
+                with pytest.raises(StoreFailed, match="lost"):
+                    await sync()
+
+        process = simulation.start("node", main)
+        simulation.run(1)
+        process.value()
 
 
 @pytest.mark.parametrize("path", [LOG, QUEUES])
