@@ -215,7 +215,12 @@ def test_a_slice_of_all_sources(tmp_path: Path) -> None:
     row = score(found)["all"]
     assert sum(row.values()) == SLICE
     assert row["found"] >= 1, list(score_lines(found))
-    assert [one.key for one in found.stale] == [], "look at them again (docs/testing.md)"
+
+
+def test_no_equivalent_mutant_is_stale() -> None:
+    keys = {one.key for source in read_sources() for one in candidates(source)}
+    stale = [one for key, one in load_equivalents().items() if key not in keys]
+    assert stale == [], "look at them again (docs/testing.md)"
 
 
 def test_a_key_that_was_not_drawn_is_named(ask: Ask) -> None:
