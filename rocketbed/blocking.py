@@ -156,8 +156,8 @@ class Consumer(ConsumerFace, _Client[NativeConsumer]):
     ) -> None:
         """Call `handler`, in threads of its own, for each message, until `stop_listening` or the
         end of the client. A thread cannot be interrupted: one that takes longer than `timeout_s`,
-        or than the client lives, goes on, and its message comes again nevertheless. See
-        `rocketbed.Consumer.listen`."""
+        or than the client lives, goes on, and its message comes again nevertheless; it keeps one of
+        the `workers` until it ends. See `rocketbed.Consumer.listen`."""
         limiter = trio.CapacityLimiter(workers)
 
         async def in_thread(message: Received, begun: Begun) -> None:

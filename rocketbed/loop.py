@@ -87,6 +87,10 @@ class Waiter:
             await self._future
 
 
+def _has_returned(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
 class InLoop:
     """A program's function, called in the loop for each message by the client's thread."""
 
@@ -101,7 +105,7 @@ class InLoop:
         context = copy_context()
         tasks: list[asyncio.Task[None]] = []
         failures: list[Exception] = []
-        is_over = False
+        is_over = has_returned = False
 
         def begin() -> None:
             assert self._loop.loop is not None
@@ -120,11 +124,12 @@ class InLoop:
                 tasks.append(task)
 
         def cancel() -> None:
-            nonlocal is_over
+            nonlocal is_over, has_returned
             is_over = True
             if not tasks:
                 self._post(ended.set)
             for task in tasks:
+                has_returned = _has_returned(task)
                 task.cancel()
 
         self._loop.post(begin)
@@ -134,9 +139,9 @@ class InLoop:
             self._loop.post(cancel)
             with trio.move_on_after(CANCEL_S, shield=True):
                 await ended.wait()
-            for task in tasks:
-                if task.done() and not task.cancelled() and task.exception() is None:
-                    return  # it was handled nevertheless
+            # One that returns since it was cancelled has not handled its message.
+            if has_returned:
+                return
             raise
         if failures:
             raise failures[0]

@@ -14,8 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
+from rocketbed.client.connections import CLOSED
 from rocketbed.client.errors import ClientError
-from rocketbed.client.progress import POLLER
+from rocketbed.client.progress import POLLER, SEEN
 
 T = TypeVar("T")
 Client = AbstractAsyncContextManager[Any]
@@ -23,7 +24,6 @@ Undo = Callable[[Any], object]
 
 START_S: Final = 10.0
 """For a thread to begin; longer means that the machine is out of breath."""
-CLOSED: Final = "the client is closed"
 NOT_OPEN: Final = "the client is not open: use it in a `with` block, or between start and stop"
 
 
@@ -88,6 +88,7 @@ class Call(Generic[T]):
 
     async def _run(self) -> None:
         POLLER.set(self._who)
+        SEEN.set(lambda: self.is_seen)
         try:
             with self._scope:
                 self._value = await self._function()

@@ -73,6 +73,8 @@ class Attempts:
                 )
             return lambda route, avoid: queue
         if order_key is not None:
+            if not isinstance(order_key, str):
+                raise BadMessage(f"an order key is text, not {order_key!r}")
             return lambda route, avoid: by_hash(_some(route.ordered, topic), order_key)
         return lambda route, avoid: self._selector.choose(
             _some(route.writable, topic), avoid, trio.current_time()
@@ -89,7 +91,7 @@ class Attempts:
             until = min(now + share_s, deadline)
             latest, broker = await self._try(envelope, pick, failed_at, until, attempt)
             outcome = combined(outcome, latest)
-            if not wants_retry(
+            if self._session.is_closed or not wants_retry(
                 latest, retry_unknown=self._retry_unknown, retry_unsafe=self._retry_unsafe
             ):
                 break

@@ -17,6 +17,7 @@ from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.command import Command, Encoding
 from rocketbed.world.api import Address, World
 
+CLOSED: Final = "the client is closed"
 SPEAKS_MSGPACK: Final = "rbMsgpack"
 
 
@@ -78,6 +79,8 @@ class Connections:
         self._nursery: trio.Nursery | None = None
         self._links: dict[Address, Link] = {}
         self._locks: dict[Address, trio.Lock] = {}
+        self.is_closed = False
+        """Whether none is opened any more; set by who ends their nursery."""
         self.local_host: str | None = None
         """Our own address, as the latest connection had it."""
 
@@ -99,6 +102,8 @@ class Connections:
         link = self.found(address)
         if link is not None:
             return link
+        if self.is_closed:
+            raise NotConnected(CLOSED)
         assert self._nursery is not None, "the client was not entered with `async with`"
         lock = self._locks.setdefault(address, trio.Lock())
         with trio.move_on_after(timeout_s):
@@ -113,6 +118,9 @@ class Connections:
             connection = await dial(self._world, address, self._handlers, timeout_s=timeout_s)
         except ValueError as exc:  # a peer that was gone before it could be asked for its address
             raise NotConnected(f"{address[0]}:{address[1]} closed the connection at once") from exc
+        if self.is_closed:  # meanwhile
+            connection.close()
+            raise NotConnected(CLOSED)
         self.local_host = connection.local[0]
         self._nursery.start_soon(connection.run)
         link = self._links[address] = Link(address, connection)

@@ -167,6 +167,7 @@ class Consumer:
             try:
                 await self._session.__aexit__(kind, error, traceback)
             finally:
+                self._inbox.close()
                 if self._local is not None:
                     self._local.close()
 
@@ -223,7 +224,8 @@ class Consumer:
         there; but not with "first", which all members have to say then. A queue that the topic
         gains begins at its first message. Subscribing again changes the tags, and begins where the
         group stands by then.
-        Raises `ClientError`, `RemotingError`; nothing has changed then.
+        Raises `ClientError`, `RemotingError`; nothing is read otherwise then, but some queues may
+        have got their first position.
         """
         await self._subscriptions.subscribe(topic, tags, start)
 

@@ -1,15 +1,18 @@
 """What a consumer has received: batches of its queues, handed out whole or message by message."""
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
 
+from rocketbed.client.connections import CLOSED
+from rocketbed.client.errors import ClientError
 from rocketbed.client.flow import Batch, key_of
 from rocketbed.client.messages import Received
-from rocketbed.client.progress import Progress, is_alive, poller
+from rocketbed.client.progress import SEEN, Progress, at_once, is_alive, poller
 
 POLLERS_MAX: Final = 128
 """Above so many, those who have ended are forgotten; what they were given is not dealt with."""
@@ -22,6 +25,8 @@ class _InHand:
     progress: Progress
     messages: list[Received]
     batch: Batch
+    is_seen: Callable[[], bool] = at_once
+    """Whether it has reached them."""
 
     @property
     def is_current(self) -> bool:
@@ -83,7 +88,13 @@ class Inbox:
     def finish_own(self, *, is_left: bool = False) -> None:
         """What our caller was given last is dealt with; or `is_left` to the member that has its
         queue now."""
-        for own in self._in_hand.pop(poller(), ()):
+        who = poller()
+        given = self._in_hand.pop(who, [])
+        if unseen := [one for one in given if not one.is_seen()]:
+            self._in_hand[who] = unseen
+        for own in given:
+            if own in unseen:
+                continue
             end = own.progress.give_up if is_left else own.progress.finish
             for message in own.messages:
                 end(key_of(message))
@@ -108,9 +119,13 @@ class Inbox:
                 self.wake()
                 return
 
+    def close(self) -> None:
+        """Nothing will come any more: who waits is told so."""
+        self.batches.close()
+
     def wake(self) -> None:
         """Something may be there for who waits."""
-        with suppress(trio.WouldBlock):  # nobody waits
+        with suppress(trio.WouldBlock, trio.ClosedResourceError):  # nobody waits
             self.batches.send_nowait(None)
 
     async def _receive(self) -> Batch | _InHand:
@@ -120,7 +135,11 @@ class Inbox:
             found = self._there()
             if found is not None:
                 return found
-            self._arrived(await self._arrivals.receive())
+            try:
+                batch = await self._arrivals.receive()
+            except trio.EndOfChannel:
+                raise ClientError(CLOSED) from None
+            self._arrived(batch)
 
     def _receive_now(self) -> Batch | _InHand | None:
         while True:
@@ -131,6 +150,8 @@ class Inbox:
                 self._arrived(self._arrivals.receive_nowait())
             except trio.WouldBlock:
                 return None
+            except trio.EndOfChannel:
+                raise ClientError(CLOSED) from None
 
     def _there(self) -> Batch | _InHand | None:
         self._returned = deque(one for one in self._returned if one.is_current)
@@ -173,6 +194,7 @@ class Inbox:
         return given
 
     def _give(self, what: _InHand) -> None:
+        what = replace(what, is_seen=SEEN.get())
         self._in_hand.setdefault(poller(), []).append(what)
         if len(self._in_hand) > self._pollers_max:
             self._in_hand = {who: own for who, own in self._in_hand.items() if is_alive(who)}

@@ -6,14 +6,16 @@ from typing import Final
 
 import trio
 
+from rocketbed.client.attempts import NOBODY_TOOK_IT
 from rocketbed.client.envelope import Envelope, Envelopes, Item
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
 from rocketbed.wire.bodies import MessageQueue
-from rocketbed.wire.codes import ResponseCode
 
 BATCH_BYTES: Final = 32 << 10
 """As RocketMQ's accumulator has it."""
+ALONE: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG"})
+"""Properties that make a broker do something with a message; it looks for them in a batch's own."""
 OVERHEAD: Final = 32
 """Bytes of a message in a batch beside its body and properties, and then some."""
 
@@ -30,6 +32,8 @@ class _Entry:
     message: Message
     item: Item
     outcome: Outcome | None = None
+    error: Exception | None = None
+    """What sending it raised, in place of an outcome."""
 
     @property
     def size(self) -> int:
@@ -46,6 +50,9 @@ class _Batch:
     entries: list[_Entry] = field(default_factory=list)
     size: int = 0
     is_sent: bool = False
+    """Whether nobody may join or leave any more."""
+    has_begun: bool = False
+    """Whether a broker may have got it."""
     full: trio.Event = field(default_factory=trio.Event)
     done: trio.Event = field(default_factory=trio.Event)
 
@@ -62,11 +69,13 @@ class Linger:
         self._begun: dict[_Batch, None] = {}
         """Those that are not done."""
 
-    def takes(self, message: Message, timeout_s: float) -> bool:
-        """Whether a message may wait for others, and another one of its size fits beside it."""
+    def takes(self, message: Message, left_s: float) -> bool:
+        """Whether a message that has so much time may wait for others, and another one of its size
+        fits beside it."""
         is_small = 2 * (len(message.body) + OVERHEAD) <= self._batch_bytes
         is_plain = not message.delay_level and not self._envelopes.packs(message)
-        return is_small and is_plain and 2 * self._linger_s <= timeout_s
+        is_plain = is_plain and ALONE.isdisjoint(message.properties)
+        return is_small and is_plain and 2 * self._linger_s <= left_s
 
     async def send(
         self,
@@ -79,18 +88,23 @@ class Linger:
     ) -> Outcome:
         """Send with others; the batch goes in a task of `nursery`, whoever of them is cancelled.
 
-        One that is cancelled before it went is not sent. Raises `BadMessage`.
+        One that is cancelled before it went is not sent. Raises `BadMessage`, and what `deliver`
+        raises.
         """
         item = self._envelopes.item(message)
         entry = _Entry(message, item)
         batch = self._open.get(place)
-        if batch is not None and batch.size + entry.size > self._batch_bytes:
+        if batch is not None and (
+            batch.size + entry.size > self._batch_bytes
+            or batch.deadline + self._linger_s < deadline  # it waited long for room
+        ):
             batch.full.set()
             batch = None
         if batch is None:
-            batch = self._open[place] = _Batch(deadline, deliver)
-            self._begun[batch] = None
+            batch = _Batch(deadline, deliver)
             nursery.start_soon(self._run, place, batch)
+            self._open[place] = batch
+            self._begun[batch] = None
         batch.entries.append(entry)
         batch.size += entry.size
         try:
@@ -100,6 +114,8 @@ class Linger:
                 batch.entries.remove(entry)
                 batch.size -= entry.size
             raise
+        if entry.error is not None:
+            raise entry.error
         assert entry.outcome is not None
         return entry.outcome
 
@@ -108,14 +124,18 @@ class Linger:
             with trio.move_on_after(self._linger_s):
                 await batch.full.wait()
             self._close(place, batch)
+            batch.has_begun = True
             await self._send(batch)
         finally:
             self._close(place, batch)
             for entry in batch.entries:
-                if entry.outcome is None:
+                if entry.outcome is None and entry.error is None:
+                    kind, attempts = (Unknown, 1) if batch.has_begun else (Refused, 0)
                     reason = "the producer was closed meanwhile"
                     ids = (entry.item[0],)
-                    entry.outcome = Unknown(reason=reason, code=None, message_ids=ids, attempts=1)
+                    entry.outcome = kind(
+                        reason=reason, code=None, message_ids=ids, attempts=attempts
+                    )
             del self._begun[batch]
             batch.done.set()
 
@@ -134,11 +154,16 @@ class Linger:
     async def _send(self, batch: _Batch) -> None:
         entries = batch.entries
         if len(entries) > 1:
-            envelope = self._envelopes.of_items(
-                entries[0].message.topic, [entry.item for entry in entries]
-            )
-            whole = await batch.deliver(envelope, batch.deadline)
-            if not (isinstance(whole, Refused) and whole.code == ResponseCode.MESSAGE_ILLEGAL):
+            try:
+                envelope = self._envelopes.of_items(
+                    entries[0].message.topic, [entry.item for entry in entries]
+                )
+                whole = await batch.deliver(envelope, batch.deadline)
+            except Exception as exc:  # a selector of the program's own: no other send's business
+                for entry in entries:
+                    entry.error = exc
+                return
+            if not isinstance(whole, Refused) or whole.code in NOBODY_TOOK_IT:
                 _share_out(whole, entries)
                 return
         # One that the broker does not take must not take the others along.
@@ -147,8 +172,11 @@ class Linger:
                 nursery.start_soon(self._send_alone, batch, entry)
 
     async def _send_alone(self, batch: _Batch, entry: _Entry) -> None:
-        envelope = self._envelopes.of_one(entry.message)
-        entry.outcome = await batch.deliver(envelope, batch.deadline)
+        try:
+            envelope = self._envelopes.of_one(entry.message)
+            entry.outcome = await batch.deliver(envelope, batch.deadline)
+        except Exception as exc:
+            entry.error = exc
 
 
 def _share_out(whole: Outcome, entries: Sequence[_Entry]) -> None:

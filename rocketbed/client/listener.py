@@ -17,7 +17,7 @@ from rocketbed.client.errors import ClientError, MissingLibrary, NoBroker, Reque
 from rocketbed.client.inbox import Inbox
 from rocketbed.client.messages import Received
 from rocketbed.client.outcome import STATUSES
-from rocketbed.client.progress import POLLER
+from rocketbed.client.progress import POLLER, SEEN, at_once
 from rocketbed.client.pulls import describe
 from rocketbed.client.routes import DEFAULT_TOPIC
 from rocketbed.client.session import Session
@@ -117,6 +117,7 @@ class Listener:
 
     async def _work(self) -> None:
         POLLER.set(None)  # each worker for itself, and tasks that a function starts too
+        SEEN.set(at_once)
         while True:
             message: Received | None = None
             with trio.CancelScope() as scope:

@@ -106,10 +106,15 @@ class LocalPositions:
                 return
             table = dict(self._wanted)
             try:
+                self._check_held()
                 await self._write(QueueOffsets(offset_table=table).encode())
             except OSError as exc:
                 raise ClientError(f"positions cannot be written to {self.path}: {exc}") from exc
             self._table = table
+
+    def _check_held(self) -> None:
+        if self._held is None:
+            raise OSError("the consumer is closed, and the file may be another's now")
 
     async def _write(self, data: bytes) -> None:
         temporary = f"{self.path}.tmp"
@@ -121,5 +126,6 @@ class LocalPositions:
             await file.sync()
         finally:
             file.close()
+        self._check_held()
         self._disk.rename(temporary, self.path)
         await self._disk.sync_dir(dirname(self.path))

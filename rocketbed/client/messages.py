@@ -77,8 +77,8 @@ class Message:
             raise BadMessage("the body must be non-empty bytes")
         if len(self.body) > BODY_MAX:
             raise BadMessage(f"the body takes {len(self.body)} bytes; the limit is {BODY_MAX}")
-        if not -(2**31) <= self.flag < 2**31:
-            raise BadMessage(f"flag {self.flag} does not fit in 32 bits")
+        if type(self.flag) is not int or not -(2**31) <= self.flag < 2**31:
+            raise BadMessage(f"flag {self.flag!r} must be a number of 32 bits")
         if type(self.delay_level) is not int or not 0 <= self.delay_level < 2**31:
             raise BadMessage(f"delay level {self.delay_level!r} must be a number from 0 on")
         if isinstance(self.keys, str) or not all(self.keys) or " " in "".join(self.keys):

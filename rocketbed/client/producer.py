@@ -13,11 +13,8 @@ from rocketbed.client.envelope import Envelope, Envelopes, with_properties
 from rocketbed.client.errors import BadMessage
 from rocketbed.client.linger import BATCH_BYTES, Linger, Place
 from rocketbed.client.memory import Memory
-from rocketbed.client.messages import Message, check_group
-from rocketbed.client.outcome import (
-    Outcome,
-    Refused,
-)
+from rocketbed.client.messages import BODY_MAX, Message, check_group
+from rocketbed.client.outcome import Outcome, Refused
 from rocketbed.client.packing import ABOVE, Codec
 from rocketbed.client.select import Choice, QueueSelector, make_selector
 from rocketbed.client.session import Session
@@ -98,8 +95,8 @@ class Producer:
         self._envelopes = Envelopes(self._session, compress, compress_above)
         if not 0 <= linger_s <= timeout_s / 2:
             raise BadMessage(f"linger_s must be from 0 to half of timeout_s: {linger_s}")
-        if batch_bytes < 1 or memory_max < 1:
-            raise BadMessage("batch_bytes and memory_max must be at least 1")
+        if not 1 <= batch_bytes <= BODY_MAX or memory_max < 1:
+            raise BadMessage(f"batch_bytes must be from 1 to {BODY_MAX}, and memory_max at least 1")
         self._linger = None
         if linger_s:
             self._linger = Linger(self._envelopes, linger_s=linger_s, batch_bytes=batch_bytes)
@@ -199,18 +196,17 @@ class Producer:
 
     # --- attempts
 
-    # --- attempts
-
     async def _send_one(self, message: Message, place: Place, pick: PickQueue) -> Outcome:
         limit_s = place[-1]
         ids = (message.message_id or self._session.unique_key(),)
         message = replace(message, message_id=ids[0])
 
         async def send(deadline: float) -> Outcome:
-            if self._linger is not None and self._linger.takes(message, limit_s):
+            linger = None if self._session.is_closed else self._linger
+            if linger is not None and linger.takes(message, deadline - trio.current_time()):
                 assert self._session.nursery is not None, "entered"
                 deliver = partial(self._attempts.run, pick)
-                return await self._linger.send(
+                return await linger.send(
                     message, place, deliver, deadline=deadline, nursery=self._session.nursery
                 )
             return await self._attempts.run(pick, self._envelopes.of_one(message), deadline)

@@ -1,6 +1,6 @@
 """Which messages of a queue were handed out, to whom, and which of them are dealt with."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Final
@@ -12,6 +12,15 @@ NEVER: Final = 1 << 63
 
 POLLER: ContextVar[object] = ContextVar("rocketbed_poller")
 """Who polls, where that is not the task."""
+
+
+def at_once() -> bool:
+    """What is given is shown at once."""
+    return True
+
+
+SEEN: ContextVar[Callable[[], bool]] = ContextVar("rocketbed_seen", default=at_once)
+"""Whether what is given now has been shown to who polls: what has not is in nobody's hand yet."""
 
 
 def poller() -> object:

@@ -123,13 +123,23 @@ class Session:
         assert self._manager is not None
         assert self.nursery is not None
         if _is_cancelled(error):
+            self._close()
             await self._manager.__aexit__(kind, error, traceback)
             return
         try:
             await self._say_goodbye()
         finally:
+            self._close()
             self.nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self.connections.is_closed
+
+    def _close(self) -> None:
+        self.connections.is_closed = self._ns_connections.is_closed = True
 
     async def last_words(
         self, error: BaseException | None, say: Callable[[], Awaitable[None]], limit_s: float
@@ -177,7 +187,8 @@ class Session:
 
     def _begin(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
         assert self.nursery is not None
-        self.nursery.start_soon(task, *arguments)
+        if not self.is_closed:
+            self.nursery.start_soon(task, *arguments)
 
     # --- asking brokers
 
@@ -195,7 +206,7 @@ class Session:
     def suspect(self, address: Address) -> None:
         """Probe a connection that did not answer in time."""
         link = self.connections.found(address)
-        if link is not None and self.nursery is not None:
+        if link is not None and self.nursery is not None and not self.is_closed:
             self.nursery.start_soon(self._probe, link)
 
     async def _probe(self, link: Link) -> None:

@@ -142,6 +142,35 @@ def test_a_file_is_one_consumers_and_damage_is_told() -> None:
     run_cluster(main)
 
 
+def test_a_consumer_that_is_closed_says_so_and_leaves_its_file_alone() -> None:
+    async def main(world: World) -> None:
+        async with Admin(world, nameservers=NAMESERVERS) as admin:
+            await admin.create_topic("T", queues=1)
+        ended: list[str] = []
+
+        async def wait(reader: Consumer) -> None:
+            try:
+                await anext(reader)
+            except ClientError as exc:
+                ended.append(str(exc))
+
+        async with trio.open_nursery() as nursery, member(world, "/place.json") as one:
+            await one.subscribe("T", start="first")
+            (queue,) = one.positions()
+            nursery.start_soon(wait, one)
+            await trio.sleep(1)
+        assert ended == ["the client is closed"]
+        with pytest.raises(ClientError, match="is closed"):
+            await one.poll(timeout_s=0)
+        async with member(world, "/place.json") as two:
+            await two.subscribe("T", start="first")
+            with pytest.raises(ClientError, match="may be another's now"):
+                await one.commit({queue: 5})
+            assert await two.committed(queue) is None
+
+    run_cluster(main)
+
+
 def test_what_a_function_cannot_handle_is_passed_over_in_the_end() -> None:
     async def main(world: World) -> None:
         async with Admin(world, nameservers=NAMESERVERS) as admin:

@@ -1,7 +1,8 @@
 """Sends that wait for others and go as one batch, and the limit of what is under way."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from rocketbed.client.memory import Memory
 from rocketbed.client.messages import Message, Received
 from rocketbed.client.outcome import Outcome, Refused, Sent, Unknown
 from rocketbed.client.producer import Producer
+from rocketbed.wire.bodies import MessageQueue
 from rocketbed.wire.codes import ResponseCode
 from rocketbed.world.api import World
 from tests.support.sim.client_cluster import NAMESERVERS, SimCluster
@@ -190,7 +192,7 @@ def test_a_producer_that_ends_sends_what_lingers_at_once(how: str) -> None:
         cluster.simulation.run(1)
         outcome, took_s = cluster.run(main)
     assert took_s < 1
-    assert isinstance(outcome, Sent if how == "end" else Unknown)
+    assert isinstance(outcome, Sent if how == "end" else Refused)
 
 
 def test_sends_wait_while_too_much_is_under_way() -> None:
@@ -220,6 +222,85 @@ def test_sends_wait_while_too_much_is_under_way() -> None:
         *waited, last = cluster.run(main)
     assert isinstance(last, Sent)
     assert all(isinstance(outcome, Unknown | Refused) for outcome in waited)
+
+
+class Choosy:
+    """A selector that refuses at its second choice."""
+
+    def __init__(self) -> None:
+        self.chosen = 0
+
+    def choose(
+        self, queues: Sequence[MessageQueue], avoid: str | None, now_s: float
+    ) -> MessageQueue:
+        self.chosen += 1
+        if self.chosen == 2:
+            raise KeyError("own")
+        return queues[0]
+
+    def record(self, broker: str, latency_ms: float, *, failed: bool, now_s: float) -> None:
+        pass
+
+
+def test_a_selector_that_raises_is_the_trouble_of_its_senders_only() -> None:
+    async def main(world: World) -> list[Outcome]:
+        async with producer(world, select=Choosy()) as sender:
+            with pytest.raises(BadMessage, match="an order key is text"):
+                await sender.send(Message("T", b"x"), order_key=cast("str", 7))
+            outcomes = await send_all(sender, [Message("T", b"0"), Message("T", b"1")])
+            failed = pytest.RaisesExc(KeyError)
+            with pytest.RaisesGroup(failed, failed):
+                await send_all(sender, [Message("T", b"2"), Message("T", b"3")])
+            return [*outcomes, await sender.send(Message("T", b"4"))]
+
+    with SimCluster() as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        assert all(isinstance(outcome, Sent) for outcome in cluster.run(main))
+
+
+def test_after_the_end_nothing_is_sent() -> None:
+    async def main(world: World) -> list[Outcome]:
+        async with producer(world) as sender:
+            await sender.send(Message("T", b"0"))
+        return [await sender.send(Message("T", b"1")) for _ in range(2)]
+
+    with SimCluster() as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        outcomes = cluster.run(main)
+    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Refused)}
+    assert reasons == {"the client is closed"}
+    assert len(outcomes) == 2
+
+
+def test_who_has_waited_for_room_does_not_hurry_others() -> None:
+    """They would fail with it, on a healthy broker."""
+
+    async def main(world: World) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        async with producer(world, linger_s=0.05, memory_max=2000, timeout_s=1.0) as sender:
+
+            async def send(size: int, after_s: float, timeout_s: float) -> None:
+                await trio.sleep(after_s)
+                outcome = await sender.send(Message("T", bytes(size)), timeout_s=timeout_s)
+                outcomes.append(outcome)
+
+            await sender.send(Message("T", b"first"))
+            cluster.simulation.pause("a-0")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send, 1500, 0.0, 0.98)
+                nursery.start_soon(send, 600, 0.0, 1.0)  # its turn comes with the end of the first
+                for _ in range(3):
+                    nursery.start_soon(send, 10, 0.99, 1.0)
+                await trio.sleep(0.985)
+                cluster.simulation.resume("a-0")
+        return outcomes[-3:]
+
+    with SimCluster() as cluster:
+        cluster.start("a-0")
+        cluster.simulation.run(1)
+        assert all(isinstance(outcome, Sent) for outcome in cluster.run(main))
 
 
 def test_memory_is_given_in_order_and_to_nobody_who_left() -> None:
