@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbed.inspect import open_directory, rebuild
+from rocketbed.inspect import Severity, open_directory, rebuild
 from rocketbed.inspect.index import IndexLayout
 from rocketbed.inspect.properties import index_key_hash
 from rocketbed.inspect.writers import IndexWriter
@@ -152,6 +152,27 @@ def test_s8_a_step_back_in_the_middle_of_a_file_is_no_recovery(root: Path) -> No
     path = index_file(root, -1)
     overwrite(path, entry_at(2) + 4, struct.pack(">q", offsets[3]))
     assert "S8" in broken(check(root))
+
+
+@pytest.mark.parametrize(
+    ("clean", "missing", "severity"),
+    [(False, 1, Severity.TAIL), (False, 2, Severity.DAMAGE), (True, 1, Severity.DAMAGE)],
+)
+def test_s10_a_kill_between_a_queue_and_the_index(
+    root: Path, clean: bool, missing: int, severity: Severity
+) -> None:
+    """Queues first, the index last (store.md 7): it may lack one record that a queue knows."""
+    offsets = build(root, some(5), clean=clean)
+    index_file(root).unlink()
+    writer = IndexWriter(str(root / "index"), IndexLayout(10, 20))
+    for number, spec in enumerate(some(5 - missing)):
+        properties = dict(spec.properties)
+        for key in (properties["UNIQ_KEY"], *properties["KEYS"].split(" ")):
+            hashed = index_key_hash("T", key)
+            writer.put(hashed, offsets[number], 1_700_000_000_000 + 1000 * number)
+    writer.close()
+    found = {finding.severity for finding in check(root).findings if finding.rule == "S10"}
+    assert found == {severity}
 
 
 def with_tags(root: Path, count: int = 40) -> None:

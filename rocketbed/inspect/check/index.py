@@ -162,7 +162,7 @@ class IndexChecker:
 
     def _may_lack(self, offset: int) -> bool:
         """Whether the entry of a record need not be on disk: a start indexes it again."""
-        return self._mendable and self._facts.mends(offset)
+        return self._mendable and self._facts.may_lack_entries(offset)
 
     def _judge_time(self, entry: _Entry, store_ms: int) -> None:
         begin_ms = self._header.begin_ms
@@ -207,7 +207,9 @@ class IndexChecker:
         if self._leading and not tail:
             severity = Severity.NOTE
             what += ": older index files were deleted"
-        elif self._facts.mends(self._missing_from) and (tail or self._torn >= self._missing):
+        elif self._facts.may_lack_entries(self._missing_from) and (
+            tail or self._torn >= self._missing
+        ):
             severity = Severity.TAIL
             what += " yet"
             self._torn = max(self._torn - self._missing, 0)

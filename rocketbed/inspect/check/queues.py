@@ -37,11 +37,17 @@ class LogFacts(NamedTuple):
     unclean: bool
     """Whether the last stop left an abort file, or the store is in use."""
     dispatched: int = 0
-    """Below this offset queues and index must be complete even so; above, the next start mends."""
+    """Below this offset queues must be complete even so; above, the next start mends."""
+    indexed: int = 0
+    """The same of the index. Never above `dispatched`."""
 
-    def mends(self, offset: int) -> bool:
-        """Whether a record may lack its unit or entry because it was not dispatched yet."""
+    def may_lack_unit(self, offset: int) -> bool:
+        """Whether a record may lack its unit because it was not dispatched yet."""
         return self.unclean and offset >= self.dispatched
+
+    def may_lack_entries(self, offset: int) -> bool:
+        """Whether it may lack those in the index."""
+        return self.unclean and offset >= self.indexed
 
 
 class _Run:
@@ -228,7 +234,7 @@ class QueueCursor:
         last = run.first_slot + run.count - 1
         what = f"no unit for queue offsets {run.first_slot} to {last} (log {run.offset} on)"
         severity = Severity.DAMAGE
-        if facts is not None and facts.mends(run.offset):
+        if facts is not None and facts.may_lack_unit(run.offset):
             what = f"{what}: not dispatched yet"
             severity = Severity.TAIL
         self._findings.add(
@@ -285,7 +291,7 @@ class BatchCursor:
         found = self.pending
         if found is None or found.offset != expected.offset:
             self._behind = found is None
-            mended = found is None and facts.mends(expected.offset)
+            mended = found is None and facts.may_lack_unit(expected.offset)
             severity = Severity.TAIL if mended else Severity.DAMAGE
             what = f"no unit for the batch at {expected.offset}"
             self._findings.add(
@@ -323,26 +329,28 @@ class BatchCursor:
         self.pending = next(self._units, None)
 
 
-def dispatched_position(directory: StoreDirectory) -> int:
-    """Up to where the log must have been dispatched, bytes; 0 when nothing tells.
+def dispatched_position(directory: StoreDirectory) -> tuple[int, int]:
+    """Up to where the log must have been dispatched to queues and to the index, bytes; 0 when
+    nothing tells.
 
     Rocketbed's durable mark, where it can be trusted. Else the end of the furthest record that any
-    queue knows, since dispatch goes in the order of the log; and if no queue knows any although the
-    checkpoint says that units were written, somebody has removed them, and all of the log counts.
+    queue knows, since dispatch goes in the order of the log, and for the index its beginning: a
+    broker may have been killed between the two. If no queue knows any although the checkpoint says
+    that units were written, somebody has removed them, and all of the log counts.
     """
     if directory.marks is not None and directory.marks.trusted:
-        return directory.marks.durable_offset
-    furthest = 0
+        return directory.marks.durable_offset, directory.marks.durable_offset
+    furthest = 0, 0
     for queue in directory.queues.values():
         slot = queue.end_slot() - 1
         for unit in queue.units(max(slot, 0), slot + 1):
             if not unit.is_pre_blank:
-                furthest = max(furthest, unit.offset + unit.size)
+                furthest = max(furthest, (unit.offset + unit.size, unit.offset))
     for batch_queue in directory.batch_queues.values():
         for batch in batch_queue.units():
-            furthest = max(furthest, batch.offset + batch.size)
-    if not furthest and directory.checkpoint is not None and directory.checkpoint.logics_ms > 0:
-        return _EVERYTHING
+            furthest = max(furthest, (batch.offset + batch.size, batch.offset))
+    if not furthest[0] and directory.checkpoint is not None and directory.checkpoint.logics_ms > 0:
+        return _EVERYTHING, _EVERYTHING
     return furthest
 
 

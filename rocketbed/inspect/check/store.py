@@ -87,7 +87,7 @@ def check_store(
     live = check_lock(directory, findings)
     check_files(directory, findings)
     unclean = live or directory.has_abort
-    facts = LogFacts(directory.log.min_offset, 0, unclean, dispatched_position(directory))
+    facts = LogFacts(directory.log.min_offset, 0, unclean, *dispatched_position(directory))
     checker = _LogChecker(directory, findings, facts)
     checker.run(progress)
     facts = checker.facts
