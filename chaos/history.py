@@ -57,6 +57,14 @@ class Function(enum.IntEnum):
     READ_OFFSET = 9
     """A group's position as a broker told it; the columns of `COMMIT_OFFSET`."""
     QUERY_KEY = 11
+    TELL = 12
+    """A message to those who listen; `operation` is its delay level."""
+    HEAR = 13
+    """A call of a listener's function, OK where it took the message and FAIL where it refused it;
+    `operation` is the group's number, `attempt` how often the message came to the group before,
+    `physical_offset` where its record begins."""
+    DEAD = 14
+    """A dead letter, as it was found at the end; `operation` is the group's number."""
     SEARCH_TIME = 15
     """Offset of a store time: `value` is the time (wall clock, ms), `queue_offset` the answer."""
     BOUNDS = 16

@@ -15,6 +15,8 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rocketbed.inspect.properties import DELAY_LEVELS_DEFAULT
+
 FORMAT = 1
 RUN_FILE = "run.json"
 HISTORY_FILE = "history.rbh"
@@ -123,6 +125,14 @@ class RunRecord:
     """Groups that ask for some tags only -> those tags."""
     followers: dict[str, int] = field(default_factory=dict)
     """Readers that follow queues by offsets of their own -> the last process of each."""
+    listeners: dict[str, int] = field(default_factory=dict)
+    """Groups that listen -> their number in the history."""
+    ordered_listeners: list[int] = field(default_factory=list)
+    """Those of them that have each queue in order."""
+    listener_tries: int = 0
+    """Calls for a message before it is a dead letter."""
+    delay_levels: str = DELAY_LEVELS_DEFAULT
+    """`messageDelayLevel` of the nodes."""
     ordered_topics: list[str] = field(default_factory=list)
     """Topics whose messages of one key have to be delivered in the producer's order."""
     calm_ns: int = 0

@@ -22,7 +22,7 @@ from rocketbed.chaos.history import Event, Function, History, Outcome, Row
 from rocketbed.chaos.record import Image, RunRecord
 from rocketbed.chaos.trace import Ends, Trace
 from rocketbed.chaos.workload import tag_crc
-from rocketbed.inspect import NotAStore
+from rocketbed.inspect import NotAStore, Settings
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
 READS = (Function.GOT, Function.DELIVER)
@@ -433,7 +433,8 @@ def gather(
     topic_ids = set(map(int, set(evidence.sends.column("topic"))))
     names = sorted(history.topics[topic] for topic in topic_ids if topic in history.topics)
     topics = {name.encode(): name for name in names}
-    reader = LogReader(topics, queues, evidence.generations)
+    settings = Settings.from_properties({"messageDelayLevel": record.delay_levels})
+    reader = LogReader(topics, queues, evidence.generations, settings)
 
     def read(node: str, path: str, image: Image | None = None) -> None:
         log = reader.read(node, evidence.group_of_name(node), os.path.join(directory, path), image)

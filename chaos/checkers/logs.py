@@ -20,6 +20,7 @@ from rocketbed.inspect import (
     Record,
     Report,
     Scanned,
+    Settings,
     StoreDirectory,
     check_store,
     open_directory,
@@ -119,11 +120,12 @@ class LogReader:
     queues: Queues
     generations: Generations
     """Tells a deleted topic from one of its name that was made later."""
+    settings: Settings
     _known: dict[bytes, _Body] = field(default_factory=dict)
 
     def read(self, name: str, group: int, path: str, image: Image | None = None) -> NodeLog:
         """Read one directory. Raises `NotAStore`, `OSError`."""
-        directory = open_directory(path)
+        directory = open_directory(path, self.settings)
         messages = Messages()
         boundaries = array("q")
         end = 0

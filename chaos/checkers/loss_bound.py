@@ -23,7 +23,7 @@ from rocketbed.chaos.checkers.lineage import (
 )
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.result import Excuse
-from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.history import Outcome, Row
 from rocketbed.inspect.record import RECORD_SIZE_MIN
 
 
@@ -88,6 +88,15 @@ class Losses:
     def gone_of(self, *values: int) -> Excuse | None:
         """Why one of some values may be in no final log."""
         return next((self.gone[value] for value in values if value in self.gone), None)
+
+    def may_lose(self, told: Row, group: int, end: int | None) -> Excuse | None:
+        """What the promise allows to have taken an acknowledged message whose record ends there,
+        or, without an end, somewhere behind everything."""
+        place = ENDLESS if end is None else end
+        times = told.invoked_ns, told.returned_ns
+        message = Sent(-1, told.value, group, True, *times, place, told.length)
+        loss = self._explain(message)
+        return self.split(message) if loss is None else self._excuse(loss)
 
     def loss_between(
         self, group: int, begin_ns: int, end_ns: int, *, behind: int | None = None

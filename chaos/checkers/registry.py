@@ -10,6 +10,7 @@ from rocketbed.chaos.checkers import (
     groups,
     idempotence,
     links,
+    listening,
     liveness,
     loss_checks,
     messages,
@@ -32,10 +33,6 @@ from rocketbed.chaos.checkers.check import Check
 WAITING: Final = [
     {"id": "A20", "name": "dirty half", "waits_for": "transactions"},
     {"id": "A21", "name": "lost commit", "waits_for": "transactions"},
-    {"id": "A26", "name": "early delay", "waits_for": "a load that delays"},
-    {"id": "A27", "name": "late or never delay", "waits_for": "a load that delays"},
-    {"id": "A28", "name": "retry and dead letters", "waits_for": "a load that sends back"},
-    {"id": "A29", "name": "double owner", "waits_for": "ordered consumers"},
 ]
 """Checks of chaos.md 2.5 that wait for the feature they judge; not run."""
 
@@ -83,6 +80,13 @@ CHECKS: Final[tuple[Check, ...]] = (
     subscriptions.unwanted_tags,
     subscriptions.rewinds,
     subscriptions.delivery_order,
+    # what listeners were called for
+    listening.early_calls,
+    listening.never_heard,
+    listening.late_calls,
+    listening.retries,
+    listening.delayed_twice,
+    listening.two_at_once,
     # logs against each other, directories, recoveries, and liveness
     messages.dense_queues,
     replicas.equal_logs,

@@ -71,6 +71,11 @@ def _check_load(plan: Plan) -> None:
     _within("members", plan.consumers.members, 1, 99)
     _within("filtered", plan.consumers.filtered, 0, 1)
     _within("rewinds", plan.consumers.rewinds, 0, 1)
+    _within("listeners", plan.listeners.count, 0, 99)
+    _within("delayed", plan.listeners.delayed, 0, 1)
+    _within("refused", plan.listeners.refused, 0, 1)
+    if plan.listeners.count and plan.weather.wall_rate != 1:
+        raise ScenarioError("listeners: delays are told in wall time, so wall_rate must be 1")
     _within("in_flight", load.in_flight, 1, 1000)
     _within("topics", load.topics, 1, 999)
     _within("queues", load.queues, 1, 99)

@@ -9,6 +9,7 @@ from rocketbed.chaos.scenario.table import (
     CONSUMER,
     EXPECT,
     FIELDS,
+    LISTENER,
     PRODUCER,
     WEATHER,
     Kind,
@@ -32,6 +33,7 @@ def plan_to_toml(plan: Plan, *, description: str = "") -> str:
         lines += _table("cluster.settings", settings)
     lines += _part("load.producer", PRODUCER, plan.producers)
     lines += _part("load.consumer", CONSUMER, plan.consumers)
+    lines += _part("load.listener", LISTENER, plan.listeners)
     weather = plan.weather
     lines += _part("weather", WEATHER, weather)
     disk = {node: show_time(ms / 1000) for node, ms in weather.disk_ms.items()}

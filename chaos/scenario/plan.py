@@ -110,6 +110,21 @@ class Consumers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """Programs that have a function called for each message of a topic of their own."""
+
+    count: int = 0
+    """Members of each of two groups, one of which has each queue in order; 0: nobody listens."""
+    rate: float = 4.0
+    """Messages a second to that topic."""
+    delayed: float = 0.5
+    """Share of them that wait for one of the first delay levels."""
+    refused: float = 0.2
+    """Share of them that the function refuses: once, twice or always."""
+    queues: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
     """What the machines are like. In effect where the backend can."""
 
@@ -134,6 +149,7 @@ class Plan:
     shape: Shape = Shape()
     producers: Producers = Producers()
     consumers: Consumers = Consumers()
+    listeners: Listeners = Listeners()
     weather: Weather = Weather()
     steps: tuple[Step, ...] = ()
     storm_s: float = 60.0

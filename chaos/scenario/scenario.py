@@ -27,6 +27,7 @@ from rocketbed.chaos.scenario.plan import (
     MIB,
     Consumers,
     CutMode,
+    Listeners,
     Plan,
     Producers,
     Shape,
@@ -55,6 +56,7 @@ class Scenario:
         self._shape = Shape()
         self._producers = Producers()
         self._consumers = Consumers()
+        self._listeners = Listeners()
         self._weather: Callable[[Shape], Weather] = lambda shape: Weather()
         self._expect = Expectation()
         self._storm_s, self._calm_s = 60.0, 30.0
@@ -143,6 +145,20 @@ class Scenario:
         """Programs that read while faults go on; see `plan.Consumers`."""
         self._consumers = Consumers(
             count=count, mode=mode, members=members, filtered=filtered, rewinds=rewinds
+        )
+
+    def listeners(
+        self,
+        count: int = 2,
+        *,
+        rate: float = 4.0,
+        delayed: float = 0.5,
+        refused: float = 0.2,
+        queues: int = 4,
+    ) -> None:
+        """Programs with a function for each message; see `plan.Listeners`."""
+        self._listeners = Listeners(
+            count=count, rate=float(rate), delayed=delayed, refused=refused, queues=queues
         )
 
     def weather(
@@ -256,6 +272,7 @@ class Scenario:
             shape=self._shape,
             producers=self._producers,
             consumers=self._consumers,
+            listeners=self._listeners,
             weather=self._weather(self._shape),
             steps=kept,
             storm_s=self._storm_s,

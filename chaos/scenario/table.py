@@ -240,6 +240,13 @@ CONSUMER: Final[Mapping[str, Kind]] = {
     "filtered": NUMBER,
     "rewinds": NUMBER,
 }
+LISTENER: Final[Mapping[str, Kind]] = {
+    "count": WHOLE,
+    "rate": NUMBER,
+    "delayed": NUMBER,
+    "refused": NUMBER,
+    "queues": WHOLE,
+}
 WEATHER: Final[Mapping[str, Kind]] = {
     "cut": _words("random", "strict", "prefix", "reorder"),
     "link": MILLISECONDS,

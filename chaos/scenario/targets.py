@@ -24,7 +24,7 @@ SELECTORS: Final = {
     "rand:majority": "more than half of the nodes",
     "others": "after an arrow: the nodes that are not before it",
     "all": "all nodes",
-    "clients:all": "all producers and consumers",
+    "clients:all": "all producers, consumers and listeners",
     "clients:producers": "",
     "clients:consumers": "",
 }
@@ -37,7 +37,7 @@ NUMBERED: Final = re.compile(r"(rand|ns):(\d+)")
 
 
 def client_names(plan: Plan) -> list[str]:
-    return producer_names(plan) + consumer_names(plan)
+    return producer_names(plan) + consumer_names(plan) + listener_names(plan)
 
 
 def producer_names(plan: Plan) -> list[str]:
@@ -46,6 +46,13 @@ def producer_names(plan: Plan) -> list[str]:
 
 def consumer_names(plan: Plan) -> list[str]:
     return [f"consumer-{number + 1}" for number in range(plan.consumers.count)]
+
+
+def listener_names(plan: Plan) -> list[str]:
+    """Who sends to listeners, and the members of their two groups."""
+    numbers = range(1, plan.listeners.count + 1)
+    members = [f"{name}-{number}" for name in ("listener", "ordered") for number in numbers]
+    return ["teller", *members] if members else []
 
 
 def machine_names(plan: Plan) -> list[str]:

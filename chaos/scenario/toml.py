@@ -17,7 +17,7 @@ from rocketbed.chaos.scenario.check import CAPABILITIES, check_plan
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import BACKENDS, Family, shorten
 from rocketbed.chaos.scenario.generator import GENERATED, Generate, generate
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.plan import Consumers, Listeners, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import Step, parse_step, unknown
 from rocketbed.chaos.scenario.swarm import swarm_weather
 from rocketbed.chaos.scenario.table import Table
@@ -109,6 +109,7 @@ def _plan(top: Table, name: str, seed: int) -> Plan:
     shape = Shape(**cluster.fields(read.CLUSTER, Shape()), settings=settings)
     producers = Producers(**load.one_table("producer").fields(read.PRODUCER, Producers()))
     consumers = Consumers(**load.one_table("consumer").fields(read.CONSUMER, Consumers()))
+    listeners = Listeners(**load.one_table("listener").fields(read.LISTENER, Listeners()))
     load.done()
     usual = Weather()
     if weather.take("swarm", read.flag, False):
@@ -121,6 +122,7 @@ def _plan(top: Table, name: str, seed: int) -> Plan:
         shape=shape,
         producers=producers,
         consumers=consumers,
+        listeners=listeners,
         weather=Weather(**weather.fields(read.WEATHER, usual), disk_ms=disk_ms, slowness=slowness),
         steps=_steps(top),
         expect=Expectation(**top.table("expect").fields(read.EXPECT, Expectation())),

@@ -18,12 +18,13 @@ from rocketbed.chaos.damage import REFUSALS
 from rocketbed.chaos.history import Function
 from rocketbed.chaos.record import ACKS_FILE, TRACE_FILE, Crash, Promise, RunRecord, Stall
 from rocketbed.chaos.scenario.plan import Plan
-from rocketbed.chaos.scenario.targets import consumer_names, producer_names
+from rocketbed.chaos.scenario.targets import consumer_names, listener_names, producer_names
 from rocketbed.chaos.trial.actions import Actions
 from rocketbed.chaos.trial.api import Backend, Program
 from rocketbed.chaos.trial.chores import chores_of
 from rocketbed.chaos.trial.due import checks_due
 from rocketbed.chaos.trial.group import Member, groups_of
+from rocketbed.chaos.trial.listeners import GROUPS, ORDERED, RETRIES, TOPIC, Hearing, levels_text
 from rocketbed.chaos.trial.load import (
     ClientFailure,
     LoadControl,
@@ -47,6 +48,8 @@ from rocketbed.client.consumer import Consumer
 SAMPLE_S: Final = 0.5
 LOOK_S: Final = 0.1
 SET_UP_S: Final = 60.0
+HEARD_S: Final = 600.0
+"""Longest time for listeners to have had all, with all repetitions."""
 DRAIN_S: Final = 60.0
 """Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""
 READ_S: Final = 60.0
@@ -128,6 +131,8 @@ class Conductor:
             if plan.producers.late or plan.producers.deleted or plan.producers.stay_s:
                 reader = partial(come_and_go, reader, plan, self.control, name)
             self.programs[name] = reader
+        self._hearing = Hearing(plan, self.control, backend.history, backend.nameservers())
+        self.programs |= self._hearing.programs()
         self.resolver = self._make_resolver(Random(f"{plan.seed}/targets"))
         random = Random(f"{plan.seed}/actions")
         self.actions = Actions(self.resolver, random, self.programs)
@@ -209,6 +214,8 @@ class Conductor:
             while True:
                 try:
                     await self._topics.make(self._reading.topics)
+                    if self.plan.listeners.count:
+                        await self._topics.make([TOPIC], self.plan.listeners.queues)
                     break
                 except ClientFailure:
                     await trio.sleep(LOOK_S)
@@ -303,12 +310,10 @@ class Conductor:
         if self.plan.broken and not self.plan.broken.startswith("ns:"):
             await self.actions.mend()
         # Producers first: replicas of a log that still grows are never equal.
-        with trio.move_on_after(DRAIN_S) as scope:
-            for name in producer_names(self.plan):
-                while self.backend.client_state(name) != "down":
-                    await trio.sleep(LOOK_S)
-        if scope.cancelled_caught:
-            self._stall("producers", "all", f"sends still under way {DRAIN_S:g} s after the end")
+        tellers = listener_names(self.plan)[:1]
+        await self._wait_ended(
+            [*producer_names(self.plan), *tellers], "producers", "sends still under way"
+        )
         for group in self.plan.shape.group_nodes():
             with trio.move_on_after(DRAIN_S) as scope:
                 while (reason := await self._disorder(group)) is not None:
@@ -316,7 +321,27 @@ class Conductor:
             if scope.cancelled_caught:
                 self._stall("replicas-equal", group, f"after {DRAIN_S:g} s: {reason}")
         await self._wait_read()
+        if self.plan.listeners.count:
+            await self._wait_heard()
         self.control.consuming = False
+        await self._wait_ended(listener_names(self.plan), "listeners", "messages still in hand")
+
+    async def _wait_ended(self, clients: list[str], what: str, reason: str) -> None:
+        with trio.move_on_after(DRAIN_S) as scope:
+            for name in clients:
+                while self.backend.client_state(name) != "down":
+                    await trio.sleep(LOOK_S)
+        if scope.cancelled_caught:
+            self._stall(what, "all", f"{reason} {DRAIN_S:g} s after the end")
+
+    async def _wait_heard(self) -> None:
+        """Wait until listeners had all that was acknowledged, or nothing has come for long: some
+        of it may be lost."""
+        with trio.move_on_after(HEARD_S) as scope:
+            while self._hearing.left() and not self._hearing.is_quiet():
+                await trio.sleep(LOOK_S)
+        if scope.cancelled_caught:
+            self._stall("listeners", "all", f"after {HEARD_S:g} s: {self._hearing.left()}")
 
     async def _wait_read(self) -> None:
         """Wait until every group and every follower has come to the end of every queue."""
@@ -362,6 +387,8 @@ class Conductor:
             try:
                 numbers = [group.number for group in self._groups]
                 await read_everything(self._reading, numbers, self.backend.world)
+                if self.plan.listeners.count:
+                    await self._hearing.read_dead_letters(self.backend.world)
             except ClientFailure as error:
                 reason = f"the final read failed: {error}"
                 scope.cancel()
@@ -410,6 +437,11 @@ class Conductor:
         record.consumer_groups = {name: number for number, name in names.items()}
         record.filters = {names[one.number]: list(one.tags) for one in self._groups if one.tags}
         record.followers = dict(self._reading.followers)
+        if self.plan.listeners.count:
+            record.listeners = dict(GROUPS)
+            record.listener_tries = RETRIES + 1
+            record.ordered_listeners = [GROUPS[ORDERED]]
+        record.delay_levels = levels_text(self.plan)
         record.ids = {name: member.broker_id for name, member in self.members.members.items()}
         record.end_ns = self.backend.now_ns()
         record.steps = [str(step) for step in self.schedule.done]

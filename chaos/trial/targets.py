@@ -8,6 +8,7 @@ from rocketbed.chaos.scenario.targets import (
     NUMBERED,
     client_names,
     consumer_names,
+    listener_names,
     machine_names,
     producer_names,
 )
@@ -46,7 +47,7 @@ class Resolver:
             "ns:any": lambda: [self._random.choice(plan.shape.nameserver_names)],
             "clients:all": lambda: client_names(plan),
             "clients:producers": lambda: producer_names(plan),
-            "clients:consumers": lambda: consumer_names(plan),
+            "clients:consumers": lambda: consumer_names(plan) + listener_names(plan)[1:],
             "rand:minority": lambda: self._some((len(members.nodes) - 1) // 2),
             "rand:majority": lambda: self._some(len(members.nodes) // 2 + 1),
         }

@@ -7,6 +7,7 @@ Java's do; and where that fails too, the function is called again here.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from inspect import isawaitable
 from itertools import count
 from typing import Final
@@ -146,16 +147,20 @@ class Listener:
         """Call the function until it, or the group, has the message; whether one of them has, or
         we are to stop before it begins."""
         log = self._session.world.log
+        is_again_here = self._is_ordered or self._is_broadcast
         for number in count(1):
+            tried = message
+            if is_again_here and number > 1:  # told as if it had come again, as Java does
+                times = message.reconsume_times + number - 1
+                tried = replace(message, reconsume_times=times)
             try:
-                return await self._call(message)
+                return await self._call(tried)
             except Exception as exc:  # whatever a program raises: the message comes again
                 reason = f"{type(exc).__name__}: {exc}"
             log.warning("client.not_handled", message=message.message_id, reason=reason)
             if not self._is_ours(message.queue):
                 self._inbox.finish_own(is_left=True)
                 return True
-            is_again_here = self._is_ordered or self._is_broadcast
             if is_again_here and self._is_stopping:
                 return False
             if is_again_here and number <= self._max_retries:

@@ -1,0 +1,284 @@
+"""What listeners were called for: not too early, at last, as often as it has to be, and in order by
+one at a time. They have a topic of their own; its sends and calls have rows of their own kinds.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rocketbed.chaos.checkers.backlog import HALF_OPEN_NS, LATE_NS
+from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.ends import ENDLESS
+from rocketbed.chaos.checkers.evidence import as_master, step_of
+from rocketbed.chaos.checkers.reads import spread
+from rocketbed.chaos.checkers.result import Excuse
+from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.inspect.properties import delay_levels
+
+NOBODY = "nobody listened"
+MS = 1_000_000
+TICK_NS = 2 * MS
+"""Times of records are whole milliseconds of a wall clock."""
+FIRST_LEVEL = 3
+"""Of the first repetition (wire.md 4.9)."""
+LOCK_NS = 65_000_000_000
+"""A broker keeps a lock for a minute after its owner was heard last."""
+RENEWED_NS = 25_000_000_000
+"""An owner asks again every 20 s, and then learns that it is none any more."""
+AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
+"""Faults in which an owner may not be heard for so long, or not hear that it is none any more."""
+
+
+class Heard(NamedTuple):
+    """All that is known of one group and one message."""
+
+    group: int
+    told: Row
+    calls: list[Row]
+    dead: list[Row]
+
+    @property
+    def name(self) -> str:
+        return f"value {self.told.value}"
+
+
+@check("A26 early delay", "calls")
+def early_calls(case: Case, found: Findings) -> int:
+    """A26: no function is called before the delay of its message, or of its repetition, is over."""
+    levels = delay_levels(case.evidence.record.delay_levels)
+    examined = 0
+    for one in _heard(case):
+        for call in one.calls:
+            since_ns, level = one.told.invoked_ns, one.told.operation
+            if call.attempt:
+                if one.group in case.evidence.record.ordered_listeners:
+                    continue  # tried again where it is
+                before = [row for row in one.calls if row.attempt == call.attempt - 1]
+                ended = [row.returned_ns for row in before if row.returned_ns >= 0]
+                if not ended:
+                    continue  # that is A28's
+                since_ns, level = min(ended), FIRST_LEVEL + call.attempt - 1
+            if level not in levels:
+                continue
+            examined += 1
+            early_ns = since_ns + levels[level] * MS - TICK_NS - call.invoked_ns
+            if early_ns > 0:
+                found.add(
+                    f"{one.name} came {early_ns / 1e9:.3f} s before its {levels[level] / 1000:g} s"
+                    f" were over, at its call number {call.attempt + 1}",
+                    excuse=_clock(case, since_ns - levels[level] * MS, call.invoked_ns),
+                    value=call.value,
+                    time_ns=call.invoked_ns,
+                    distance=early_ns,
+                )
+    return examined
+
+
+@check("A27 never heard", "messages that each group has to be given")
+def never_heard(case: Case, found: Findings) -> int:
+    """A27: each acknowledged message was taken by a function of each group in the end, or is among
+    its dead letters. Not what the promise allows to be lost, here or on its further way."""
+    examined = 0
+    for one in _heard(case):
+        if one.told.outcome != Outcome.OK:
+            continue
+        examined += 1
+        if one.dead or any(call.outcome == Outcome.OK for call in one.calls):
+            continue
+        last = max([one.told, *one.calls], key=lambda row: row.returned_ns)
+        # What was delayed or refused stands in the log once more, nobody was told where.
+        is_there = not one.told.operation and not one.calls
+        end = one.told.physical_offset + 1 if is_there else None
+        excuse = case.losses.may_lose(one.told, case.evidence.group_of(one.told.node), end)
+        times = len({call.attempt for call in one.calls})
+        found.add(
+            f"group {one.group} has neither taken {one.name} nor given it up; called {times} times,"
+            f" at {last.returned_ns / 1e9:.3f} s last",
+            excuse=excuse,
+            value=one.told.value,
+            time_ns=last.returned_ns,
+        )
+    return examined
+
+
+@check("A27w late delay", "first calls in calm")
+def late_calls(case: Case, found: Findings) -> int:
+    """A27w: a message that is due late in the calm phase comes to its function soon. Those of the
+    group in order wait for each other. Where time is a machine's it is a figure only."""
+    evidence = case.evidence
+    levels = delay_levels(evidence.record.delay_levels)
+    late: list[int] = []
+    for one in _heard(case):
+        delay_ns = levels.get(one.told.operation, 0) * MS
+        is_calm = one.told.invoked_ns > evidence.record.calm_ns + HALF_OPEN_NS
+        first = min((call.invoked_ns for call in one.calls), default=-1)
+        is_ordered = one.group in evidence.record.ordered_listeners
+        if one.told.outcome != Outcome.OK or first < 0 or not is_calm or is_ordered:
+            continue
+        late.append(max(first - one.told.returned_ns - delay_ns, 0))
+        if late[-1] > LATE_NS and evidence.record.backend == "sim":
+            found.add(
+                f"{one.name} came {late[-1] / 1e9:.1f} s after it was due",
+                excuse=_clock(case, evidence.record.calm_ns, first),
+                value=one.told.value,
+                time_ns=first,
+                distance=late[-1],
+            )
+    if not late:
+        raise NotApplicable(f"nothing was due {HALF_OPEN_NS / 1e9:g} s after the faults")
+    found.figures = spread("late", late)
+    found.note = "p99 {late_p99_ms} ms, at most {late_max_ms} ms".format_map(found.figures)
+    return len(late)
+
+
+@check("A28 retry and dead letters", "messages that were called for")
+def retries(case: Case, found: Findings) -> int:
+    """A28: a message comes again only after each call before it, and is a dead letter only when all
+    repetitions were refused; what is one was never taken."""
+    examined = again = 0
+    tries = case.evidence.record.listener_tries
+    for one in _heard(case):
+        if not one.calls and not one.dead:
+            continue
+        examined += 1
+        seen = {call.attempt for call in one.calls}
+        most = max(seen, default=-1)
+        missing = sorted(set(range(most)) - seen)
+        if missing:
+            found.add(
+                f"{one.name} came to group {one.group} for the {most + 1}th time, and nobody was"
+                f" called for the {missing[0] + 1}th",
+                value=one.told.value,
+            )
+        for dead in one.dead:
+            refused = {call.attempt for call in one.calls if call.outcome == Outcome.FAIL}
+            if not refused >= set(range(tries)):
+                found.add(
+                    f"{one.name} is a dead letter of group {one.group} after {len(refused)}"
+                    f" refusals, not {tries}",
+                    value=one.told.value,
+                    offset=dead.queue_offset,
+                )
+        taken = [call for call in one.calls if call.outcome == Outcome.OK]
+        if taken and one.dead:
+            found.add(
+                f"{one.name} was taken by group {one.group} and is a dead letter",
+                value=one.told.value,
+                time_ns=taken[0].returned_ns,
+            )
+        again += max(len(taken) - 1, 0)
+    if not examined:
+        raise NotApplicable(NOBODY)
+    found.figures = {"taken_again": again}
+    found.note = f"{again} messages were taken once more"
+    return examined
+
+
+@check("A42 delayed twice", "delayed messages that were heard")
+def delayed_twice(case: Case, found: Findings) -> int:
+    """A42: a delayed message comes to stand in its topic once. Not where the first one was lost, or
+    a second master delivered too."""
+    examined = 0
+    places: dict[int, dict[tuple[int, int, int], Row]] = defaultdict(dict)
+    for one in _heard(case):
+        if one.told.operation:
+            for call in one.calls:
+                if not call.attempt:
+                    place = call.node, call.queue, call.queue_offset
+                    places[one.told.value].setdefault(place, call)
+    for value, calls in places.items():
+        examined += 1
+        if len(calls) > 1:
+            first, second = sorted(calls.values(), key=lambda row: row.invoked_ns)[:2]
+            found.add(
+                f"value {value} stands at {case.evidence.place(first)} and at"
+                f" {case.evidence.place(second)}",
+                excuse=_lost(case, first),
+                value=value,
+                time_ns=second.invoked_ns,
+            )
+    if not examined:
+        raise NotApplicable("no delayed message was heard")
+    return examined
+
+
+@check("A29 double owner", "calls in order")
+def two_at_once(case: Case, found: Findings) -> int:
+    """A29: no two members that listen in order have a message of one queue in hand at once. Not
+    where the lock had come to its end by a rule: its owner was away, or its broker began anew."""
+    evidence = case.evidence
+    ordered = evidence.record.ordered_listeners
+    queues: dict[tuple[int, int, int, int], list[Row]] = defaultdict(list)
+    examined = 0
+    for call in evidence.rows((Function.HEAR,)).each():
+        if call.operation in ordered and call.returned_ns >= 0:
+            queues[call.operation, call.node, call.topic, call.queue].append(call)
+            examined += 1
+    for calls in queues.values():
+        calls.sort(key=lambda row: row.invoked_ns)
+        latest: Row | None = None
+        for call in calls:
+            is_other = latest is not None and call.process != latest.process
+            if latest is not None and is_other and call.invoked_ns < latest.returned_ns:
+                found.add(
+                    f"{case.evidence.place(call)} was handled by process {call.process} while"
+                    f" {latest.process} had offset {latest.queue_offset} in hand",
+                    excuse=_unlocked(case, call),
+                    value=call.value,
+                    time_ns=call.invoked_ns,
+                )
+            if latest is None or call.returned_ns > latest.returned_ns:
+                latest = call
+    if not examined:
+        raise NotApplicable("nobody listened in order")
+    return examined
+
+
+def _heard(case: Case) -> Iterator[Heard]:
+    """By group and message what became of it. Raises `NotApplicable` when nobody listened."""
+    evidence = case.evidence
+    if not evidence.record.listeners:
+        raise NotApplicable(NOBODY)
+    parts: dict[Function, dict[tuple[int, int], list[Row]]] = {}
+    for function in (Function.HEAR, Function.DEAD):
+        part = parts[function] = defaultdict(list)
+        for row in evidence.rows((function,)).each():
+            part[row.operation, row.value].append(row)
+    for told in evidence.rows((Function.TELL,)).each():
+        for group in evidence.record.listeners.values():
+            key = group, told.value
+            calls, dead = (part.get(key, []) for part in parts.values())
+            yield Heard(group, told, calls, dead)
+
+
+def _lost(case: Case, call: Row) -> Excuse | None:
+    """What may have taken the record that a function was called for."""
+    group, losses, begin_ns = case.evidence.group_of(call.node), case.losses, call.invoked_ns
+    behind = call.physical_offset + 1
+    # The record was there before its call.
+    excuse = losses.loss_between(group, begin_ns - LATE_NS, ENDLESS, behind=behind)
+    return excuse or losses.split_between(group, begin_ns - LATE_NS, ENDLESS)
+
+
+def _clock(case: Case, begin_ns: int, end_ns: int) -> Excuse | None:
+    """A wall clock that was set, or ran fast, before a time; its node may be master later."""
+    for event in case.evidence.events(Function.NEMESIS):
+        if event.what == "clock" and event.time_ns <= end_ns:
+            return case.evidence.excuse(f"a wall clock was set: {step_of(event)}", event.time_ns)
+    return None
+
+
+def _unlocked(case: Case, call: Row) -> Excuse | None:
+    """Why a lock may have gone to another: its broker keeps it in memory, and not for ever."""
+    evidence = case.evidence
+    for event in evidence.history.events:
+        since_ns = call.invoked_ns - event.time_ns
+        if event.function == Function.NODE and event.what == "start" and as_master(event):
+            cause, lasts_ns = f"{event.node} began without locks", RENEWED_NS
+        elif event.function == Function.NEMESIS and event.what in AWAY:
+            cause, lasts_ns = f"somebody was not heard: {step_of(event) or event.what}", LOCK_NS
+        else:
+            continue
+        if 0 <= since_ns <= lasts_ns:
+            return evidence.excuse(cause, event.time_ns, event.time_ns + lasts_ns)
+    return None
