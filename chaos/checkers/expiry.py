@@ -7,6 +7,9 @@ from rocketbed.chaos.checkers.reads import example_of
 from rocketbed.chaos.history import Function
 from rocketbed.client.pulls import PullStatus
 
+ROUND_NS = 5_000_000_000
+"""Longer than between two rounds of retention."""
+
 
 @check("S24 retention", "segments deleted")
 def retention(case: Case, found: Findings) -> int:
@@ -34,7 +37,27 @@ def retention(case: Case, found: Findings) -> int:
                     continue
                 text = f"was deleted on {event.node} {young_ns / 1e9:.1f} s before it was old"
                 found.add(example_of(evidence, row, text, young_ns))
-    return len(deleted) + _moved(case, found, reserved_ns)
+    examined = len(deleted) + _moved(case, found, reserved_ns)
+    if not examined and not _is_due(case, reserved_ns):
+        raise NotApplicable("no segment was old enough")
+    return examined
+
+
+def _is_due(case: Case, reserved_ns: int) -> bool:
+    """Whether some master's first segment had nothing but old messages, and the log went on."""
+    evidence = case.evidence
+    sends = evidence.acknowledged
+    for log in evidence.finals():
+        end = log.log_min + log.directory.sizes.segment
+        times = [
+            row.invoked_ns
+            for row in sends.each()
+            if log.log_min <= row.physical_offset < end and evidence.group_of(row.node) == log.group
+        ]
+        is_old = max(times, default=0) + reserved_ns + ROUND_NS < evidence.record.end_ns
+        if log.log_end > end and times and is_old:
+            return True
+    return False
 
 
 def _moved(case: Case, found: Findings, reserved_ns: int) -> int:

@@ -161,17 +161,19 @@ class Flow:
         pause_s = PAUSE_S
         while True:
             await self._may_run.wait()
+            # An answer that was there already when we were moved belongs to the old place.
+            number = self._moves
             try:
-                batch = await self._pull()
+                batch = await self._pull(number)
                 pause_s = PAUSE_S
             except RequestRefused as exc:
                 if exc.code in PASSING_CODES:
                     self._log(exc)
                     batch = None
                 else:
-                    batch = Batch(flow=self, number=self._moves, failure=exc)
+                    batch = Batch(flow=self, number=number, failure=exc)
             except (ProtocolError, MissingLibrary) as exc:  # trying again would not help
-                batch = Batch(flow=self, number=self._moves, failure=exc)
+                batch = Batch(flow=self, number=number, failure=exc)
             except (ClientError, RemotingError) as exc:
                 self._log(exc)
                 batch = None
@@ -183,8 +185,9 @@ class Flow:
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    async def _pull(self) -> Batch:
-        """One pull, and what it amounts to. Raises as `Puller.pull`."""
+    async def _pull(self, number: int) -> Batch | None:
+        """One pull, and what it amounts to; None when we were moved meanwhile. Raises as
+        `Puller.pull`."""
         began = trio.current_time()
         found = await self._puller.pull(
             self.queue,
@@ -194,6 +197,8 @@ class Flow:
             hold_s=self._hold_s,
             commit=lambda: self.told,
         )
+        if number != self._moves:
+            return None
         if found.status is PullStatus.MOVED:
             self._world.log.warning(
                 "client.offset_moved",
@@ -205,16 +210,16 @@ class Flow:
         if found.messages and begin <= self._next:
             return Batch(
                 flow=self,
-                number=self._moves,
+                number=number,
                 messages=found.messages,
                 begin=begin,
                 ends=_ends(begin, found.messages, self._next),
             )
         if self._next != begin:
-            return Batch(flow=self, number=self._moves, begin=begin, next_offset=self._next)
+            return Batch(flow=self, number=number, begin=begin, next_offset=self._next)
         if trio.current_time() - began < EMPTY_PAUSE_S:
             await trio.sleep(EMPTY_PAUSE_S)
-        return Batch(flow=self, number=self._moves, begin=begin, next_offset=begin)
+        return Batch(flow=self, number=number, begin=begin, next_offset=begin)
 
     def _log(self, error: Exception) -> None:
         self._world.log.info("client.pull_failed", queue=describe(self.queue), error=str(error))

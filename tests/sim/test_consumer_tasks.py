@@ -350,6 +350,29 @@ def test_calls_that_one_task_makes_at_once_each_have_their_messages() -> None:
     run_cluster(main)
 
 
+def test_a_move_while_an_answer_arrives_makes_it_worthless() -> None:
+    """What is there already cannot be cancelled; it was taken for the new place's (seed 859221)."""
+
+    async def main(world: World) -> None:
+        await send(world, 5)
+        async with consumer(world, auto_commit_s=None) as reader:
+            pull, moves = reader._puller.pull, [3]
+
+            async def pull_and_move(queue: MessageQueue, *args: Any, **options: Any) -> Any:
+                found = await pull(queue, *args, **options)
+                if moves:
+                    reader.seek(queue, moves.pop())
+                return found
+
+            reader._puller.pull = pull_and_move  # type: ignore[method-assign]
+            await reader.subscribe("T", start="first")
+            assert [message.body for message in await reader.poll()] == [b"3", b"4"]
+            await reader.commit()
+        assert await committed(world) == 5
+
+    run_cluster(main)
+
+
 def test_a_poll_without_time_returns_what_is_here() -> None:
     async def main(world: World) -> None:
         await send(world, 3)

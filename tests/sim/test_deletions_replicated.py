@@ -15,6 +15,7 @@ from rocketbed.chaos.cluster.plan import ClusterMember
 from rocketbed.chaos.cluster.status import MemberStatus
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
+from rocketbed.client.consumer import Consumer
 from rocketbed.inspect.directory import open_directory
 from rocketbed.inspect.rebuild import rebuild, rebuild_in_place
 from rocketbed.node.store.store import MessageStore
@@ -22,7 +23,7 @@ from rocketbed.remoting.client import dial
 from rocketbed.wire.codes import RequestCode
 from rocketbed.wire.command import request
 from rocketbed.world.api import World
-from tests.support.sim.client_cluster import PORT
+from tests.support.sim.client_cluster import NAMESERVERS, PORT
 from tests.support.sim.links import cut, heal
 from tests.support.sim.promotion import Group
 from tests.support.sim.store_session import ROOT, edited, pull, put, session, settings, settle
@@ -110,6 +111,43 @@ def test_between_two_copies_of_the_tables(period_ms: int, how: str, tmp_path: Pa
         group.restart("b2")
         group.simulation.run(2)
         group.check_directory("b2", tmp_path)
+
+
+def test_positions_of_a_deleted_topic_do_not_come_back_with_the_power() -> None:
+    """A slave saves its copies now and then; the deletion is durable at once (seed 859729)."""
+    with Deletions(1, sync=True, sync_flush=True) as group:
+
+        def position(name: str) -> int:
+            offsets = group.nodes[name].tables.offsets
+            found = group.simulation.process(name).call(offsets.body).offset_table
+            return max(found.get("T@cg", {0: -1}).values())
+
+        async def read(world: World) -> None:
+            async with Consumer(world, nameservers=NAMESERVERS, group="cg") as consumer:
+                await consumer.subscribe("T", start="first")
+                count = 0
+                while count < OLD:
+                    count += len(await consumer.poll())
+                await consumer.poll(timeout_s=0)
+                await consumer.commit()
+
+        group.start("b1", "b2", flush_offsets_ms=10_000)
+        group.simulation.run(2)
+        group.send(OLD, prefix="old")
+        group.run(read)
+        group.simulation.run(12)  # until it has been copied and saved
+        assert position("b2") > 0
+        group.delete()  # the next save would come in some seconds
+        group.send(NEW, prefix="new")
+        group.run_until_equal("b2")
+        group.simulation.run(2)
+        group.end("b1")
+        group.end("b2", power="random")
+        group.promote("b2")
+        group.start("b2")
+        group.simulation.run(2)
+        assert group.served("b2") == expected()
+        assert position("b2") == -1
 
 
 def test_several_times(tmp_path: Path) -> None:

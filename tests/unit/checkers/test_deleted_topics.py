@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,13 @@ def queue_left(run: RunMaker) -> None:
     run.after = [keep]
 
 
+def queue_left_and_disks_replaced(run: RunMaker, times_s: tuple[int, ...]) -> None:
+    """Knowledge of it can pass from one to the next only while both are there (seed 859189)."""
+    queue_left(run)
+    for node, time_s in zip(NODES, times_s, strict=False):
+        run.strike(time_s * SECOND, node, "wipe")
+
+
 def queue_left_of_one_made_again(run: RunMaker) -> None:
     queue_left(run)
     run.event(END_NS, "", "topic_again", topic=TOPIC)
@@ -102,6 +110,10 @@ def queue_left_of_one_made_again(run: RunMaker) -> None:
         (row_left, {"S26"}),
         (position_left, {"S26"}),
         (queue_left, {"S26"}),
+        (partial(queue_left_and_disks_replaced, times_s=(50, 70, 73)), set()),
+        (partial(queue_left_and_disks_replaced, times_s=(50, 70, 81)), {"S26"}),
+        (partial(queue_left_and_disks_replaced, times_s=(70, 73)), {"S26"}),
+        (partial(queue_left_and_disks_replaced, times_s=(39, 70, 73)), {"S26"}),
         (queue_left_of_one_made_again, {"S26"}),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rocketbed.chaos.checkers.result import Verdict
-from tests.support.run_maker import SECOND, RunMaker
+from tests.support.run_maker import COUNT, SECOND, RunMaker, Sent, spec_of
 
 
 @pytest.fixture
@@ -27,3 +27,14 @@ def test_a_segment_with_a_young_message(run: RunMaker, after_s: int, finds: bool
     result = run.judge(only=["S24"]).result("S24")
     assert (result.verdict is Verdict.VIOLATED) == finds
     assert result.examined == 1
+
+
+@pytest.mark.parametrize(
+    ("reserved_s", "verdict"), [(10, Verdict.DID_NOT_RUN), (96, Verdict.NOT_APPLICABLE)]
+)
+def test_nothing_deleted(run: RunMaker, reserved_s: int, verdict: Verdict) -> None:
+    """All that the first segment has is old enough after ten seconds (seed 859634)."""
+    run.record.facts["retention_ns"] = reserved_s * SECOND
+    run.specs += [spec_of(COUNT + number) for number in range(20)]
+    run.sends += [Sent(COUNT + number) for number in range(20)]
+    assert run.judge(only=["S24"]).result("S24").verdict is verdict

@@ -157,6 +157,16 @@ def went_back_and_got_another(run: RunMaker) -> None:
     went_back(run, given=3)
 
 
+def went_back_and_got_what_is_before(run: RunMaker) -> None:
+    went_back(run, given=1)
+
+
+def went_back_to_what_did_not_count_yet(run: RunMaker) -> None:
+    """A slave had it already; the master says that its queue ends before (seed 859472)."""
+    went_back(run, given=1)
+    run.sends[4].returned_ns = 82 * SECOND + 2 * MS
+
+
 def went_back_twice(run: RunMaker) -> None:
     """To the fifth message, then to the third before anything came."""
     moment = 82 * SECOND - MS
@@ -515,6 +525,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (got_what_it_did_not_ask_for, {"A33"}),
     (went_back_and_got_that, set()),
     (went_back_and_got_another, {"A34"}),
+    (went_back_and_got_what_is_before, {"A34"}),
+    (went_back_to_what_did_not_count_yet, set()),
     (went_back_twice, set()),
     (went_back_twice_and_got_the_first_place, {"A34"}),
     (begun_early_after_going_back, set()),
