@@ -19,7 +19,7 @@ from typing import Final
 from rocketbed.chaos.damage import APPEND_CRC
 from rocketbed.chaos.scenario.check import BATCH_BODY_MAX
 from rocketbed.chaos.scenario.episodes import FIRST, RARE, SECOND, Episode, Maker, final_loss
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.plan import Consumers, Listeners, Plan, Producers, Shape, Weather
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.scenario.swarm import swarm_weather
 
@@ -52,6 +52,8 @@ MANY_SHARE: Final = 0.05
 MANY_TOPICS: Final = (200, 300)
 MANY_DISK_MS: Final = 5.0
 """A node that stops syncs every queue."""
+LISTENER_SHARE: Final = 0.25
+DELAYS: Final = "1s 2s 3s 4s 5s 6s"
 RARE_SHARE: Final = 0.3
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
@@ -88,7 +90,10 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
     consumers = _draw_consumers(random.choice((1, 2, 2, 3)), f"{name}/{seed}/consumers")
     if producers.topics > MANY_TOPICS[0]:
         consumers = replace(consumers, count=2, members=1)
-    may_expire = not (producers.large or producers.ordered or producers.deleted or broken)
+    listeners = _draw_listeners(Random(f"{name}/{seed}/listeners"), producers)
+    may_expire = not (
+        listeners.count or producers.large or producers.ordered or producers.deleted or broken
+    )
     if extras.random() < 0.2 and may_expire:
         shape = replace(shape, segment=min(shape.segment, 1 << 15))
         shape = replace(shape, settings={**shape.settings, **RETENTION})
@@ -96,12 +101,15 @@ def generate(seed: int, wishes: Generate | None = None, *, name: str = "soak-swa
         # A wall clock that jumps makes messages old, and nobody could say any more which were.
         kept = tuple(one for one in wanted.classes if one != "clocks")
         wanted = replace(wanted, classes=kept)
+    if listeners.count:
+        shape = replace(shape, settings={**shape.settings, "messageDelayLevel": DELAYS})
     return Plan(
         name=name,
         seed=seed,
         shape=shape,
         producers=producers,
         consumers=consumers,
+        listeners=listeners,
         weather=weather,
         steps=tuple(
             map(parse_step, _draw_steps(random, seed, Maker(random, shape, weather), wanted))
@@ -121,6 +129,19 @@ def _draw_consumers(count: int, seed: str) -> Consumers:
         members=members,
         filtered=random.choice((0.0, 0.5, 1.0)),
         rewinds=random.choice((0.0, 0.05)),
+    )
+
+
+def _draw_listeners(random: Random, load: Producers) -> Listeners:
+    """Those who listen, in a part of the seeds."""
+    if random.random() > LISTENER_SHARE or load.topics > MANY_TOPICS[0]:
+        return Listeners()
+    return Listeners(
+        count=random.randint(1, 2),
+        rate=round(random.uniform(1.0, 4.0), 2),
+        delayed=random.choice((0.2, 0.5, 1.0)),
+        refused=random.choice((0.0, 0.1, 0.2)),
+        queues=random.choice((1, 4)),
     )
 
 

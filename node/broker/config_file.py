@@ -34,6 +34,10 @@ class ConfigFileError(RocketbedError):
     """A table that can be neither read nor written; the message says what to do."""
 
 
+class TableLost(ConfigFileError):
+    """Neither a table's file nor its backup can be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
     """Why a file gives no table, in words."""
@@ -57,9 +61,9 @@ class ConfigFile:
     def load(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
         """The table, from the file or else from its backup; None when there is neither.
 
-        `parse` may raise `BodyError`: such a file counts as unreadable. Raises `ConfigFileError`
-        when the backup is needed and cannot be read, or when a folder stands where `write` needs a
-        file.
+        `parse` may raise `BodyError`: such a file counts as unreadable. Raises `TableLost` when the
+        backup is needed and cannot be read, `ConfigFileError` when a folder stands where `write`
+        needs a file.
         """
         self._refuse_what_is_in_the_way()
         found = self._read(self.path, parse)
@@ -76,7 +80,7 @@ class ConfigFile:
             if found.why != ABSENT:
                 self._world.log.warning("config.defaults", path=self.path, reason=found.why)
             return None
-        raise ConfigFileError(
+        raise TableLost(
             f"{backup_path} cannot be read ({backup.why}) and {self.path} is {found.why}:"
             " restore either of them, or remove both to start with defaults"
         )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable, TableLost
 from rocketbed.node.broker.delivered import Delivered
 from rocketbed.node.broker.topics import (
     DLQ_PREFIX,
@@ -91,13 +91,20 @@ class DelayOffsets:
 
     def __init__(self, world: World, config: NodeConfig) -> None:
         self._world = world
+        self._log_knows = config.store.index_enabled
         self._file = ConfigFile(world, config.config_dir, "delayOffset.json")
         self._saved = SavedTable(world, self._file, self._render)
         self.table = DelayOffsetTable()
 
     def load(self) -> None:
-        """Read the file. Raises `ConfigFileError`."""
-        self.table = self.stored()
+        """Read the file; what it said is in the log too, where that has an index. Raises
+        `ConfigFileError`."""
+        try:
+            self.table = self.stored()
+        except TableLost as exc:
+            if not self._log_knows:
+                raise
+            self._world.log.error("delays.table_lost", reason=str(exc))
 
     def stored(self) -> DelayOffsetTable:
         """What the file says: of a slave that is its master's table. Raises `ConfigFileError`."""

@@ -11,6 +11,7 @@ from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.faults import SimFault
 from rocketbed.chaos.sim.solo import run_solo
+from rocketbed.node.broker.config_file import TableLost
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
 from rocketbed.node.config.node_config import ConfigError
 from rocketbed.world.api import World
@@ -194,6 +195,30 @@ def test_the_log_has_the_last_word_on_what_was_delivered(table: dict[str, int]) 
     waited, came = node_run(what_came, image=with_table(image, table)).value
     assert came == waited
     assert len(came) > 40
+
+
+@pytest.mark.parametrize("indexed", ["true", "false"])
+def test_a_table_that_is_lost_is_in_the_log(indexed: str) -> None:
+    """A disk that lies, and a power loss: both of its files are empty (swarm seed 860051)."""
+    option = f"messageIndexEnable={indexed}"
+    image = node_run(load([]), option, seconds=3.1).image
+
+    async def empty(world: World) -> None:
+        for path in (TABLE, f"{TABLE}.bak"):
+            file = world.disk.open(path, create=True)
+            file.truncate(0)
+            await file.sync()
+            file.close()
+
+    image = run_solo(empty, image=image).image
+    if indexed == "false":
+        with pytest.raises(ExceptionGroup) as refused:
+            node_run(what_came, option, image=image)
+        assert refused.group_contains(TableLost, match="restore either of them")
+    else:
+        waited, came = node_run(what_came, option, image=image).value
+        assert came == waited
+        assert len(came) > 40
 
 
 def with_table(image: DiskImage, table: dict[str, int]) -> DiskImage:
