@@ -21,8 +21,9 @@ TICK_NS = 2 * MS
 """Times of records are whole milliseconds of a wall clock."""
 FIRST_LEVEL = 3
 """Of the first repetition (wire.md 4.9)."""
-LOCK_NS = 65_000_000_000
-"""A broker keeps a lock for a minute after its owner was heard last."""
+LOCK_NS = 35_000_000_000, 125_000_000_000
+"""When a lock may end of somebody who is not heard any more: a minute after it was asked for last,
+which is 20 s before at the most; and until when that may matter."""
 RENEWED_NS = 25_000_000_000
 """An owner asks again every 20 s, and then learns that it is none any more."""
 AWAY = frozenset({"pause", "partition", "isolate", "link", "swizzle", "cpu"})
@@ -90,6 +91,7 @@ def never_heard(case: Case, found: Findings) -> int:
         is_there = not one.told.operation and not one.calls
         end = one.told.physical_offset + 1 if is_there else None
         excuse = case.losses.may_lose(one.told, case.evidence.group_of(one.told.node), end)
+        excuse = excuse or _passed(case, one, is_there=is_there)
         times = len({call.attempt for call in one.calls})
         found.add(
             f"group {one.group} has neither taken {one.name} nor given it up; called {times} times,"
@@ -251,6 +253,24 @@ def _heard(case: Case) -> Iterator[Heard]:
             yield Heard(group, told, calls, dead)
 
 
+def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
+    """A loss of what the group had got, so that it was beyond a place before the message came to
+    stand there, as far as that is known (T20; seed 861039)."""
+    losses, group = case.losses, case.evidence.group_of(one.told.node)
+    for call in case.evidence.rows((Function.HEAR,)).each():
+        if call.operation != one.group or call.node != one.told.node:
+            continue
+        is_same = (call.topic, call.queue) == (one.told.topic, one.told.queue)
+        is_beyond = is_same and call.queue_offset >= one.told.queue_offset
+        if is_beyond or not is_there:
+            # What was delayed or refused may come to stand there at any time.
+            until_ns = one.told.returned_ns if is_there else ENDLESS
+            behind = call.physical_offset + 1
+            if excuse := losses.loss_between(group, call.invoked_ns, until_ns, behind=behind):
+                return excuse
+    return None
+
+
 def _lost(case: Case, call: Row) -> Excuse | None:
     """What may have taken the record that a function was called for."""
     group, losses, begin_ns = case.evidence.group_of(call.node), case.losses, call.invoked_ns
@@ -274,11 +294,12 @@ def _unlocked(case: Case, call: Row) -> Excuse | None:
     for event in evidence.history.events:
         since_ns = call.invoked_ns - event.time_ns
         if event.function == Function.NODE and event.what == "start" and as_master(event):
-            cause, lasts_ns = f"{event.node} began without locks", RENEWED_NS
+            cause, (first_ns, last_ns) = f"{event.node} began without locks", (0, RENEWED_NS)
         elif event.function == Function.NEMESIS and event.what in AWAY:
-            cause, lasts_ns = f"somebody was not heard: {step_of(event) or event.what}", LOCK_NS
+            cause = f"somebody was not heard: {step_of(event) or event.what}"
+            first_ns, last_ns = LOCK_NS
         else:
             continue
-        if 0 <= since_ns <= lasts_ns:
-            return evidence.excuse(cause, event.time_ns, event.time_ns + lasts_ns)
+        if first_ns <= since_ns <= last_ns:
+            return evidence.excuse(cause, event.time_ns + first_ns, event.time_ns + last_ns)
     return None

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rocketbed.chaos.mutants import boot, promises, routes, upkeep  # noqa: F401
+from rocketbed.chaos.mutants import boot, listening, promises, routes, upkeep  # noqa: F401
 from rocketbed.chaos.mutants.mutant import REGISTRY, Mutant, Waiting
 
 WAITING: Final = (

@@ -48,7 +48,7 @@ from rocketbed.client.consumer import Consumer
 SAMPLE_S: Final = 0.5
 LOOK_S: Final = 0.1
 SET_UP_S: Final = 60.0
-HEARD_S: Final = 600.0
+HEARD_S: Final = 300.0
 """Longest time for listeners to have had all, with all repetitions."""
 DRAIN_S: Final = 60.0
 """Longest time for the healed cluster to come into order: beyond the half-open time-out of 20 s."""

@@ -1,0 +1,255 @@
+"""What listeners were called for: A26 to A29, A42. A message of level 2 is told at 60 s and comes
+to both groups at 62 s; one that its function refuses comes again at level 3, then 4."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rocketbed.chaos.checkers.result import Verdict
+from rocketbed.chaos.history import Function, Outcome, Row
+from rocketbed.chaos.record import Promise
+from tests.support.run_maker import MS, SECOND, Ids, Made, RunMaker, found
+
+Change = Callable[[RunMaker], None]
+LOOSE, ORDERED = 101, 102
+IDS = ["A26", "A27", "A27w", "A28", "A29", "A42"]
+VALUE = 500
+TOLD_NS = 60 * SECOND
+DUE_NS = 62 * SECOND
+TRIES = 3
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunMaker:
+    made = RunMaker(tmp_path / "run")
+    made.record.listeners = {"listener": LOOSE, "ordered": ORDERED}
+    made.record.ordered_listeners = [ORDERED]
+    made.record.listener_tries = TRIES
+    made.record.delay_levels = "1s 2s 3s 4s"
+    made.record.calm_ns = 30 * SECOND
+    return made
+
+
+def row(run: RunMaker, function: Function, **fields: int) -> None:
+    def rows(_run: RunMaker, _made: Made, ids: Ids) -> list[Row]:
+        return [ids.row(function, **fields)]
+
+    run.rows.append(rows)
+
+
+def tell(run: RunMaker, *, level: int = 2, outcome: Outcome = Outcome.OK) -> None:
+    row(
+        run, Function.TELL, process=1, value=VALUE, operation=level, queue=1, physical_offset=4000,
+        invoked_ns=TOLD_NS, returned_ns=TOLD_NS + MS, outcome=outcome,
+    )  # fmt: skip
+
+
+def hear(
+    run: RunMaker,
+    group: int,
+    at_ns: int,
+    *,
+    times: int = 0,
+    refused: bool = False,
+    offset: int = 7,
+    process: int = 5,
+    lasts_ns: int = 10 * MS,
+) -> None:
+    outcome = Outcome.FAIL if refused else Outcome.OK
+    row(
+        run, Function.HEAR, process=process, value=VALUE, operation=group, attempt=times, queue=0,
+        queue_offset=offset, physical_offset=5000, invoked_ns=at_ns, returned_ns=at_ns + lasts_ns,
+        outcome=outcome,
+    )  # fmt: skip
+
+
+def die(run: RunMaker, group: int) -> None:
+    row(
+        run, Function.DEAD, process=1, value=VALUE, operation=group, attempt=TRIES, queue=0,
+        queue_offset=0, physical_offset=6000, invoked_ns=90 * SECOND, returned_ns=90 * SECOND,
+    )  # fmt: skip
+
+
+def as_it_should_be(run: RunMaker) -> None:
+    tell(run)
+    hear(run, LOOSE, DUE_NS)
+    hear(run, ORDERED, DUE_NS)
+
+
+def without_an_answer(run: RunMaker) -> None:
+    tell(run, outcome=Outcome.INFO)
+
+
+def early(run: RunMaker) -> None:
+    tell(run)
+    hear(run, LOOSE, DUE_NS - 10 * MS)
+    hear(run, ORDERED, DUE_NS)
+
+
+def early_by_a_clock(run: RunMaker) -> None:
+    early(run)
+    run.strike(50 * SECOND, "b1", "clock")
+
+
+def early_before_a_clock(run: RunMaker) -> None:
+    early(run)
+    run.strike(70 * SECOND, "b1", "clock")
+
+
+def late(run: RunMaker) -> None:
+    tell(run)
+    hear(run, LOOSE, DUE_NS + 5 * SECOND)
+    hear(run, ORDERED, DUE_NS + 5 * SECOND)
+
+
+def by_one_group_only(run: RunMaker) -> None:
+    tell(run)
+    hear(run, ORDERED, DUE_NS)
+
+
+def refused_and_not_again(run: RunMaker) -> None:
+    tell(run)
+    hear(run, LOOSE, DUE_NS, refused=True)
+    hear(run, ORDERED, DUE_NS)
+
+
+def lost(run: RunMaker) -> None:
+    """On its way: nobody was told where the delivered one stands."""
+    run.record.promise = Promise(replication="async", copies=1)
+    by_one_group_only(run)
+    run.strike(70 * SECOND, "b1", "powercut", written=10_000, durable=5_000)
+    run.event(70 * SECOND, "b1", "exit", cause="powercut", reason="")
+    run.event(71 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
+
+
+def lost_before(run: RunMaker) -> None:
+    run.record.promise = Promise(replication="async", copies=1)
+    by_one_group_only(run)
+    run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
+    run.event(40 * SECOND, "b1", "exit", cause="powercut", reason="")
+    run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
+
+
+def refused(run: RunMaker, *, count: int = TRIES, second_ns: int = DUE_NS + 4 * SECOND) -> None:
+    tell(run)
+    hear(run, ORDERED, DUE_NS)
+    times = [DUE_NS, second_ns, DUE_NS + 9 * SECOND][:count]
+    for number, at_ns in enumerate(times):
+        hear(run, LOOSE, at_ns, times=number, refused=True, offset=7 + number)
+
+
+def dead_at_last(run: RunMaker) -> None:
+    refused(run)
+    die(run, LOOSE)
+
+
+def dead_too_soon(run: RunMaker) -> None:
+    refused(run, count=2)
+    die(run, LOOSE)
+
+
+def again_too_soon(run: RunMaker) -> None:
+    refused(run, second_ns=DUE_NS + 2 * SECOND)
+    die(run, LOOSE)
+
+
+def dead_and_taken(run: RunMaker) -> None:
+    dead_at_last(run)
+    hear(run, LOOSE, 80 * SECOND, times=2, offset=9)
+
+
+def a_try_left_out(run: RunMaker) -> None:
+    tell(run)
+    hear(run, ORDERED, DUE_NS)
+    hear(run, LOOSE, DUE_NS, refused=True)
+    hear(run, LOOSE, DUE_NS + 9 * SECOND, times=2, offset=9)
+
+
+def twice_from_one_place(run: RunMaker) -> None:
+    as_it_should_be(run)
+    hear(run, LOOSE, 70 * SECOND, process=6)
+
+
+def at_two_places(run: RunMaker) -> None:
+    as_it_should_be(run)
+    hear(run, LOOSE, 70 * SECOND, process=6, offset=8)
+
+
+def two_owners(run: RunMaker) -> None:
+    as_it_should_be(run)
+    hear(run, ORDERED, DUE_NS + 5 * MS, process=6)
+
+
+def one_after_the_other(run: RunMaker) -> None:
+    as_it_should_be(run)
+    hear(run, ORDERED, DUE_NS + 10 * MS, process=6)
+
+
+def two_loose_ones(run: RunMaker) -> None:
+    as_it_should_be(run)
+    hear(run, LOOSE, DUE_NS + 5 * MS, process=6)
+
+
+def two_owners_after_a_start(run: RunMaker, *, before_s: int = 20) -> None:
+    two_owners(run)
+    run.event(DUE_NS - before_s * SECOND, "b1", "start", role="SYNC_MASTER", id=0)
+
+
+def two_owners_long_after_a_start(run: RunMaker) -> None:
+    two_owners_after_a_start(run, before_s=30)
+
+
+def two_owners_after_a_start_of_a_slave(run: RunMaker) -> None:
+    two_owners(run)
+    run.event(DUE_NS - 20 * SECOND, "b2", "start", role="SLAVE", id=1)
+
+
+def two_owners_after_a_pause(run: RunMaker, *, before_s: int = 50) -> None:
+    two_owners(run)
+    run.strike(DUE_NS - before_s * SECOND, "ordered-1", "pause")
+
+
+def two_owners_soon_after_a_pause(run: RunMaker) -> None:
+    """The lock cannot have ended yet."""
+    two_owners_after_a_pause(run, before_s=30)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (as_it_should_be, set()),
+        (without_an_answer, set()),
+        (early, {"A26"}),
+        (early_by_a_clock, set()),
+        (early_before_a_clock, {"A26"}),
+        (late, {"A27w"}),
+        (by_one_group_only, {"A27"}),
+        (refused_and_not_again, {"A27"}),
+        (lost, set()),
+        (lost_before, {"A27"}),
+        (dead_at_last, set()),
+        (dead_too_soon, {"A28"}),
+        (again_too_soon, {"A26"}),
+        (dead_and_taken, {"A28"}),
+        (a_try_left_out, {"A28"}),
+        (twice_from_one_place, set()),
+        (at_two_places, {"A42"}),
+        (two_owners, {"A29"}),
+        (one_after_the_other, set()),
+        (two_loose_ones, set()),
+        (two_owners_after_a_start, set()),
+        (two_owners_long_after_a_start, {"A29"}),
+        (two_owners_after_a_start_of_a_slave, {"A29"}),
+        (two_owners_after_a_pause, set()),
+        (two_owners_soon_after_a_pause, {"A29"}),
+    ],
+)
+def test_what_listeners_were_called_for(run: RunMaker, change: Change, expected: set[str]) -> None:
+    change(run)
+    assert found(run.judge(only=IDS)) == expected
+
+
+def test_where_nobody_listened_there_is_nothing_to_look_at(tmp_path: Path) -> None:
+    judgement = RunMaker(tmp_path / "run").judge(only=IDS)
+    assert {judgement.result(one).verdict for one in IDS} == {Verdict.NOT_APPLICABLE}
