@@ -110,6 +110,7 @@ async def run_node(
                 for remark in tables.topics.remarks(store.queue_keys()):
                     world.log.warning("topics.remark", finding=remark)
                 tables.topics.adopt(store.queue_keys())
+                tables.modes.warn_of_pop()
                 if not config.is_slave:
                     tables.offsets.bring_down(store.queue_max)
                 await tables.save()

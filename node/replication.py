@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from rocketbed.node.broker import request_modes
 from rocketbed.node.broker.broker import Tables
 from rocketbed.node.broker.config_file import ConfigFile
 from rocketbed.node.broker.groups import Groups
@@ -30,6 +31,7 @@ from rocketbed.replication.metadata import MetadataSync
 from rocketbed.replication.slave import Slave
 from rocketbed.replication.watermark import Watermark
 from rocketbed.wire.bodies import HaRuntimeInfo
+from rocketbed.wire.bodies_admin import RequestModeTable
 from rocketbed.wire.encoding.json_dialect import loads
 from rocketbed.world.api import Address, World
 
@@ -98,7 +100,11 @@ class CopiedTables:
         return self._tables.offsets
 
     async def save_text(self, name: str, text: bytes) -> None:
-        """Keep one of the master's files. Raises `BodyError`, `OSError`."""
+        """Keep one of the master's files. Raises `BodyError`, `ConfigFileError`, `OSError`."""
+        if name == request_modes.FILE:
+            self._tables.modes.replace_all(RequestModeTable.decode(text))
+            await self._tables.modes.save()
+            return
         value: dict[str, Any] = loads(text)
         await ConfigFile(self._world, self._directory, name).write(value)
 

@@ -1,6 +1,6 @@
 """Administration of topics and groups, and what slaves copy (wire.md 2.3, 7.2).
 
-17, 18, 215, 21, 351; 200, 225, 207, 201, 352; 43, 45, 402. Changes are answered once they are on
+17, 18, 215, 21, 351; 200, 225, 207, 201, 352; 43, 45. Changes are answered once they are on
 disk.
 """
 
@@ -25,7 +25,6 @@ from rocketbed.wire.bodies import (
     TopicConfigTable,
 )
 from rocketbed.wire.command import Command, ResponseCode, answer
-from rocketbed.wire.encoding.json_dialect import dumps
 from rocketbed.wire.headers_admin import (
     AllGroupConfigRequest,
     AllGroupConfigResponse,
@@ -250,11 +249,6 @@ class Admin:
         except ConfigFileError as exc:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(exc))
         return answer(command, ResponseCode.SUCCESS, None, None, table.encode())
-
-    def all_request_modes(self, command: Command, connection: Connection) -> Command:
-        """402: no group has asked for POP."""
-        body = dumps({"messageRequestModeMap": {}})
-        return answer(command, ResponseCode.SUCCESS, None, None, body)
 
 
 def _page(asked: int | None) -> int:

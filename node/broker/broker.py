@@ -5,6 +5,7 @@ from collections.abc import Callable
 import trio
 
 from rocketbed.node.broker.admin import Admin
+from rocketbed.node.broker.assignments import Assignments
 from rocketbed.node.broker.clients import Clients
 from rocketbed.node.broker.config_file import ConfigFileError
 from rocketbed.node.broker.delays import DelayOffsets, Delays
@@ -15,6 +16,7 @@ from rocketbed.node.broker.offsets import Offsets
 from rocketbed.node.broker.pull import Puller
 from rocketbed.node.broker.queries import Queries
 from rocketbed.node.broker.refusals import FEATURES, refuse
+from rocketbed.node.broker.request_modes import RequestModes
 from rocketbed.node.broker.resets import Resets
 from rocketbed.node.broker.runtime_info import RuntimeInfo
 from rocketbed.node.broker.send import Sender
@@ -40,6 +42,7 @@ class Tables:
         self.groups = Groups(world, config)
         self.offsets = Offsets(world, config)
         self.delays = DelayOffsets(world, config)
+        self.modes = RequestModes(world, config)
 
     def load(self) -> None:
         """Read the files, in RocketMQ's order. Raises `ConfigFileError`."""
@@ -47,12 +50,14 @@ class Tables:
         self.offsets.load()
         self.groups.load()
         self.delays.load()
+        self.modes.load()
 
     async def save(self) -> None:
         """Make every change durable. Raises `ConfigFileError`."""
         await self.topics.save()
         await self.groups.save()
         await self.offsets.save()
+        await self.modes.save()
 
 
 class Broker:
@@ -92,6 +97,7 @@ class Broker:
         self.queries = Queries(config, store, topics, groups, offsets)
         self.admin = Admin(config, store, topics, groups, offsets, tables.delays)
         self.inquiries = Inquiries(world, config, store, topics, offsets, self.clients)
+        self.assignments = Assignments(world, config, topics, groups, self.clients, tables.modes)
         self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
         self.handlers = self._make_handlers()
         """The table of the main port."""
@@ -99,7 +105,7 @@ class Broker:
     def _make_handlers(self) -> Handlers:
         sender, puller, queries = self.sender, self.puller, self.queries
         admin, clients, info = self.admin, self.clients, self.info
-        inquiries = self.inquiries
+        inquiries, assignments = self.inquiries, self.assignments
         return Handlers(
             run=dict.fromkeys(
                 (Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE), sender.handle
@@ -124,7 +130,7 @@ class Broker:
                 Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
                 Code.GET_ALL_CONSUMER_OFFSET: admin.all_offsets,
                 Code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
-                Code.GET_ALL_MESSAGE_REQUEST_MODE: admin.all_request_modes,
+                Code.GET_ALL_MESSAGE_REQUEST_MODE: assignments.all_modes,
                 Code.GET_BROKER_CONFIG: info.config,
                 Code.QUERY_TOPIC_CONSUME_BY_WHO: inquiries.groups_of_topic,
                 Code.QUERY_TOPICS_BY_CONSUMER: inquiries.topics_of_group,
@@ -150,6 +156,8 @@ class Broker:
                 Code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
                 Code.GET_BROKER_RUNTIME_INFO: info.runtime,
                 Code.INVOKE_BROKER_TO_RESET_OFFSET: self.resets.reset,
+                Code.QUERY_ASSIGNMENT: assignments.query,
+                Code.SET_MESSAGE_REQUEST_MODE: assignments.set_mode,
                 Code.GET_TOPIC_STATS_INFO: inquiries.topic_stats,
                 Code.GET_CONSUME_STATS: inquiries.consume_stats,
                 Code.GET_CONSUMER_RUNNING_INFO: inquiries.running_info,
@@ -195,6 +203,8 @@ class Broker:
                 self.tables.topics.run,
                 self.tables.groups.run,
                 self.tables.offsets.run,
+                self.tables.modes.run,
+                self.assignments.run,
                 self.clients.run,
                 self.inquiries.run,
                 self.puller.polls.run,

@@ -15,8 +15,6 @@ FEATURES: Final[dict[int, str]] = {
     RequestCode.SEND_REPLY_MESSAGE: "request and reply",
     RequestCode.SEND_REPLY_MESSAGE_V2: "request and reply",
     RequestCode.RECALL_MESSAGE: "timer messages",
-    RequestCode.QUERY_ASSIGNMENT: "assignment of queues by the broker",
-    RequestCode.SET_MESSAGE_REQUEST_MODE: "POP consumption",
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics",
     RequestCode.UPDATE_BROKER_CONFIG: "changing the configuration of a running broker",
     RequestCode.POP_MESSAGE: "POP consumption",

@@ -89,3 +89,49 @@ class QueueOffsets(Body):
     """Answer to 222."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMode(Body):
+    """How a group gets a topic: body of 401, and an entry of `messageRequestMode.json`."""
+
+    topic: str = ""
+    consumer_group: str = ""
+    mode: str = "PULL"
+    """PULL or POP."""
+    pop_share_queue_num: int = 0
+    """POP: how many of the next members share a member's queues."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestModeTable(Body):
+    """Modes by topic and group: answer to 402, `messageRequestMode.json`."""
+
+    message_request_mode_map: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryAssignment(Body):
+    """Body of 400."""
+
+    topic: str = ""
+    consumer_group: str = ""
+    client_id: str = ""
+    strategy_name: str = ""
+    message_model: str = "CLUSTERING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueAssignment(Body):
+    """One queue of a member, and how it gets it."""
+
+    message_queue: MessageQueue
+    mode: str = "PULL"
+    attachments: dict[str, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueAssignments(Body):
+    """Answer to 400; None means that the member keeps what it has."""
+
+    message_queue_assignments: list[QueueAssignment] | None = None

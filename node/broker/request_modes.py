@@ -1,0 +1,66 @@
+"""How groups get their messages, by topic: `messageRequestMode.json` (401, broker.md 1.9).
+
+Only pulls are served here. What a RocketMQ broker wrote of POP stays in the file, so that it finds
+it again, and such a group is told to pull.
+"""
+
+from typing import Any, Final
+
+from rocketbed.node.broker.config_file import ConfigFile, SavedTable
+from rocketbed.node.config.node_config import NodeConfig
+from rocketbed.wire.bodies_admin import RequestMode, RequestModeTable
+from rocketbed.world.api import World
+
+FILE: Final = "messageRequestMode.json"
+PULL: Final = "PULL"
+POP: Final = "POP"
+
+
+class RequestModes:
+    """The table."""
+
+    def __init__(self, world: World, config: NodeConfig) -> None:
+        self._world = world
+        self._file = ConfigFile(world, config.config_dir, FILE)
+        self._saved = SavedTable(world, self._file, self._render)
+        self._table: dict[str, dict[str, RequestMode]] = {}
+
+    def load(self) -> None:
+        """Read the file. Raises `ConfigFileError`."""
+        table = self._file.load(RequestModeTable.from_json) or RequestModeTable()
+        self._table = table.message_request_mode_map
+
+    def warn_of_pop(self) -> None:
+        """Name the groups that are told to pull although their entry says POP."""
+        for topic, groups in self._table.items():
+            for group, entry in groups.items():
+                if entry.mode == POP:
+                    self._world.log.warning("config.pop_is_pulled", topic=topic, group=group)
+
+    async def save(self) -> None:
+        """Make every change durable. Raises `ConfigFileError`."""
+        await self._saved.save()
+
+    async def run(self) -> None:
+        """Write changes as they come, until cancelled."""
+        await self._saved.run()
+
+    def put(self, entry: RequestMode) -> None:
+        """Set one group's mode; durable after `save`."""
+        groups = self._table.setdefault(entry.topic, {})
+        if groups.get(entry.consumer_group) != entry:
+            groups[entry.consumer_group] = entry
+            self._saved.touch()
+
+    def body(self) -> RequestModeTable:
+        """The table as 402 carries it."""
+        return RequestModeTable(message_request_mode_map=self._table)
+
+    def replace_all(self, table: RequestModeTable) -> None:
+        """Take a master's table over whole; durable after `save`."""
+        if self._table != table.message_request_mode_map:
+            self._table = table.message_request_mode_map
+            self._saved.touch()
+
+    def _render(self) -> dict[str, Any]:
+        return self.body().to_json()
