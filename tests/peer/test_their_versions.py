@@ -1,4 +1,5 @@
-"""Java's clients of other versions: two of them and one of ours in a group, over a kill."""
+"""Java's clients of other versions: two of them and one of ours in a group, over a kill; and two
+whose queues the broker shares out."""
 
 from base64 import b64decode
 from collections import Counter
@@ -79,6 +80,48 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
     assert counts.keys() == wanted
     # What was not committed comes again, of queues that move and when the broker dies.
     assert counts.total() - len(counts) <= 3 * QUEUES * COUNT, counts
+
+
+async def test_members_that_let_the_broker_share_the_queues_out(site: Site) -> None:
+    await site.start_nameserver("rocketbed")
+    brokers = [site.broker("broker-a"), site.broker("broker-b")]
+    for broker in brokers:
+        await site.start(broker, "rocketbed")
+    installation = install_client("5.5.0")
+    got: dict[str, list[bytes]] = {"one": [], "two": []}
+    async with (
+        JavaClient(installation, site.nameserver, site.directory / "sender") as sender,
+        JavaClient(installation, site.nameserver, site.directory / "one") as one,
+        JavaClient(installation, site.nameserver, site.directory / "two") as two,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def push(name: str, java: JavaClient) -> None:
+            await java.ask(
+                "push",
+                topic=TOPIC,
+                group=GROUP,
+                tags="*",
+                count=10**6,
+                shared=True,
+                each=lambda row: got[name].append(b64decode(row["body"])),
+            )
+
+        for broker in brokers:
+            await sender.create(broker.address, [TOPIC], QUEUES)
+        wanted: set[bytes] = set()
+        nursery.start_soon(push, "one", one)
+        nursery.start_soon(push, "two", two)
+        for number in range(10):
+            bodies = [f"round {number} {place}".encode() for place in range(2 * QUEUES)]
+            await sender.send([Message(TOPIC, body) for body in bodies])
+            wanted.update(bodies)
+            await until(lambda: wanted <= {*got["one"], *got["two"]})
+            if all(len(bodies) > 2 * QUEUES for bodies in got.values()):
+                break
+        nursery.cancel_scope.cancel()
+    assert all(got.values())
+    assert {*got["one"], *got["two"]} == wanted
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -96,7 +96,8 @@ final class Reads {
      * {@code topic, group, tags, count}: what a push consumer gets from the start, until count came.
      * It asks for each message again {@code fails} times, at a delay {@code level}, of at most
      * {@code max} times that it may come again. It ends when so many are {@code dead}: what it puts
-     * back while it ends it sends once more.
+     * back while it ends it sends once more. With {@code shared} the broker shares the queues out
+     * (from 5.0 on).
      */
     void push(JSONObject command) throws Exception {
         DefaultMQPushConsumer push = new DefaultMQPushConsumer(command.getString("group"));
@@ -106,6 +107,9 @@ final class Reads {
         int fails = command.getIntValue("fails");
         if (command.containsKey("max")) {
             push.setMaxReconsumeTimes(command.getIntValue("max"));
+        }
+        if (command.getBooleanValue("shared")) {
+            push.getClass().getMethod("setClientRebalance", boolean.class).invoke(push, false);
         }
         push.subscribe(command.getString("topic"), command.getString("tags"));
         CountDownLatch left = new CountDownLatch(command.getIntValue("count"));
