@@ -12,6 +12,7 @@ import trio
 
 from rocketbed.node.broker.broker import Broker, Tables
 from rocketbed.node.broker.registration import Registration
+from rocketbed.node.config.changes import own_copy
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.connections import connection_limits
 from rocketbed.node.readiness import Readiness
@@ -98,6 +99,7 @@ async def run_node(
     `StoreFailed` the process must end: the directory is left for recovery.
     """
     began = trio.current_time()
+    config = own_copy(config)
     tables = Tables(world, config)
     tables.load()
     store = await MessageStore.open(world, config.store, tables.topics)

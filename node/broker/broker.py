@@ -21,6 +21,7 @@ from rocketbed.node.broker.resets import Resets
 from rocketbed.node.broker.runtime_info import RuntimeInfo
 from rocketbed.node.broker.send import Sender
 from rocketbed.node.broker.send_back import SendBack
+from rocketbed.node.broker.settings import Settings
 from rocketbed.node.broker.topics import Topics
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.release import ReleaseQueue
@@ -98,6 +99,7 @@ class Broker:
         self.admin = Admin(config, store, topics, groups, offsets, tables.delays)
         self.inquiries = Inquiries(world, config, store, topics, offsets, self.clients)
         self.assignments = Assignments(world, config, topics, groups, self.clients, tables.modes)
+        self.settings = Settings(world, config, store, topics)
         self.info = RuntimeInfo(world, config, store, self.sender, self.puller)
         self.handlers = self._make_handlers()
         """The table of the main port."""
@@ -131,7 +133,7 @@ class Broker:
                 Code.GET_ALL_CONSUMER_OFFSET: admin.all_offsets,
                 Code.GET_ALL_DELAY_OFFSET: admin.all_delay_offsets,
                 Code.GET_ALL_MESSAGE_REQUEST_MODE: assignments.all_modes,
-                Code.GET_BROKER_CONFIG: info.config,
+                Code.GET_BROKER_CONFIG: self.settings.show,
                 Code.QUERY_TOPIC_CONSUME_BY_WHO: inquiries.groups_of_topic,
                 Code.QUERY_TOPICS_BY_CONSUMER: inquiries.topics_of_group,
                 Code.GET_TIMER_CHECK_POINT: inquiries.timer_checkpoint,
@@ -156,6 +158,7 @@ class Broker:
                 Code.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
                 Code.GET_BROKER_RUNTIME_INFO: info.runtime,
                 Code.INVOKE_BROKER_TO_RESET_OFFSET: self.resets.reset,
+                Code.UPDATE_BROKER_CONFIG: self.settings.update,
                 Code.QUERY_ASSIGNMENT: assignments.query,
                 Code.SET_MESSAGE_REQUEST_MODE: assignments.set_mode,
                 Code.GET_TOPIC_STATS_INFO: inquiries.topic_stats,

@@ -123,14 +123,26 @@ class ConfigFile:
         except BodyError as exc:
             return _Unreadable(str(exc))
 
+    def read_bytes(self) -> bytes:
+        """The file as it is. Raises `OSError`."""
+        file = self._world.disk.open(self.path, writable=False)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
     async def write(self, value: dict[str, Any]) -> None:
         """Replace the table; durable when this returns. Raises `OSError`.
 
         After a cancellation either the old or the new table is in place.
         """
+        text = json.dumps(value, indent="\t", separators=(",", ":"), ensure_ascii=False)
+        await self.replace(text.encode())
+
+    async def replace(self, data: bytes) -> None:
+        """The same with the bytes of the file."""
         disk = self._world.disk
         disk.makedirs(self._directory)
-        data = json.dumps(value, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
         temporary = f"{self.path}.tmp"
         file = disk.open(temporary, create=True)
         try:

@@ -29,7 +29,7 @@ class Offsets:
 
     def __init__(self, world: World, config: NodeConfig) -> None:
         self._world = world
-        self._period_s = config.flush_offsets_ms / 1000
+        self._config = config
         self._file = ConfigFile(world, config.config_dir, "consumerOffset.json")
         self._saved = SavedTable(world, self._file, self._render)
         self._table: dict[str, dict[int, int]] = {}
@@ -58,7 +58,7 @@ class Offsets:
         until cancelled."""
         gather_s = GATHER_S
         while True:
-            with trio.move_on_after(self._period_s):
+            with trio.move_on_after(self._config.flush_offsets_ms / 1000):
                 await self._is_new.wait()
                 await trio.sleep(gather_s)
             self._is_new = trio.Event()

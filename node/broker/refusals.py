@@ -16,7 +16,6 @@ FEATURES: Final[dict[int, str]] = {
     RequestCode.SEND_REPLY_MESSAGE_V2: "request and reply",
     RequestCode.RECALL_MESSAGE: "timer messages",
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: "static topics",
-    RequestCode.UPDATE_BROKER_CONFIG: "changing the configuration of a running broker",
     RequestCode.POP_MESSAGE: "POP consumption",
     RequestCode.ACK_MESSAGE: "POP consumption",
     RequestCode.PEEK_MESSAGE: "POP consumption",

@@ -1,4 +1,4 @@
-"""What a broker says about itself: 26 and 28 (wire.md 2.8)."""
+"""What a broker says about itself: 28 (wire.md 2.8)."""
 
 from contextlib import suppress
 from typing import Final
@@ -7,16 +7,13 @@ import trio
 
 from rocketbed.node.broker.pull import Puller
 from rocketbed.node.broker.send import Sender
-from rocketbed.node.config.keys import KEYS
 from rocketbed.node.config.node_config import NodeConfig
 from rocketbed.node.store.store import MessageStore
 from rocketbed.remoting.connection import Connection
-from rocketbed.wire.bodies import DataVersion, KvTable
+from rocketbed.wire.bodies import KvTable
 from rocketbed.wire.command import Command, ResponseCode, answer
 from rocketbed.wire.errors import RemoteProtocolError
-from rocketbed.wire.headers_admin import BrokerConfigResponse
 from rocketbed.wire.message import decode_message
-from rocketbed.wire.properties_text import render_properties
 from rocketbed.world.api import World
 
 VERSION_NAME: Final = "V5_3_3"
@@ -41,7 +38,7 @@ ZERO_KEYS: Final = (
 
 
 class RuntimeInfo:
-    """Counters and settings as text."""
+    """Counters as text."""
 
     def __init__(
         self,
@@ -101,28 +98,3 @@ class RuntimeInfo:
             "pullRequestsHeld": str(len(puller.polls)),
             **self._store.runtime_info(),
         }
-
-    def config(self, command: Command, connection: Connection) -> Command:
-        """26: the settings as properties text, by RocketMQ's names."""
-        text = render_properties(self._settings())
-        version = DataVersion(timestamp=self._boot_ms).encode().decode()
-        fields = BrokerConfigResponse(version=version).encode()
-        return answer(command, ResponseCode.SUCCESS, None, fields, text.encode())
-
-    def _settings(self) -> dict[str, str]:
-        """What was set, and the defaults of the rest where they have the same form."""
-        config = self._config
-        settings: dict[str, str] = {}
-        for name, key in KEYS.items():
-            if name in config.values:
-                settings[name] = config.values[name]
-                continue
-            value = getattr(config.store if key.is_store else config, key.field, None)
-            if isinstance(value, bool) and key.field != "sync_flush":
-                settings[name] = "true" if value else "false"
-            elif isinstance(value, int | str) and key.field not in ("sync_flush", "reserved_ms"):
-                settings[name] = str(value)
-        flush = "SYNC_FLUSH" if config.store.sync_flush else "ASYNC_FLUSH"
-        settings.setdefault("flushDiskType", flush)
-        settings.setdefault("fileReservedTime", str(config.store.reserved_ms // 3_600_000))
-        return settings

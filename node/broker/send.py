@@ -113,7 +113,7 @@ class Sender:
         """Add a message to the run; the answer comes from `end_of_run` unless it is refused."""
         run = self._run
         if run is None:
-            refusal = self.refusal(command)
+            refusal = self.refusal(command) or self._too_early(command)
             if refusal is not None:
                 return refusal
             run = self._run = self._store.begin()
@@ -216,6 +216,13 @@ class Sender:
         if status is PutStatus.OS_PAGE_CACHE_BUSY:
             remark = f"{REJECTED} ({remark})"
         return answer(command, PUT_CODES[status], remark)
+
+    def _too_early(self, command: Command) -> Command | None:
+        start_ms = self._config.start_accept_sends_ms
+        if not start_ms or self._world.clock.wall_ms() >= start_ms:
+            return None
+        remark = f"broker unable to service, until {start_ms} (startAcceptSendRequestTimeStamp, ms)"
+        return answer(command, ResponseCode.SYSTEM_ERROR, remark)
 
     # --- everything that is not the plain case
 

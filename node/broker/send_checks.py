@@ -151,12 +151,6 @@ class SendChecks:
 
     def _checked_topic(self, header: SendMessageRequest) -> TopicConfig:
         config, topic = self._config, header.topic
-        if self._world.clock.wall_ms() < config.start_accept_sends_ms:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"broker unable to service, until {config.start_accept_sends_ms}"
-                " (startAcceptSendRequestTimeStamp, ms)",
-            )
         found = self._topics.get(topic)
         if not config.broker_permission & PERM_WRITE and found is not None and found.order:
             raise Refused(

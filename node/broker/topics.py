@@ -270,6 +270,13 @@ class Topics:
         self.put(config)
         return config
 
+    def follow_settings(self) -> None:
+        """Go by settings that were changed: make the topics they ask for, and tell nameservers of
+        the broker's permission."""
+        self.system_topics = {**self.system_topics, **self._built_in()}
+        self._table = {**self.system_topics, **self._table}
+        self._changed(list(self._table))
+
     def create_retry(self, group: str, queues: int) -> None:
         """Make `%RETRY%group` if it is absent and the group wants retries."""
         if queues > 0:
@@ -327,7 +334,12 @@ class Topics:
         if name in NOT_SENDABLE or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return
         config = self._table[name]
-        if config.attributes.get(QUEUE_TYPE) != BATCH_QUEUE and topic_name_problem(name) is None:
+        if (
+            config.attributes.get(QUEUE_TYPE) != BATCH_QUEUE
+            and config.topic_filter_type == "SINGLE_TAG"
+            and not (config.order and not self._config.broker_permission & PERM_WRITE)
+            and topic_name_problem(name) is None
+        ):
             self.sendable[name] = config.queue_nums
 
     def _render(self) -> dict[str, Any]:

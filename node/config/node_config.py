@@ -16,6 +16,8 @@ from rocketbed.wire.errors import RocketbedError
 from rocketbed.wire.properties_text import parse_properties
 from rocketbed.world.api import Address
 
+OPTION = "--set"
+"""Source of what the command line sets."""
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 
 
@@ -113,6 +115,10 @@ class NodeConfig:
     """Pause between saves of consumer offsets (`flushConsumerOffsetInterval`)."""
     values: dict[str, str] = field(default_factory=dict)
     """What was set, by RocketMQ's keys, as text: the answer to 26."""
+    pinned: frozenset[str] = frozenset()
+    """Keys that `--set` gave, which count more than the file at every start."""
+    path: str = ""
+    """The file that was read, where changes are kept (25); empty: none."""
 
     @property
     def is_slave(self) -> bool:
@@ -164,17 +170,18 @@ def settings_from_options(options: Sequence[str]) -> list[Setting]:
         key, equals, value = option.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {option}: expected KEY=VALUE")
-        settings.append(Setting(key.strip(), value.strip(), "--set"))
+        settings.append(Setting(key.strip(), value.strip(), OPTION))
     return settings
 
 
 def make_config(
-    settings: Sequence[Setting], *, memory_bytes: int = 0
+    settings: Sequence[Setting], *, memory_bytes: int = 0, path: str = ""
 ) -> tuple[NodeConfig, list[str]]:
     """The settings, later ones over earlier ones, as a config; and warnings for people.
 
     `memory_bytes` is the machine's memory, of which `accessMessageInMemoryMaxRatio` percent of
-    the log count as cached; 0 counts everything. Raises `ConfigError`.
+    the log count as cached; 0 counts everything. `path` is the file of the settings that have one.
+    Raises `ConfigError`.
     """
     warnings: list[str] = []
     last: dict[str, Setting] = {}
@@ -199,9 +206,11 @@ def make_config(
         target = store if key.is_store else node
         target[key.field] = _parsed(key, setting)
     _derive(node, store, last, memory_bytes)
-    values = {setting.key: setting.value for setting in last.values()}
+    node["values"] = {setting.key: setting.value for setting in last.values()}
+    node["pinned"] = frozenset(key for key, one in last.items() if one.source == OPTION)
+    node["path"] = path
     try:
-        config = NodeConfig(store=StoreConfig(**store), values=values, **node)  # type: ignore[arg-type]
+        config = NodeConfig(store=StoreConfig(**store), **node)  # type: ignore[arg-type]
     except BadStoreDirectory as exc:
         raise ConfigError(str(exc)) from exc
     _check(config, last)

@@ -37,13 +37,14 @@ class Checkpointer:
 
     async def run(self) -> None:
         """Raise the mark until cancelled. Raises `StoreFailed`."""
-        pause_s = least_s = self._parts.config.mark_interval_ms / 1000
+        pause_s = 0.0
         while True:
-            await trio.sleep(pause_s)
+            least_s = self._parts.config.mark_interval_ms / 1000
+            await trio.sleep(max(least_s, pause_s))
             began = trio.current_time()
             if self._parts.dispatched.value > self._parts.marks.mark.offset:
                 await self.raise_mark()
-            pause_s = max(least_s, _COST_FACTOR * (trio.current_time() - began))
+            pause_s = _COST_FACTOR * (trio.current_time() - began)
 
     async def raise_mark(self) -> bool:
         """Bring W up to what is dispatched now. False while the disk has no room for that, or the

@@ -35,7 +35,6 @@ class CommitLog:
         self._pool = pool
         self._staging = staging
         self.segment_size = config.segment_size
-        self.record_max = config.record_max
         self.tail = LogTail(config)
         """What runs read of this log."""
         self.segments = SegmentRow(

@@ -80,8 +80,7 @@ class LogTail:
 
     def __init__(self, config: StoreConfig) -> None:
         self.segment_size = config.segment_size
-        self.record_max = config.record_max
-        self.body_max = config.max_message_size
+        self.limit(config)
         self.append_property_crc = config.append_property_crc
         self.index_tags = False
         """Whether a tag is one of a record's keys (store.md 4.2)."""
@@ -91,6 +90,11 @@ class LogTail:
         """By topic and queue. Changed by `CommitLog.commit`, recovery and cuts, never by a run."""
         self.topic_heads: dict[str, tuple[int, bytes]] = {}
         """Magic and encoded topic of the topics seen before."""
+
+    def limit(self, config: StoreConfig) -> None:
+        """Go by a new `maxMessageSize`, from the next record on."""
+        self.record_max = config.record_max
+        self.body_max = config.max_message_size
 
     def topic_head(self, topic: str) -> tuple[int, bytes]:
         """A record version's magic, and the topic with its length. Raises `MessageRejected`."""

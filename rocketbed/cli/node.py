@@ -42,7 +42,8 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool, ch
         if config_path is not None:
             settings += settings_from_text(read_config(config_path), str(config_path))
         settings += settings_from_options(overrides)
-        config, warnings = make_config(settings, memory_bytes=_memory_bytes())
+        path = str(config_path.resolve()) if config_path is not None else ""
+        config, warnings = make_config(settings, memory_bytes=_memory_bytes(), path=path)
     except RocketbedError as exc:
         raise click.UsageError(str(exc)) from exc
     start_logging(warnings, verbose=verbose)

@@ -20,6 +20,27 @@ def render_properties(values: Mapping[str, object]) -> str:
     return "".join(f"{key}={_flat(str(value))}\n" for key, value in values.items())
 
 
+def with_properties(text: str, values: Mapping[str, str]) -> str:
+    """A text with these values in place of those it has, new keys at its end; comments stay.
+
+    Raises `ValueError` for a bad escape.
+    """
+    lines = text.splitlines()
+    left = {key: render_properties({key: value}) for key, value in values.items()}
+    entries = {number: key for number, key, _ in parse_properties(text) if key in values}
+    result, number = "", 0
+    while number < len(lines):
+        number += 1
+        key = entries.get(number)
+        if key is None:
+            result += lines[number - 1] + "\n"
+            continue
+        result += left.pop(key, "")
+        while _goes_on(lines[number - 1]) and number < len(lines):
+            number += 1
+    return result + "".join(left.values())
+
+
 def _flat(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
@@ -33,14 +54,17 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             start = number
             if not line or line[0] in "#!":
                 continue
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
+        if _goes_on(line):
             held += line[:-1]
             continue
         yield start, held + line
         held = ""
     if held:
         yield start, held
+
+
+def _goes_on(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _entry(line: str, number: int) -> tuple[str, str]:

@@ -211,7 +211,9 @@ async def serve(world: World, scenario: Scenario, options: tuple[str, ...]) -> A
 
 def with_node(scenario: Scenario, *options: str, **solo: Any) -> Any:
     """What a scenario returns that runs beside a node on an empty disk, in virtual time."""
-    return node_run(scenario, *options, **solo).value
+    run = node_run(scenario, *options, **solo)
+    assert run.outcome == "ended"
+    return run.value
 
 
 def node_run(

@@ -14,8 +14,9 @@ from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.config_file import TableLost
 from rocketbed.node.broker.topics import SCHEDULE_TOPIC
 from rocketbed.node.config.node_config import ConfigError
+from rocketbed.remoting.client import open_connection
 from rocketbed.world.api import World
-from tests.support.broker import STORE, Scenario, Session, node_run, with_node
+from tests.support.broker import HOST, PORT, STORE, Scenario, Session, node_run, with_node
 
 TABLE = f"{STORE}/config/delayOffset.json"
 COUNT = 60
@@ -49,12 +50,13 @@ def test_a_level_above_the_last_is_the_last(asked: str, level: int) -> None:
         (waiting,) = await session.messages(SCHEDULE_TOPIC, queue_id=level - 1)
         assert waiting.properties["DELAY"] == str(level)
         assert "TIMER_DELAY_SEC" not in waiting.properties
-        await trio.sleep(2 * 3600 - 10)
-        assert await session.messages() == []
-        await trio.sleep(12)
-        assert [one.body for one in await session.messages()] == [b"x"]
+        await trio.sleep(2 * 3600 - 10)  # our connection is closed, since it is idle
+        async with open_connection(session.world, (HOST, PORT)) as session.connection:
+            assert await session.messages() == []
+            await trio.sleep(12)
+            assert [one.body for one in await session.messages()] == [b"x"]
 
-    with_node(scenario)
+    with_node(scenario, seconds=3 * 3600)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "-99"])
