@@ -11,9 +11,10 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, ClassVar, Self
 
-from rocketbed.wire.encoding.json_dialect import BodyError, ObjectKey, dumps, loads
+from rocketbed.wire.encoding.json_dialect import DEPTH_MAX, BodyError, ObjectKey, dumps, loads
 
 Convert = Callable[[Any], Any]
 
@@ -116,7 +117,7 @@ def _reader(hint: Any) -> Convert:
     if isinstance(hint, type) and issubclass(hint, Body):
         return hint.from_json
     simple: dict[Any, Convert] = {int: _int, bool: _bool, float: float, str: _text}
-    return simple.get(hint, lambda value: value)
+    return simple.get(hint, _anything)
 
 
 def _writer(hint: Any) -> Convert:
@@ -144,10 +145,30 @@ def _a(kind: type, value: Any) -> Any:
     return value
 
 
+def _anything(value: Any, depth: int = 0) -> Any:
+    """What has no type of ours is kept as it is, so it has to be what can be written again."""
+    if depth > DEPTH_MAX:
+        raise ValueError(f"nested deeper than {DEPTH_MAX}")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is no number of JSON")
+    if isinstance(value, int):
+        _int(int(value))
+    if isinstance(value, dict):
+        for key in value:
+            _a(str, key)
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            _anything(item, depth + 1)
+    return value
+
+
 def _int(value: Any) -> int:
     if isinstance(value, bool | float | list | dict):
         raise TypeError(f"expected a number, not {value!r:.60}")
-    return int(value)
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{number} has more than 64 bits")
+    return number
 
 
 def _bool(value: Any) -> bool:

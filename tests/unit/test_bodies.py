@@ -10,6 +10,7 @@ from rocketbed.wire.bodies import (
     HeartbeatData,
     MessageQueue,
     RegisterBrokerBody,
+    SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
@@ -78,11 +79,24 @@ def test_what_fastjson_coerces_is_coerced() -> None:
         b'{"dataVersion":7}',
         b'{"dataVersion":{"counter":1.5}}',
         b"not json",
+        b'{"dataVersion":{"counter":"9223372036854775808"}}',
+        b'{0:1,"dataVersion":{"counter":-9223372036854775809}}',
     ],
 )
 def test_members_of_the_wrong_type_are_refused(text: bytes) -> None:
     with pytest.raises(BodyError):
         TopicConfigTable.decode(text)
+
+
+@pytest.mark.parametrize(
+    "value", [b"1e400", b"[" * 101 + b"]" * 101, b"{{1:2}:3}", b"9223372036854775808"]
+)
+def test_what_could_not_be_written_again_is_refused_where_anything_may_stand(value: bytes) -> None:
+    text = b'{0:1,"groupName":"g","groupRetryPolicy":{"a":%s}}'
+    with pytest.raises(BodyError):
+        SubscriptionGroupConfig.decode(text % value)
+    kept = SubscriptionGroupConfig.decode(text % b'[1,2.5,"x",true,null,{}]')
+    assert SubscriptionGroupConfig.decode(kept.encode()) == kept
 
 
 def test_consumer_offsets_with_bare_keys() -> None:

@@ -154,3 +154,16 @@ def test_empty_subscription_list_of_a_pull_consumer() -> None:
         assert (await session.connection.request(late)).code == 1
 
     with_node(scenario)
+
+
+def test_names_that_no_file_can_hold_are_refused() -> None:
+    """Half a surrogate pair in a group's name ended the node when it wrote its groups."""
+
+    async def scenario(session: Session) -> None:
+        body = b'{"clientID":"c","consumerDataSet":[{"groupName":"\\ud800"}]}'
+        answer = await session.ask(RequestCode.HEART_BEAT, {}, body)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        await trio.sleep(10)
+        assert (await session.send()).code == 0
+
+    with_node(scenario)

@@ -69,6 +69,7 @@ def test_pretty_text_of_a_config_file() -> None:
         b"\xff",
         b"{0:" * 2000,
         b"{0:" + b"1" * 5000 + b"}",
+        b'{"a":"\\ud800"}',
     ],
 )
 def test_text_that_is_neither_is_refused(text: bytes) -> None:

@@ -4,7 +4,13 @@ import pytest
 
 from rocketbed.wire.command import Command, Encoding, RequestCode, ResponseCode, request
 from rocketbed.wire.headers import SendMessageRequest
-from rocketbed.wire.message import BatchItem, decode_messages, encode_batch, parse_offset_message_id
+from rocketbed.wire.message import (
+    MULTI_TAGS,
+    BatchItem,
+    decode_messages,
+    encode_batch,
+    parse_offset_message_id,
+)
 from tests.support.broker import HOST, PORT, Session, node_run, send_fields, with_node
 
 
@@ -195,6 +201,37 @@ def test_a_batch_to_a_batch_queue_becomes_one_record_and_a_single_message_anothe
 # --- topics
 
 
+async def make(session: Session, topic: str, **changes: str) -> None:
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    assert (await session.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, **changes})).code == 0
+
+
+@pytest.mark.parametrize("properties", [{}, {"UNIQ_KEY": "K"}])
+def test_messages_of_a_topic_of_many_tags_say_so(properties: dict[str, str]) -> None:
+    async def scenario(session: Session) -> None:
+        await make(session, "Tags", topicFilterType="MULTI_TAG")
+        assert (await session.send("Tags", properties=properties)).code == 0
+        (message,) = await session.messages("Tags")
+        assert message.sys_flag & MULTI_TAGS
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize("properties", [{}, {"UNIQ_KEY": "K"}])
+def test_ordered_topics_take_nothing_without_the_brokers_permission(
+    properties: dict[str, str],
+) -> None:
+    async def scenario(session: Session) -> None:
+        await make(session, "Ordered", order="true")
+        answer = await session.send("Ordered", properties=properties)
+        assert answer.code == ResponseCode.NO_PERMISSION
+
+    with_node(scenario, "brokerPermission=4")
+
+
 def test_an_unknown_topic_is_made_from_the_default_one() -> None:
     async def scenario(session: Session) -> None:
         answer = await session.send("New", d=3)
@@ -365,9 +402,10 @@ def test_a_slave_refuses_sends_as_busy() -> None:
     assert (answer.remark or "").startswith("[REJECTREQUEST]")
 
 
-def test_before_its_start_time_a_broker_refuses() -> None:
+@pytest.mark.parametrize("properties", [{}, {"UNIQ_KEY": "K"}])
+def test_before_its_start_time_a_broker_refuses(properties: dict[str, str]) -> None:
     async def scenario(session: Session) -> Command:
-        return await session.send()
+        return await session.send("BenchmarkTest", properties=properties)
 
     answer = outcome(scenario, "startAcceptSendRequestTimeStamp=1900000000000")
     assert answer.code == ResponseCode.SYSTEM_ERROR

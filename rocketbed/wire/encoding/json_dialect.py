@@ -150,6 +150,7 @@ class _Reader:
             return nested
         if first == '"':
             text, self._position = scanstring(self._text, self._position + 1)
+            text.encode()  # half of a surrogate pair would break whoever writes it: `ValueError`
             return text
         match = _NUMBER.match(self._text, self._position)
         if match is not None:
