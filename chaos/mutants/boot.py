@@ -1,6 +1,5 @@
 """Bugs in bringing a directory up again."""
 
-import json
 from typing import Any
 
 from rocketbed.chaos.mutants.mutant import mutant, planted, swap
@@ -66,20 +65,20 @@ def _checksum_not_checked(original: Any, self: Any, parts: Any, *args: Any) -> N
 @mutant(
     "M18",
     "JSON table overwritten in place",
-    "rocketbed.node.broker.config_file:ConfigFile.write",
-    "5a7fb86cffa356b6",
+    "rocketbed.node.broker.config_file:ConfigFile.replace",
+    "94e19ce76153c49c",
     bug="a crash within the write leaves neither the old table nor the new one (T11)",
     edit="a table is truncated and written again, without a temporary file",
     caught_by=("S15", "S15t", "SI"),
     family="abort-file",
 )
-async def _table_in_place(_original: Any, self: Any, value: dict[str, Any]) -> None:
+async def _table_in_place(_original: Any, self: Any, data: bytes) -> None:
     disk = self._world.disk
     disk.makedirs(self._directory)
     file = disk.open(self.path, create=True)
     try:
         file.truncate(0)
-        file.write_at(0, json.dumps(value).encode())
+        file.write_at(0, data)
         self._world.mark(f"{self._mark}.written")
         await file.sync()
     finally:

@@ -104,7 +104,7 @@ def _store_time_of_the_clock(_original: Any, self: Any) -> Run:
     "E1",
     "old marks",
     "rocketbed.node.store.checkpointer:Checkpointer.run",
-    "26425fff6ed67a0d",
+    "1fefaf64f0249d0c",
     bug="none: recovery begins further back, at a mark that was raised after the flush",
     edit="the mark rises five times more rarely",
 )
