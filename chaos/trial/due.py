@@ -28,6 +28,10 @@ FOLLOWERS: Final = ("A10", "A11", "A12", "A13", "A14", "A16", "A31")
 """Where queues are followed."""
 DELAYS: Final = ("A32",)
 """Where anybody reads in a calm phase that is longer than a client waits for a lost machine."""
+LISTENED: Final = ("A27", "A28", "A29")
+"""Where functions are called for messages, and"""
+DELAYED: Final = ("A26", "A42")
+"""where some of these are delayed."""
 COPIES: Final = ("R1",)
 """Where a group of brokers has two nodes."""
 TAPPED: Final = ("R3",)
@@ -56,6 +60,8 @@ def checks_due(plan: Plan, backend: str) -> tuple[str, ...]:
         due += FILTERS if any(group.tags for group in groups) else ()
         due += FOLLOWERS if is_followed else ()
         due += DELAYS if readers.count and is_long else ()
+        due += LISTENED if plan.listeners.count else ()
+        due += DELAYED if plan.listeners.count and plan.listeners.delayed else ()
         due += COPIES if plan.shape.brokers > 1 else ()
         due += TAPPED if plan.shape.brokers > 1 and backend == "sim" else ()
         due += CHANGED if plan.producers.changes else ()
