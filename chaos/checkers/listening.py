@@ -67,7 +67,7 @@ def early_calls(case: Case, found: Findings) -> int:
                 found.add(
                     f"{one.name} came {early_ns / 1e9:.3f} s before its {levels[level] / 1000:g} s"
                     f" were over, at its call number {call.attempt + 1}",
-                    excuse=_clock(case, since_ns - levels[level] * MS, call.invoked_ns),
+                    excuse=_clock(case, call.invoked_ns),
                     value=call.value,
                     time_ns=call.invoked_ns,
                     distance=early_ns,
@@ -121,7 +121,7 @@ def late_calls(case: Case, found: Findings) -> int:
         if late[-1] > LATE_NS and evidence.record.backend == "sim":
             found.add(
                 f"{one.name} came {late[-1] / 1e9:.1f} s after it was due",
-                excuse=_clock(case, evidence.record.calm_ns, first),
+                excuse=_clock(case, first),
                 value=one.told.value,
                 time_ns=first,
                 distance=late[-1],
@@ -135,14 +135,22 @@ def late_calls(case: Case, found: Findings) -> int:
 
 @check("A28 retry and dead letters", "messages that were called for")
 def retries(case: Case, found: Findings) -> int:
-    """A28: a message comes again only after each call before it, and is a dead letter only when all
-    repetitions were refused; what is one was never taken."""
+    """A28: a message comes again as it was told, and only after each call before it, and is a dead
+    letter only when all repetitions were refused; what is one was never taken."""
     examined = again = 0
     tries = case.evidence.record.listener_tries
+    told = {int(value) for value in case.evidence.rows((Function.TELL,)).column("value")}
+    for row in case.evidence.rows((Function.HEAR, Function.DEAD)).each():
+        if row.value not in told:
+            found.add(f"{case.evidence.place(row)} has value {row.value}, which nobody told")
     for one in _heard(case):
         if not one.calls and not one.dead:
             continue
         examined += 1
+        for row in (*one.calls, *one.dead):
+            if (row.body_crc, row.label_crc) != (one.told.body_crc, one.told.label_crc):
+                text = f"{one.name} came to group {one.group} with another body or keys"
+                found.add(text, value=row.value, time_ns=row.invoked_ns)
         seen = {call.attempt for call in one.calls}
         most = max(seen, default=-1)
         missing = sorted(set(range(most)) - seen)
@@ -195,7 +203,7 @@ def delayed_twice(case: Case, found: Findings) -> int:
             found.add(
                 f"value {value} stands at {case.evidence.place(first)} and at"
                 f" {case.evidence.place(second)}",
-                excuse=_lost(case, first),
+                excuse=_lost(case, first) or _unsure(case, second),
                 value=value,
                 time_ns=second.invoked_ns,
             )
@@ -280,10 +288,18 @@ def _lost(case: Case, call: Row) -> Excuse | None:
     return excuse or losses.split_between(group, begin_ns - LATE_NS, ENDLESS)
 
 
-def _clock(case: Case, begin_ns: int, end_ns: int) -> Excuse | None:
+def _unsure(case: Case, call: Row) -> Excuse | None:
+    """Damage that a master has told of: what it had delivered it asks its index (seed 862037)."""
+    evidence = case.evidence
+    group = evidence.group_of(call.node)
+    nodes = [node for node in evidence.record.nodes if evidence.group_of_name(node) == group]
+    return next(filter(None, (evidence.damaged_by(node, call.invoked_ns) for node in nodes)), None)
+
+
+def _clock(case: Case, time_ns: int) -> Excuse | None:
     """A wall clock that was set, or ran fast, before a time; its node may be master later."""
-    for event in case.evidence.events(Function.NEMESIS):
-        if event.what == "clock" and event.time_ns <= end_ns:
+    for event in case.evidence.events(Function.NEMESIS, "clock"):
+        if event.time_ns <= time_ns:
             return case.evidence.excuse(f"a wall clock was set: {step_of(event)}", event.time_ns)
     return None
 

@@ -102,7 +102,8 @@ def other_positions(case: Case, found: Findings) -> int:
         if not all(_is_lone_master(case, node, at) for at in (last.begun_ns, time_ns)):
             continue
         examined += 1
-        if offset != last.offset:
+        at_once = (one for one in commits[:before] if _end_ns(one) >= last.begun_ns)
+        if offset not in {one.offset for one in at_once if one.begun_ns <= _end_ns(last)}:
             name = evidence.queues.names[queue]
             text = f"{node} told group {group} {offset} of {name.topic}/{name.queue}, after it had"
             text += f" been given {last.offset}"

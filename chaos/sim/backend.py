@@ -177,7 +177,7 @@ class SimBackend:
         if self.state(name) != "down":
             await self._act(partial(self.simulation.kill, name))
 
-    async def stop(self, name: str, timeout_s: float = 20.0) -> bool:
+    async def stop(self, name: str, timeout_s: float = 60.0) -> bool:
         if self.state(name) == "down":
             return False
         ended = self._ended.setdefault(name, trio.Event())

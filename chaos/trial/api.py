@@ -156,7 +156,7 @@ class Backend(Protocol):
     async def kill(self, name: str) -> None:
         """SIGKILL; returns when it is dead. What is down stays so."""
 
-    async def stop(self, name: str, timeout_s: float = 20.0) -> bool:
+    async def stop(self, name: str, timeout_s: float = 60.0) -> bool:
         """SIGTERM; whether it ended by itself in time (else it is killed)."""
 
     async def pause(self, name: str) -> None:

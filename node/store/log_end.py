@@ -234,6 +234,7 @@ class LogEnd:
 async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
     """Log segments that are short or behind a hole are fine only where nothing was durable."""
     segments = parts.log.segments
+    await _suspect_made_ahead(parts, evidence)
     if not segments.suspects:
         return
     first = segments.suspects[0]
@@ -257,6 +258,20 @@ async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
         f" `{parts.config.heal_command}` copies it from a replica's log; a copy of the file;"
         f" --set rbAcceptCut={whole} ends the log before it, and keeps what is cut"
     )
+
+
+async def _suspect_made_ahead(parts: StoreParts, evidence: Evidence) -> None:
+    """Of a log that was never synced, a power loss may leave only a segment made ahead of it: a
+    log that began there would look longer than one that holds messages (swarm seed 861152)."""
+    segments, mark = parts.log.segments, evidence.mark
+    if mark is None or max(mark.first, mark.offset, evidence.flushed) > 0 or not segments.starts:
+        return
+    first = segments.starts[0]
+    if first == 0 or not evidence.may_be_torn:
+        return
+    if not await holds_record(parts, first, segments.end - first):
+        segments.suspects = segments.starts + segments.suspects
+        segments.starts = []
 
 
 async def keep_suspects(parts: StoreParts) -> None:

@@ -2,9 +2,13 @@
 
 from random import Random
 
+import pytest
+
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
-from tests.support.sim.store_session import pull, put, session, settle
+from tests.support.sim.store_session import ROOT, edited, pull, put, session, settle
+
+LOG = f"{ROOT}/commitlog"
 
 
 async def put_unsynced(store: MessageStore) -> None:
@@ -37,3 +41,21 @@ def test_what_is_flushed_after_a_kill_outlives_a_power_loss() -> None:
     assert flushed.value > 0
     lost = without_power(flushed.image)
     assert session(bodies, image=lost, boots=2).value == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(("boots", "begin"), [(2, 0), (1, 4096)], ids=["power loss", "kill"])
+def test_a_segment_made_ahead_of_one_that_is_lost(boots: int, begin: int) -> None:
+    """Swarm seed 861152: the first one was never synced, and a power loss takes its name."""
+
+    async def fill(store: MessageStore) -> None:
+        put(store, body=b"lost")
+        await store.log.prepare_next()
+        assert store.log.segments.starts == [0, 4096]
+
+    async def look(store: MessageStore) -> tuple[int, int, list[bytes]]:
+        bounds = store.min_offset, store.max_offset
+        put(store, body=b"new")
+        return *bounds, await bodies(store)
+
+    image = edited(session(fill).image, lambda disk: disk.remove_name(f"{LOG}/{0:020d}"))
+    assert session(look, image=image, boots=boots).value == (begin, begin, [b"new"])

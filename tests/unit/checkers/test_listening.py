@@ -55,12 +55,13 @@ def hear(
     offset: int = 7,
     process: int = 5,
     lasts_ns: int = 10 * MS,
+    body_crc: int = -1,
 ) -> None:
     outcome = Outcome.FAIL if refused else Outcome.OK
     row(
         run, Function.HEAR, process=process, value=VALUE, operation=group, attempt=times, queue=0,
         queue_offset=offset, physical_offset=5000, invoked_ns=at_ns, returned_ns=at_ns + lasts_ns,
-        outcome=outcome,
+        outcome=outcome, body_crc=body_crc,
     )  # fmt: skip
 
 
@@ -166,6 +167,19 @@ def a_try_left_out(run: RunMaker) -> None:
     hear(run, LOOSE, DUE_NS + 9 * SECOND, times=2, offset=9)
 
 
+def another_body(run: RunMaker) -> None:
+    as_it_should_be(run)
+    hear(run, ORDERED, DUE_NS + SECOND, body_crc=7)
+
+
+def what_nobody_told(run: RunMaker) -> None:
+    as_it_should_be(run)
+    row(
+        run, Function.HEAR, process=5, value=-1, operation=LOOSE, queue=0, queue_offset=9,
+        physical_offset=7000, invoked_ns=DUE_NS, returned_ns=DUE_NS,
+    )  # fmt: skip
+
+
 def twice_from_one_place(run: RunMaker) -> None:
     as_it_should_be(run)
     hear(run, LOOSE, 70 * SECOND, process=6)
@@ -233,6 +247,8 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (again_too_soon, {"A26"}),
         (dead_and_taken, {"A28"}),
         (a_try_left_out, {"A28"}),
+        (another_body, {"A28"}),
+        (what_nobody_told, {"A28"}),
         (twice_from_one_place, set()),
         (at_two_places, {"A42"}),
         (two_owners, {"A29"}),
