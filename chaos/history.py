@@ -32,6 +32,8 @@ _crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c"
 
 UNKNOWN = -1
 """In any of the offsets and times of a row: not known."""
+OWN_ATTEMPTS = -1
+"""`attempt` of a client that attempts again by itself: its messages may be there several times."""
 FINAL_READER = 1_000_000
 """Process number of the reader that reads everything at the end."""
 
@@ -100,6 +102,7 @@ class Row(NamedTuple):
     operation: int
     """The same for all attempts of one send."""
     attempt: int
+    """Counted from 0, or `OWN_ATTEMPTS`."""
     invoked_ns: int
     returned_ns: int
     outcome: int

@@ -135,6 +135,8 @@ class RunRecord:
     """`messageDelayLevel` of the nodes."""
     ordered_topics: list[str] = field(default_factory=list)
     """Topics whose messages of one key have to be delivered in the producer's order."""
+    shared_topics: list[str] = field(default_factory=list)
+    """Topics that others may write to as well, with bodies of which no row tells."""
     calm_ns: int = 0
     """When the last fault was over."""
     end_ns: int = 0

@@ -7,13 +7,15 @@ the value, so that a body with bytes of another one does not pass. Source: chaos
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import crcmod.predefined
 
 _MAGIC = b"RBW1"
 _HEAD = struct.Struct(">4sQQIQI")
+NAMED_BY = "ROCKETBED_WRITER"
+"""Property that names the writer of a body that does not: its four numbers and the body's CRC."""
 BODY_SIZE_MIN = _HEAD.size
 """Bytes of a body without filler."""
 _crc32c: Callable[..., int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
@@ -51,6 +53,23 @@ def decode_body(body: bytes) -> Writer | None:
     if magic != _MAGIC or _crc32c(unsigned + body[BODY_SIZE_MIN:]) != crc:
         return None
     return Writer(value, operation, producer, sequence)
+
+
+def signature(writer: Writer, body: bytes) -> dict[str, str]:
+    """A property that names the writer of a message with any body."""
+    return {NAMED_BY: ".".join(map(str, (*writer, body_crc(body))))}
+
+
+def writer_of(body: bytes, properties: Mapping[str, str]) -> Writer | None:
+    """Who wrote a message, by its body or by its property; None when neither tells."""
+    writer = decode_body(body)
+    if writer is not None or NAMED_BY not in properties:
+        return writer
+    numbers = properties[NAMED_BY].split(".")
+    if len(numbers) != 5 or not all(map(str.isdecimal, numbers)):
+        return None
+    *named, crc = map(int, numbers)
+    return Writer(*named) if crc == body_crc(body) else None
 
 
 def body_crc(body: bytes) -> int:

@@ -154,6 +154,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """The plugin of anyio runs all that has its fixture, so ours has none by then."""
+    if _is_ours(item):
+        item.funcargs.pop("anyio_backend", None)  # type: ignore[attr-defined]
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Any:
     """A failure is reported with its traceback in the test process."""
@@ -195,9 +202,11 @@ def _usable_plugin() -> Any:
 
 
 def _given(request: pytest.FixtureRequest) -> Any:
-    """A backend or seed; the test fails where there is none."""
+    """A backend or seed; where there is none the test fails with the reason."""
     if request.param is None:
         _usable_plugin()
+    if isinstance(request.param, Exception):
+        raise pytest.fail.Exception(str(request.param), pytrace=False)
     return request.param
 
 

@@ -12,7 +12,7 @@ from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.logs import NodeLog
 from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Event, Function
-from rocketbed.chaos.workload import decode_body
+from rocketbed.chaos.workload import writer_of
 from rocketbed.inspect.bodies import unpack_body
 from rocketbed.inspect.record import Record, dissect
 
@@ -214,7 +214,8 @@ def _cut_values(node: NodeLog) -> set[int]:
             record = dissect(data, position, int(name) + position)
             if not isinstance(record, Record):
                 break
-            writer = decode_body(unpack_body(record.body, record.sys_flag) or b"")
+            body = unpack_body(record.body, record.sys_flag) or b""
+            writer = writer_of(body, record.properties)
             if writer is not None:
                 found.add(writer.value)
             position += record.size

@@ -14,7 +14,7 @@ from functools import cached_property
 from rocketbed.chaos.checkers.deletions import Generations
 from rocketbed.chaos.checkers.keys import Queues
 from rocketbed.chaos.record import Image
-from rocketbed.chaos.workload import Writer, body_crc, decode_body, label_crc, tag_crc
+from rocketbed.chaos.workload import Writer, body_crc, label_crc, tag_crc, writer_of
 from rocketbed.inspect import (
     LogEnd,
     Record,
@@ -163,7 +163,8 @@ class LogReader:
         properties = record.properties
         tag = properties.get("TAGS", "")
         label = label_crc(tag, properties.get("KEYS", "").split())
-        decoded = decode_body(body) or _NOBODY, body_crc(body), label, tag_crc(tag)
+        writer = writer_of(body, properties) or _NOBODY
+        decoded = writer, body_crc(body), label, tag_crc(tag)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[raw] = decoded

@@ -12,7 +12,7 @@ from rocketbed.chaos.checkers.logs import UNNAMED, NodeLog
 from rocketbed.chaos.checkers.loss_bound import Losses
 from rocketbed.chaos.checkers.passes import Column
 from rocketbed.chaos.checkers.result import Example, Severity
-from rocketbed.chaos.history import Outcome
+from rocketbed.chaos.history import OWN_ATTEMPTS, Outcome
 
 
 @check("A3 phantom", "messages")
@@ -36,8 +36,12 @@ def phantom_writes(case: Case, found: Findings) -> int:
 
 @check("A4 unknown value", "messages")
 def unknown_values(case: Case, found: Findings) -> int:
-    """A4: every stored or delivered message was sent, and its body is the one that was sent."""
+    """A4: every stored or delivered message was sent, and its body is the one that was sent.
+
+    In a topic that others write to as well, a body may name nobody.
+    """
     evidence, reads = case.evidence, case.evidence.reads
+    shared = evidence.record.shared_topics
     sent, crcs = evidence.sends.column("value"), evidence.sends.column("body_crc")
     examined = len(reads)
     for node in evidence.logs:
@@ -45,11 +49,16 @@ def unknown_values(case: Case, found: Findings) -> int:
         known = passes.lookup(values, sent, crcs, -2)
         examined += len(values)
         for number in passes.unequal(known, passes.column(node.messages.crcs)):
+            queue = evidence.queues.names[node.messages.queues[number]]
+            if values[number] == UNNAMED and queue.topic in shared:
+                continue
             what = _strangeness(int(values[number]), int(known[number]))
             found.add(_stored(evidence, node, number, f"{what}, is in the log of"))
     values = reads.column("value")
     known = passes.lookup(values, sent, crcs, -2)
     for number in passes.unequal(known, reads.column("body_crc")):
+        if values[number] == UNNAMED and evidence.history.topic(reads.row(number)) in shared:
+            continue
         what = _strangeness(int(values[number]), int(known[number]))
         found.add(_read(evidence, reads, number, f"{what}, was given to a reader"))
     return examined
@@ -82,14 +91,16 @@ def altered_labels(case: Case, found: Findings) -> int:
 
 @check("A5 duplicate", "stored messages")
 def duplicates(case: Case, found: Findings) -> int:
-    """A5: no attempt is stored twice."""
+    """A5: no attempt is stored twice, but where its client attempts again by itself."""
     evidence = case.evidence
+    own = passes.where(evidence.sends.column("attempt"), (OWN_ATTEMPTS,))
+    free = set(map(int, passes.take(evidence.sends.column("value"), own)))
     examined = 0
     for node in evidence.logs:
         values, physicals = passes.column(node.messages.values), node.messages.physicals
         examined += len(values)
         for places in passes.repeated(values):
-            if values[places[0]] == UNNAMED:
+            if values[places[0]] == UNNAMED or int(values[places[0]]) in free:
                 continue
             others = ", ".join(_show(evidence, node, place) for place in places)
             example = _stored(evidence, node, places[0], "")

@@ -24,7 +24,14 @@ from rocketbed.chaos.sim.incarnation import SimulationError
 
 T = TypeVar("T")
 
-NEEDED = ("setup_runner", "unrolled_run", "Runner", "_r", "_ALLOW_DETERMINISTIC_SCHEDULING")
+NEEDED = (
+    "setup_runner",
+    "unrolled_run",
+    "Runner",
+    "_r",
+    "_ALLOW_DETERMINISTIC_SCHEDULING",
+    "sniffio_library",
+)
 NEEDED_OF_RUNNER = ("reschedule", "close")
 LONGEST_SLEEP = 86_400.0
 """Seconds; trio caps a time-out here, also when nothing is due at all."""
@@ -47,14 +54,20 @@ _check_private_names()
 
 @contextmanager
 def seeded_scheduling(random: Random) -> Iterator[None]:
-    """Let `random` order the tasks that are runnable at once, in every loop, meanwhile."""
+    """Let `random` order the tasks that are runnable at once, in every loop, meanwhile.
+
+    Libraries that ask which loop they run on are told that it is trio's.
+    """
     private: Any = trio_run
     previous = private._r, private._ALLOW_DETERMINISTIC_SCHEDULING
+    library = private.sniffio_library.name
     private._r, private._ALLOW_DETERMINISTIC_SCHEDULING = random, True
+    private.sniffio_library.name = "trio"
     try:
         yield
     finally:
         private._r, private._ALLOW_DETERMINISTIC_SCHEDULING = previous
+        private.sniffio_library.name = library
 
 
 class NodeLoop:

@@ -21,8 +21,10 @@ from rocketbed.chaos.testing.cluster import Cluster, ClusterNames
 from rocketbed.chaos.testing.errors import ClusterFailed, NotReady
 from rocketbed.chaos.testing.faults import Chaos, ChaosVerbs, Fault, place_of
 from rocketbed.chaos.testing.perform import perform
+from rocketbed.chaos.testing.recorded import RecordedProducer
 from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
+from rocketbed.client.producer import Producer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +46,8 @@ class StageThread:
         self._directory = directory
         self._ready = threading.Event()
         self._is_over = False
-        self._token: trio.lowlevel.TrioToken | None = None
+        self.token: trio.lowlevel.TrioToken | None = None
+        """Of the cluster's loop; None when there is none."""
         self._over: trio.Event | None = None
         self._ended: tuple[RunResult, BaseException | None] | None = None
         self._broken: BaseException | None = None
@@ -55,17 +58,24 @@ class StageThread:
         self._thread.start()
         if not self._ready.wait(START_S):
             raise ClusterFailed(f"the cluster did not come up in {START_S:g} s")
-        return self._token is not None
+        return self.token is not None
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an async function where the cluster is."""
-        if self._token is None:
+        if self.token is None:
             raise NotReady("the cluster runs only during the test")
+
+        async def run() -> T:
+            return await function(*args, **kwargs)
+
         try:
-            return trio.from_thread.run(partial(function, *args, **kwargs), trio_token=self._token)
-        except (trio.RunFinishedError, trio.Cancelled) as error:
-            reason = self._broken or "it was over"
-            raise ClusterFailed(f"the cluster has ended: {reason}") from error
+            return trio.from_thread.run(run, trio_token=self.token)
+        except (trio.RunFinishedError, trio.Cancelled):
+            raise self.ended() from None
+
+    def ended(self) -> ClusterFailed:
+        """What a call is told that comes too late."""
+        return ClusterFailed(f"the cluster has ended: {self._broken or 'it was over'}")
 
     def finish(
         self, failure: BaseException | None = None
@@ -74,11 +84,11 @@ class StageThread:
         if failure is not None:
             self.script.failure = failure
         self._is_over = True
-        if self._token is not None and self._over is not None:
+        if self.token is not None and self._over is not None:
             with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._over.set)
+                self.token.run_sync_soon(self._over.set)
         self._thread.join()
-        self._token = None
+        self.token = None
         if self._broken is not None:
             raise self._broken
         assert self._ended is not None
@@ -87,7 +97,7 @@ class StageThread:
     async def _wait_for_end(self, stage: Stage) -> None:
         self.cluster.bind(stage)
         self._over = trio.Event()
-        self._token = trio.lowlevel.current_trio_token()
+        self.token = trio.lowlevel.current_trio_token()
         self._ready.set()
         if not self._is_over:
             await self._over.wait()
@@ -155,6 +165,18 @@ class BlockingConsumer:
         return self.inner.values
 
 
+class BlockingRealProducer:
+    """`rocketbed.blocking.Producer` for this cluster, whose sends go into the history."""
+
+    send = Blocking(Producer.send)
+    send_batch = Blocking(Producer.send_batch)
+    send_oneway = Blocking(Producer.send_oneway)
+
+    def __init__(self, thread: StageThread, inner: RecordedProducer) -> None:
+        self.thread = thread
+        self.inner = inner
+
+
 class BlockingCluster(ClusterNames):
     """`Cluster` without `await`; the fixture `cluster` of plain functions, and `cluster_module`."""
 
@@ -199,6 +221,12 @@ class BlockingCluster(ClusterNames):
         """A member of a group whose reading goes into the history."""
         made = self.thread.call(self.inner.consumer, topic, group=group)
         return BlockingConsumer(self.thread, made)
+
+    def real_producer(self, **options: Any) -> BlockingRealProducer:
+        """A producer of any messages, whose sends go into the history; `options` as
+        `rocketbed.Producer` has them."""
+        made = self.thread.call(self.inner.real_producer, **options)
+        return BlockingRealProducer(self.thread, made)
 
 
 @dataclass(eq=False)

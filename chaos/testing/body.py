@@ -6,6 +6,7 @@ order: the body is cancelled, and the cluster with it. A body that is a plain fu
 error itself.
 """
 
+import asyncio
 import os
 import signal
 import traceback
@@ -18,6 +19,7 @@ from typing import Any, Final, NoReturn
 
 import trio
 
+from rocketbed.chaos.testing.asyncio_side import AsyncioCluster, Side
 from rocketbed.chaos.testing.blocking import BlockingCluster, StageThread
 from rocketbed.chaos.testing.cluster import Cluster
 from rocketbed.chaos.testing.errors import BudgetSpent, TestingError
@@ -71,7 +73,7 @@ def run_async(
         return perform(spec, script, directory, home=body.home)
 
     def ring(frame: FrameType | None) -> None:
-        error = spent(spec.budget_s, where_is(script, frame, body.home))
+        error = spent(spec.budget_s, script, frame, body.home)
         if spec.backend == "sim" or script.token is None or script.scope is None:
             overdue(error)  # nothing of it outlives this process
         script.failure = error
@@ -103,7 +105,7 @@ def run_blocking(
     thread = StageThread(spec, directory)
 
     def ring(frame: FrameType | None) -> None:
-        raise spent(spec.budget_s, where_is(thread.script, frame, body.home))
+        raise spent(spec.budget_s, thread.script, frame, body.home)
 
     failure: BaseException | None = None
     try:
@@ -114,6 +116,56 @@ def run_blocking(
     except BaseException as error:
         failure = error
     cluster.bind(None)
+    return _end(thread, failure, body)
+
+
+def run_asyncio(
+    spec: RunSpec,
+    body: Body,
+    directory: Path,
+    cluster: AsyncioCluster,
+    arguments: Mapping[str, Any],
+    overdue: Overdue | None,
+) -> tuple[RunResult, BaseException | None]:
+    """Run a body on asyncio: the cluster is in a thread beside its loop."""
+    thread = StageThread(spec, directory)
+    late: list[BudgetSpent] = []
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.append((asyncio.get_running_loop(), task))
+        cluster.bind(Side(thread))
+        fixtures = Fixtures()
+        try:
+            await body.call(await fixtures.open(arguments))
+        finally:
+            await fixtures.close()
+            cluster.bind(None)
+
+    def ring(frame: FrameType | None) -> None:
+        loops = [loop for loop, _ in running]
+        late.append(spent(spec.budget_s, thread.script, frame, body.home, *loops))
+        if not running or own_frames(frame, body.home):  # it does not await anything
+            raise late[0]
+        loop, task = running[0]
+        loop.call_soon_threadsafe(task.cancel)
+
+    failure: BaseException | None = None
+    try:
+        with alarm(0.0 if overdue is None else spec.budget_s, ring):
+            if thread.start():
+                asyncio.run(main())
+    except BaseException as error:
+        failure = late[0] if late else error
+    return _end(thread, failure, body)
+
+
+def _end(
+    thread: StageThread, failure: BaseException | None, body: Body
+) -> tuple[RunResult, BaseException | None]:
+    """End the cluster of a thread after a body that raised this, or nothing."""
     result, found = thread.finish(failure)
     if isinstance(failure, KeyboardInterrupt):
         raise failure
@@ -140,10 +192,20 @@ def alarm(seconds: float, ring: Callable[[FrameType | None], None]) -> Iterator[
         signal.signal(signal.SIGALRM, before)
 
 
-def spent(budget_s: float, where: str) -> BudgetSpent:
+def spent(
+    budget_s: float,
+    script: Script,
+    frame: FrameType | None,
+    home: str,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> BudgetSpent:
+    """The error of a run over its budget; `loop` is the body's, where that is asyncio's."""
+    where = where_is(script, frame, home, loop)
+    first = next(iter(script.waits.values()), None)
+    waits = "" if first is None else f"; {first()}"
     return BudgetSpent(
         f"the test took longer than its budget of {budget_s:g} s (--rb-budget) and was stopped; it"
-        f" was at {where}"
+        f" was at {where}{waits}"
     )
 
 
@@ -153,7 +215,12 @@ def own_frames(frame: FrameType | None, home: str) -> list[traceback.FrameSummar
     return [entry for entry in stack if _same(entry.filename, home)]
 
 
-def where_is(script: Script, frame: FrameType | None, home: str) -> str:
+def where_is(
+    script: Script,
+    frame: FrameType | None,
+    home: str,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> str:
     """Where the body is: in which line of its own file, and what it waits for there."""
     if own := own_frames(frame, home):
         return f"{_line(own[-1].filename, own[-1].lineno or 0, own[-1].name)}, not awaiting"
@@ -162,9 +229,13 @@ def where_is(script: Script, frame: FrameType | None, home: str) -> str:
         return "the set-up of the cluster, before its body began"
     if script.is_over:
         return "the end of the cluster, after its body had ended"
+    if loop is not None:
+        stacks = [list(_awaited(one.get_coro())) for one in asyncio.all_tasks(loop)]
+    else:
+        stacks = [list(one.iter_await_frames()) for one in _with_children(task)]
     places: list[str] = []
-    for one in _with_children(task):
-        frames = [(frame.f_code, line) for frame, line in one.iter_await_frames()]
+    for stack in stacks:
+        frames = [(frame.f_code, line) for frame, line in stack]
         inside = [(code, line) for code, line in frames if _same(code.co_filename, home)]
         if not inside:
             continue
@@ -182,6 +253,13 @@ def _with_children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
     for nursery in task.child_nurseries:
         for child in sorted(nursery.child_tasks, key=lambda one: one.name):
             yield from _with_children(child)
+
+
+def _awaited(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
+    """Where a coroutine is, and what it waits for, and so on."""
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        yield frame, frame.f_lineno
+        coroutine = coroutine.cr_await
 
 
 def _line(path: str, line: int, function: str) -> str:

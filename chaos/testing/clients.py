@@ -4,7 +4,10 @@ A send is one attempt of the real producer, never retried inside it, so that a s
 as what it is; `retry=True` attempts again with a body of its own until it is acknowledged.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -23,7 +26,8 @@ from rocketbed.client.producer import Producer
 if TYPE_CHECKING:
     from rocketbed.chaos.testing.stage import Stage
 
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 30.0
+"""Less than the budget of a test, so that the error that says what was wrong comes first."""
 PAUSE_S: Final = 0.05
 IN_FLIGHT: Final = 8
 POLL_S: Final = 0.2
@@ -60,8 +64,10 @@ class TopicProducer:
         self._sequence += 1
         whose = next(self._stage.control.operations), self._process, self._sequence
         outcome: Outcome | None = None
-        with trio.move_on_after(timeout_s if retry else float("inf")):
-            for attempt in range(1 << 30):
+        waits = self._stage.script.waits
+        waits[whose] = lambda: f"{value!r} is not acknowledged: {_show(outcome)}"
+        with trio.move_on_after(timeout_s if retry else math.inf), _ending(waits, whose):
+            for attempt in count():
                 writer = Writer(next(self._stage.control.values), *whose)
                 message = Message(
                     self.topic, wrap(writer, value), tag=tag, keys=(f"v{writer.value}",)
@@ -72,7 +78,7 @@ class TopicProducer:
                 await trio.sleep(PAUSE_S * (1 + min(attempt, 9)))
         raise NotSent(
             f"{value!r} was not acknowledged in {timeout_s:g} s; the last attempt ended:"
-            f" {_show(outcome)}"
+            f" {_show(outcome)}; {self._stage.outlook()}"
         )
 
     async def send_all(
@@ -86,7 +92,8 @@ class TopicProducer:
     ) -> list[Outcome]:
         """Send values, some at a time (one after the other with an order key); all outcomes.
 
-        Raises `NotSent` if one is not acknowledged as safe as the cluster promises.
+        Raises `NotSent` if one is not acknowledged as safe as the cluster promises; with `retry` as
+        soon as one was not for `timeout_s`.
         """
         wanted = list(values)
         outcomes: list[Outcome | None] = [None] * len(wanted)
@@ -103,6 +110,7 @@ class TopicProducer:
                     failures.append(f"{wanted[place]!r}: {_show(outcome)}")
             except NotSent as error:
                 failures.append(str(error))
+                nursery.cancel_scope.cancel()
             finally:
                 limit.release_on_behalf_of(place)
 
@@ -110,6 +118,9 @@ class TopicProducer:
             for place in range(len(wanted)):
                 await limit.acquire_on_behalf_of(place)
                 nursery.start_soon(one, place)
+        if failures and retry:
+            done = len(wanted) - outcomes.count(None)
+            raise NotSent(f"{done} of {len(wanted)} values were acknowledged; {failures[0]}")
         if failures:
             shown = "; ".join(failures[:SHOWN])
             more = f"; and {len(failures) - SHOWN} more" if len(failures) > SHOWN else ""
@@ -197,6 +208,14 @@ class TopicConsumer:
             if position < end:
                 return f"queue {queue.queue_id} was read to {position} of {end}"
         return ""
+
+
+@contextmanager
+def _ending(waits: dict[Any, Any], whose: object) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        del waits[whose]
 
 
 def _show(outcome: Outcome | None) -> str:

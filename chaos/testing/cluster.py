@@ -1,12 +1,15 @@
 """The cluster of a test, as its body sees it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.testing.clients import TopicConsumer, TopicProducer
 from rocketbed.chaos.testing.errors import NotReady, TestingError
+from rocketbed.chaos.testing.opening import Opening
+from rocketbed.chaos.testing.recorded import RecordedProducer
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.producer import Producer
@@ -102,45 +105,61 @@ class Cluster(ClusterNames):
         """The machine of the body: what clients of yours are given as their world."""
         return self.stage.backend.world
 
-    async def producer(self, topic: str, *, group: str = "test-producer") -> TopicProducer:
-        """A producer whose sends go into the history; the topic is made if need be."""
-        stage = self.stage
-        await stage.ensure_topic(topic)
-        if topic not in stage.topics:
-            stage.topics.append(topic)
-        client = self.real_producer(group=group, timeout_s=ATTEMPT_S, retries=0)
-        return TopicProducer(stage, await stage.host(client), topic)
+    # Each is there for the rest of the test when it is awaited, and for a block in `async with`.
 
-    async def consumer(self, topic: str, *, group: str = "test-group") -> TopicConsumer:
+    def producer(self, topic: str, *, group: str = "test-producer") -> Opening[TopicProducer]:
+        """A producer of values for one topic, whose sends go into the history; the topic is made
+        if need be."""
+        stage = self.stage
+
+        @asynccontextmanager
+        async def opens() -> AsyncIterator[TopicProducer]:
+            await stage.ensure_topic(topic)
+            if topic not in stage.topics:
+                stage.topics.append(topic)
+            nameservers = self.nameserver_address
+            options: Any = {"group": group, "timeout_s": ATTEMPT_S, "retries": 0}
+            async with Producer(self.world, nameservers=nameservers, **options) as client:
+                yield TopicProducer(stage, client, topic)
+
+        return Opening(stage, opens)
+
+    def consumer(self, topic: str, *, group: str = "test-group") -> Opening[TopicConsumer]:
         """A member of a group whose reading goes into the history.
 
         A new group begins at the first message.
         """
         stage = self.stage
-        await stage.ensure_topic(topic)
-        number = stage.groups.setdefault(group, len(stage.groups) + 1)
-        client: Any = self.real_consumer(group, hold_s=HOLD_S)
-        consumer: Consumer = await stage.host(client)
-        await stage.insist(
-            lambda: consumer.subscribe(topic, start="first"), f"subscribing to {topic}"
-        )
-        return TopicConsumer(stage, consumer, topic, number)
+
+        @asynccontextmanager
+        async def opens() -> AsyncIterator[TopicConsumer]:
+            await stage.ensure_topic(topic)
+            number = stage.groups.setdefault(group, len(stage.groups) + 1)
+            async with self.real_consumer(group, hold_s=HOLD_S) as client:
+                await stage.insist(
+                    lambda: client.subscribe(topic, start="first"), f"subscribing to {topic}"
+                )
+                yield TopicConsumer(stage, client, topic, number)
+
+        return Opening(stage, opens)
 
     async def create_topic(self, topic: str, *, queues: int | None = None) -> None:
         """Make a topic at every master."""
         await self.stage.ensure_topic(topic, queues)
 
-    def real_producer(self, **options: Any) -> Producer:
-        """`rocketbed.Producer` for this cluster, to be entered; not in the history."""
-        return Producer(self.world, nameservers=self.nameserver_address, **options)
+    def real_producer(self, **options: Any) -> Opening[RecordedProducer]:
+        """`rocketbed.Producer` for this cluster; its sends go into the history too."""
+        stage = self.stage
+        return Opening(stage, lambda: RecordedProducer(stage, **options))
 
-    def real_consumer(self, group: str, **options: Any) -> Consumer:
-        """`rocketbed.Consumer` for this cluster, to be entered; not in the history."""
-        return Consumer(self.world, nameservers=self.nameserver_address, group=group, **options)
+    def real_consumer(self, group: str, **options: Any) -> Opening[Consumer]:
+        """`rocketbed.Consumer` for this cluster; not in the history."""
+        known: Any = {"nameservers": self.nameserver_address, "group": group}
+        return Opening(self.stage, lambda: Consumer(self.world, **known, **options))
 
-    def admin(self) -> Admin:
-        """`rocketbed.Admin` for this cluster, to be entered."""
-        return Admin(self.world, nameservers=self.nameserver_address)
+    def admin(self) -> Opening[Admin]:
+        """`rocketbed.Admin` for this cluster."""
+        return Opening(self.stage, lambda: Admin(self.world, nameservers=self.nameserver_address))
 
     # --- what an operator does
 

@@ -3,7 +3,7 @@
 import inspect
 import re
 import zlib
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -20,15 +20,23 @@ from rocketbed.chaos.testing.wishes import (
 TRIAL: Final = "_rb_trial"
 """The fixture that makes a test one of ours."""
 NAME_MAX: Final = 120
+RunsOn = Literal["trio", "asyncio", "nothing"]
+"""What a body needs around it; nothing: it is a plain function."""
+ON_ASYNCIO: Final = pytest.StashKey[set[str]]()
+"""Tests that ask for asyncio by a mark of their own."""
 
 
 def generate(metafunc: pytest.Metafunc) -> None:
-    """Backends and seeds of one test function."""
+    """Backends and seeds of one test function; of one with a mark that cannot be used, why."""
+    if metafunc.definition.get_closest_marker("asyncio") is not None:
+        # Now: in its automatic mode pytest-asyncio marks all that are async, a moment later.
+        asked = metafunc.config.stash.setdefault(ON_ASYNCIO, set())
+        asked.add(metafunc.definition.nodeid)
     try:
-        pairs = _pairs(metafunc.definition, metafunc.config)
+        pairs: list[tuple[Any, Any]] = list(_pairs(metafunc.definition, metafunc.config))
+        ids = [f"{backend}-{seed}" for backend, seed in pairs]
     except ScenarioError as error:
-        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
-    ids = [f"{backend}-{seed}" for backend, seed in pairs]
+        pairs, ids = [(error, error)], ["refused"]
     metafunc.parametrize(("rb_backend", "rb_seed"), pairs, indirect=True, ids=ids)
 
 
@@ -63,6 +71,17 @@ def needs_of(item: pytest.Item) -> tuple[str, ...]:
 
 def is_async(item: Any) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(item.obj))
+
+
+def runs_on(item: Any, anyio_backend: Any = None) -> RunsOn:
+    """What a test is to run on; `anyio_backend` is the value of that fixture, where it has it."""
+    if not is_async(item):
+        return "nothing"
+    if anyio_backend is not None:
+        name = anyio_backend if isinstance(anyio_backend, str) else anyio_backend[0]
+        return "asyncio" if name == "asyncio" else "trio"
+    asked = item.config.stash.get(ON_ASYNCIO, set())
+    return "asyncio" if item.nodeid.partition("[")[0] in asked else "trio"
 
 
 def file_name(item: pytest.Item) -> str:
@@ -109,5 +128,6 @@ def _backends(item: pytest.Item, config: pytest.Config) -> list[str]:
     if marked is not None and wanted is not None:
         return [name for name in marked if name in wanted] or marked
     if marked is None and wanted is None:
-        return ["sim"] if is_async(item) else ["process"]
+        is_anyio = "anyio_backend" in getattr(item, "fixturenames", ())
+        return ["sim"] if runs_on(item) == "trio" and not is_anyio else ["process"]
     return wanted or marked or []

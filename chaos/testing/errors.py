@@ -7,6 +7,10 @@ class TestingError(Exception):
     __test__ = False
 
 
+class UnknownFault(TestingError, AttributeError):
+    """A fault of `chaos` that there is not."""
+
+
 class NotReady(TestingError):
     """Something was used before the body of the test began."""
 

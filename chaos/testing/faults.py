@@ -20,7 +20,7 @@ from rocketbed.chaos.scenario.step import At, Step, Trigger, parse_step, unknown
 from rocketbed.chaos.scenario.verb_methods import VerbMethods
 from rocketbed.chaos.scenario.verbs import VERBS
 from rocketbed.chaos.testing.cluster import Cluster
-from rocketbed.chaos.testing.errors import TestingError
+from rocketbed.chaos.testing.errors import TestingError, UnknownFault
 from rocketbed.chaos.trial.schedule import Held
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ChaosVerbs(VerbMethods[R]):
 
     def _unknown(self, name: str) -> Exception:
         known = [*VERBS, "during", "storm", "mend", "check", "step"]
-        return AttributeError(unknown("fault", name, known))
+        return UnknownFault(unknown("fault", name, known))
 
 
 class Chaos(ChaosVerbs[Fault]):

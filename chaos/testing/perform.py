@@ -9,6 +9,7 @@ import time
 import traceback
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -22,6 +23,12 @@ from rocketbed.chaos.testing.errors import ChecksFailed
 from rocketbed.chaos.testing.spec import RunResult, RunSpec, Script
 from rocketbed.chaos.testing.stage import Stage
 from rocketbed.chaos.trial.api import BackendError
+
+NOTHING_SENT: Final = (
+    "No send was recorded, so nothing can be said of what was acknowledged: send by"
+    " cluster.producer() or cluster.real_producer(), or name the checks that are wanted, such as"
+    ' chaos.check("S1", "S5").'
+)
 
 
 def perform(
@@ -76,7 +83,10 @@ def _judge(
         return None
     write_report(directory, judgement, record, again="pytest --rb-replay FILE")
     asked = f"chaos.check() of {script.asked_at}" if script.asked_at else "chaos.check()"
-    return ChecksFailed(f"{asked}: {summary_text(judgement, record)}", result.finding_ids)
+    hint = ""
+    if judgement.verdict is RunVerdict.UNKNOWN and not script.checks and not script.has_sent:
+        hint = f"\n{NOTHING_SENT}"
+    return ChecksFailed(f"{asked}: {summary_text(judgement, record)}{hint}", result.finding_ids)
 
 
 def play(spec: RunSpec, script: Script, directory: Path) -> tuple[RunRecord, float, str]:

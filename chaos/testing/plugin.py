@@ -4,6 +4,7 @@ A test is there once for each backend and seed. Its fixtures are set up by pytes
 body is run by `chaos.testing.trial` in a forked process, and its failure is rendered there.
 """
 
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +13,15 @@ from typing import Any, Final
 
 import pytest
 
+from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.testing.blocking import BlockingCluster, StageThread
 from rocketbed.chaos.testing.body import Body
 from rocketbed.chaos.testing.collection import (
     collected,
     file_name,
     generate,
-    is_async,
     needs_of,
+    runs_on,
     wishes_of,
 )
 from rocketbed.chaos.testing.failure import repeated
@@ -44,15 +46,24 @@ __all__ = [
 
 MISSING: Final = pytest.StashKey[dict[str, str | None]]()
 """Backend -> why it cannot be used here."""
-ASYNCIO: Final = ("pytest_asyncio.plugin",)
+OTHERS: Final = ("pytest_asyncio.plugin", "anyio.pytest_plugin")
+"""Plugins that put functions of their own around fixtures."""
+ANYIO: Final = "anyio_backend"
 
 
 def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial:
     item: Any = request.node
-    if backend == "sim" and not is_async(item):
+    is_anyio = ANYIO in item.fixturenames
+    body_on = runs_on(item, request.getfixturevalue(ANYIO) if is_anyio else None)
+    if backend == "sim" and body_on == "nothing":
         pytest.skip(
             "a test that is a plain function cannot run in simulation: its body would"
             " block the cluster; make it async, or choose --rb-backend process"
+        )
+    if backend == "sim" and body_on == "asyncio":
+        pytest.skip(
+            "a test on asyncio cannot run in simulation, whose clock its loop does not know:"
+            " leave out the mark (it runs on trio then), or choose --rb-backend process"
         )
     if "subtests" in item.fixturenames:
         pytest.fail(
@@ -78,13 +89,18 @@ def make_trial(request: pytest.FixtureRequest, backend: str, seed: int) -> Trial
         spec = repeated(spec, *replay)
     body = Body(function=item.obj, names=item._fixtureinfo.argnames, home=str(item.path))
     directory = report_directory(request.config) / file_name(item)
-    return Trial(spec, body, directory, is_async=is_async(item))
+    return Trial(spec, body, directory, body_on)
 
 
 def fixture(fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest) -> object:
     """A stand-in for a fixture that runs where the body does; None for all others."""
-    arguments = {name: request.getfixturevalue(name) for name in fixturedef.argnames}
-    function = _bound(_unwrapped(fixturedef.func), request.instance)
+    unwrapped = _unwrapped(fixturedef.func)
+    names = fixturedef.argnames
+    if unwrapped is not fixturedef.func:  # the other plugin may have added some of its own
+        known = inspect.signature(unwrapped).parameters
+        names = tuple(name for name in names if name in known)
+    arguments = {name: request.getfixturevalue(name) for name in names}
+    function = _bound(unwrapped, request.instance)
     if not is_deferred(function, arguments):
         return None
     stand_in = Deferred(fixturedef.argname, function, arguments)
@@ -93,9 +109,12 @@ def fixture(fixturedef: "pytest.FixtureDef[Any]", request: pytest.FixtureRequest
 
 
 def _unwrapped(function: Any) -> Any:
-    """The user's own function, where pytest-asyncio has put one of its own around it."""
-    home = getattr(function, "__globals__", {}).get("__name__", "")
-    return getattr(function, "__wrapped__", function) if home in ASYNCIO else function
+    """The user's own function, where another plugin has put one of its own around it."""
+    if getattr(function, "__globals__", {}).get("__name__", "") not in OTHERS:
+        return function
+    if hasattr(function, "__wrapped__"):
+        return function.__wrapped__
+    return inspect.getclosurevars(function).nonlocals.get("func", function)
 
 
 def _bound(function: Any, instance: object) -> Callable[..., Any]:
@@ -112,8 +131,11 @@ def _bound(function: Any, instance: object) -> Callable[..., Any]:
 def module_cluster(request: pytest.FixtureRequest) -> Iterator[BlockingCluster]:
     """A cluster for a module, on real processes, in a thread of pytest's own process."""
     item: Any = request.node
-    wishes = wishes_of(item)
-    plan = wishes.plan(Path(item.name).stem, 1, needs_of(item))
+    try:
+        wishes = wishes_of(item)
+        plan = wishes.plan(Path(item.name).stem, 1, needs_of(item))
+    except ScenarioError as unusable:
+        pytest.fail(str(unusable), pytrace=False)
     spec = RunSpec(test=item.nodeid, backend="process", wishes=wishes, plan=plan, budget_s=0.0)
     with tempfile.TemporaryDirectory(prefix="rocketbed-") as place:
         thread = StageThread(spec, Path(place))

@@ -4,19 +4,31 @@ The body runs in a forked process. What it printed is in pytest's file already; 
 memory (all that was logged, and what the fixture `capsys` holds) is sent back with the rest.
 """
 
+import contextlib
 import os
 import shlex
 from io import StringIO
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
+import outcome
 import pytest
-from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
+import trio
+from _pytest._code.code import (
+    ReprEntryNative,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
 
+import rocketbed
 from rocketbed.chaos.hunt.replay import save_replay
 from rocketbed.chaos.hunt.shrink import Shrunk
+from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.testing.body import BUDGET
 from rocketbed.chaos.testing.collection import TRIAL, file_name
-from rocketbed.chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed
+from rocketbed.chaos.testing.errors import BudgetSpent, ChecksFailed, ClusterFailed, TestingError
 from rocketbed.chaos.testing.failure import (
     compared,
     ignore_all,
@@ -28,6 +40,7 @@ from rocketbed.chaos.testing.fixtures import Deferred
 from rocketbed.chaos.testing.options import replay_of, report_directory
 from rocketbed.chaos.testing.spec import RunResult, RunSpec
 from rocketbed.chaos.testing.trial import Trial
+from rocketbed.chaos.trial.load import ClientFailure
 
 RESULT: Final = pytest.StashKey[RunResult]()
 STORY: Final = pytest.StashKey[list[str]]()
@@ -36,6 +49,13 @@ SHRUNK: Final = pytest.StashKey[set[str]]()
 """Tests of which a failure was shrunk already: one of each is enough."""
 PLAIN: Final = (ChecksFailed, ClusterFailed, BudgetSpent)
 """Errors that tell all in their text: a traceback would only show our own code."""
+TOLD: Final = (TestingError, ScenarioError, *ClientFailure)
+"""Errors that tell what was wrong with a call: where it stands in the test is all that matters."""
+INSIDE: Final = (
+    *(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (rocketbed, trio, outcome)),
+    contextlib.__file__,
+)
+"""Where code is that is not the test's."""
 OUTCOMES: Final = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)
 """What a body raises that is no failure."""
 
@@ -90,6 +110,8 @@ def render(item: pytest.Item, result: RunResult, error: BaseException) -> None:
     elif isinstance(error, PLAIN):
         result.longrepr = _plain_longrepr(item, f"{type(error).__name__}: {error}")
     else:
+        if isinstance(error, TOLD) and not item.config.getoption("fulltrace"):
+            error.__traceback__ = _own_part(error.__traceback__)
         result.longrepr = item.repr_failure(pytest.ExceptionInfo.from_exception(error))
     result.error = error
 
@@ -212,6 +234,22 @@ def _raise(item: pytest.Item, result: RunResult, error: BaseException | None) ->
     if error is None:
         raise RunFailed(result.reason or result.signature)
     raise error if isinstance(error, Exception) else RunFailed(str(error))
+
+
+def _own_part(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback up to the last line that is not inside a library of ours; all of it if there is
+    none."""
+    entries: list[TracebackType] = []
+    last, entry = 0, traceback
+    while entry is not None:
+        entries.append(entry)
+        if not entry.tb_frame.f_code.co_filename.startswith(INSIDE):
+            last = len(entries)
+        entry = entry.tb_next
+    shown: TracebackType | None = None
+    for entry in reversed(entries[:last]):
+        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return shown or traceback
 
 
 def _plain_longrepr(item: pytest.Item, text: str) -> ReprExceptionInfo:

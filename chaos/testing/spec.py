@@ -97,6 +97,10 @@ class Script:
     """The body's steps by number, concrete."""
     storms: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Storms by number, as they were drawn or given."""
+    has_sent: bool = False
+    """Whether any send went into the history."""
+    waits: dict[object, Callable[[], str]] = field(default_factory=dict)
+    """What clients wait for now, in words."""
     done: list[str] = field(default_factory=list)
     """All steps that were taken, the operator's too, with times and names."""
 
@@ -113,7 +117,8 @@ class Script:
         except (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:
-            self.failure = error
+            if self.failure is None:  # else a group of what was cancelled over the budget
+                self.failure = error
         finally:
             self.is_over = True
 

@@ -91,6 +91,7 @@ class Stage(Conductor):
                 nursery.start_soon(self.operator.run)
                 await script.perform(self)
             self._note_ends()
+            script.has_sent = bool(self.control.counts)
             if script.wants_judgement:
                 await self._finish()
             elif script.failure is None and self.record.crashes:
@@ -226,8 +227,49 @@ class Stage(Conductor):
 
     async def host(self, client: AbstractAsyncContextManager[T]) -> T:
         """Enter a client for the rest of the test, whoever asks for it."""
-        entered: T = await self.nursery.start(_keep, client)
+        entered: T = await self.nursery.start(_keep, client, trio.Event())
         return entered
+
+    async def lodge(
+        self, client: AbstractAsyncContextManager[T]
+    ) -> tuple[T, Callable[[], Awaitable[None]]]:
+        """Enter a client for somebody who is on no task of this loop; how to leave it again."""
+        leaving, left = trio.Event(), trio.Event()
+
+        async def leave() -> None:
+            leaving.set()
+            await left.wait()
+
+        return await self.nursery.start(_keep, client, leaving, left), leave
+
+    def judge_topic(self, topic: str) -> None:
+        """What was recorded of a topic is to be judged, though others may write to it too."""
+        if topic not in self.topics:
+            self.topics.append(topic)
+            self.record.shared_topics.append(topic)
+
+    def outlook(self) -> str:
+        """Why nobody may take messages now, and what would help: for errors of waiting."""
+        parts: list[str] = []
+        for group, leader in self.members.leaders().items():
+            down = [
+                node
+                for node in self.members.followers(group)
+                if self.backend.state(node) != "running"
+            ]
+            others = ", ".join(f"{node} is {self.backend.state(node)}" for node in down)
+            if self.backend.state(leader) == "running":
+                parts += [others] if others else []
+                continue
+            text = f"{leader}, the master, is {self.backend.state(leader)}"
+            if self.script.failover_s is None:
+                text += " and nobody promotes another: cluster.promote() or cluster.restart() does"
+            elif others:
+                text += f", and no slave is promoted while one of them is missing: {others}"
+            parts.append(text)
+        held = ", ".join(held.step.action() for held in self.body_schedule.held)
+        parts += [f"faults in force: {held}"] if held else []
+        return "; ".join(parts) or "all nodes are up"
 
     async def ensure_topic(self, topic: str, queues: int | None = None) -> None:
         """Make a topic, unless the test did already."""
@@ -269,7 +311,17 @@ class Stage(Conductor):
             await self._end_later(held, held.step.for_s)
 
 
-async def _keep(client: AbstractAsyncContextManager[Any], task_status: Any) -> None:
-    async with client as entered:
-        task_status.started(entered)
-        await trio.sleep_forever()
+async def _keep(
+    client: AbstractAsyncContextManager[Any],
+    leaving: trio.Event,
+    left: trio.Event | None = None,
+    *,
+    task_status: Any,
+) -> None:
+    try:
+        async with client as entered:
+            task_status.started(entered)
+            await leaving.wait()
+    finally:
+        if left is not None:
+            left.set()

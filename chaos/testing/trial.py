@@ -20,9 +20,11 @@ from typing import Any, Final, NoReturn
 from rocketbed.chaos.host.child import EXIT_INTERRUPTED, Child, NothingSent, held, readable
 from rocketbed.chaos.host.scratch import Scratch
 from rocketbed.chaos.hunt.failures import explain
+from rocketbed.chaos.testing.asyncio_side import AsyncioChaos, AsyncioCluster
 from rocketbed.chaos.testing.blocking import BlockingChaos, BlockingCluster
-from rocketbed.chaos.testing.body import BUDGET, Body, Overdue, run_async, run_blocking
+from rocketbed.chaos.testing.body import BUDGET, Body, Overdue, run_async, run_asyncio, run_blocking
 from rocketbed.chaos.testing.cluster import Cluster
+from rocketbed.chaos.testing.collection import RunsOn
 from rocketbed.chaos.testing.errors import BudgetSpent
 from rocketbed.chaos.testing.faults import Chaos
 from rocketbed.chaos.testing.spec import RunResult, RunSpec
@@ -37,16 +39,19 @@ Finish = Callable[[RunResult, BaseException | None], None]
 class Trial:
     """What stands behind the fixtures of one test."""
 
-    def __init__(self, spec: RunSpec, body: Body, directory: Path, *, is_async: bool) -> None:
+    def __init__(self, spec: RunSpec, body: Body, directory: Path, runs_on: RunsOn) -> None:
         """`directory` is where its run goes if it is kept."""
         self.spec = spec
         self.body = body
         self._directory = directory
-        self.cluster: Cluster | BlockingCluster
-        self.chaos: Chaos | BlockingChaos
-        if is_async:
+        self.cluster: Cluster | AsyncioCluster | BlockingCluster
+        self.chaos: Chaos | AsyncioChaos | BlockingChaos
+        if runs_on == "trio":
             self.cluster = Cluster()
             self.chaos = Chaos(self.cluster)
+        elif runs_on == "asyncio":
+            self.cluster = AsyncioCluster()
+            self.chaos = AsyncioChaos(self.cluster)
         else:
             self.cluster = BlockingCluster()
             self.chaos = BlockingChaos(self.cluster)
@@ -112,6 +117,8 @@ class Trial:
     ) -> tuple[RunResult, BaseException | None]:
         if isinstance(self.cluster, Cluster):
             return run_async(spec, self.body, directory, self.cluster, arguments, overdue)
+        if isinstance(self.cluster, AsyncioCluster):
+            return run_asyncio(spec, self.body, directory, self.cluster, arguments, overdue)
         return run_blocking(spec, self.body, directory, self.cluster, arguments, overdue)
 
 

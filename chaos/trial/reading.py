@@ -17,7 +17,7 @@ from rocketbed.chaos.history import (
     Outcome,
 )
 from rocketbed.chaos.trial.load import ClientFailure, LoadControl
-from rocketbed.chaos.workload import body_crc, decode_body, label_crc
+from rocketbed.chaos.workload import body_crc, label_crc, writer_of
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Received
@@ -88,7 +88,7 @@ class Reading:
         node: str | None = None,
     ) -> None:
         """A row of a message; without a node it names the group of brokers."""
-        writer = decode_body(message.body)
+        writer = writer_of(message.body, message.properties)
         self.history.note(
             function,
             process=process,

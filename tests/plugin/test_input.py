@@ -37,12 +37,44 @@ def test_an_option_that_cannot_be_used_ends_the_run_before_it_begins(
     assert "Traceback" not in ran.text
 
 
-def test_a_mark_that_cannot_be_used_is_an_error_of_the_collection(tmp_path: Path) -> None:
-    suite = f"@pytest.mark.rocketbed(brokrs=3)\n{PLAIN}"
-    ran = run_suite(tmp_path, test_one=suite)
-    assert ran.code == pytest.ExitCode.INTERRUPTED, ran.text
+def test_a_mark_that_cannot_be_used_is_an_error_of_its_own_test(tmp_path: Path) -> None:
+    bad = "@pytest.mark.rocketbed(brokrs=3)\nasync def test_bad(cluster):\n    pass\n"
+    ran = run_suite(tmp_path, test_one=bad + PLAIN)
+    assert ran.counts() == {"error": 1, "passed": 1}, ran.text
     assert "argument of the mark rocketbed 'brokrs'; did you mean 'brokers'?" in ran.text
     assert "Traceback" not in ran.text
+    module = (
+        "pytestmark = pytest.mark.rocketbed(brokers=0)\ndef test_all(cluster_module):\n    pass\n"
+    )
+    ran = run_suite(tmp_path, "test_module.py", test_module=module)
+    assert ran.counts() == {"error": 1}, ran.text
+    assert "ScenarioError" not in ran.text
+
+
+WRONG = """
+async def test_value(cluster):
+    producer = await cluster.producer("orders")
+    await producer.send(object())
+
+async def test_fault(chaos):
+    await chaos.kil("leader")
+
+async def test_target(chaos):
+    async with chaos.during(chaos.kill("b9")):
+        pass
+"""
+
+
+def test_a_wrong_call_is_shown_where_it_stands_in_the_test(tmp_path: Path) -> None:
+    ran = run_suite(tmp_path, "--no-rb-shrink", test_wrong=WRONG)
+    assert ran.counts() == {"failed": 3}, ran.text
+    for line in ("await producer.send(object())", 'await chaos.kil("leader")', 'chaos.kill("b9")'):
+        assert line in ran.text, ran.text
+    assert "unknown fault 'kil'; did you mean 'kill'?" in ran.text
+    assert "\ntest_wrong.py:12: ScenarioError\n" in ran.text
+    assert "rocketbed/chaos" not in ran.text
+    ran = run_pytest(tmp_path, "--no-rb-shrink", "--full-trace", "-k", "value")
+    assert "clients.py" in ran.text
 
 
 def test_a_capability_that_is_missing_skips_with_its_reason(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rocketbed.chaos.testing.collection import NAME_MAX, file_name
-from rocketbed.chaos.testing.plugin import ASYNCIO, _unwrapped
+from rocketbed.chaos.testing.plugin import OTHERS, _unwrapped
 
 
 def name_of(node: str) -> str:
@@ -44,7 +44,7 @@ def test_a_fixture_wrapped_by_pytest_asyncio_is_the_users_again() -> None:
         made.__wrapped__ = inner
         return made
 
-    assert _unwrapped(wrapper_of(ASYNCIO[0])) is inner
+    assert _unwrapped(wrapper_of(OTHERS[0])) is inner
     other = wrapper_of("somebody")
     assert _unwrapped(other) is other
     assert _unwrapped(inner) is inner
