@@ -58,6 +58,8 @@ class Node:
         )
         self.replication.on_cut.append(self.broker.after_cut)
         self.registration = Registration(world, config, tables.topics, self.replication.set_master)
+        if self.replication.slave is not None:
+            self.replication.slave.on_mistaken = self.registration.try_another
         ready = Readiness(world, config, store, self.replication, self.registration)
         self.broker.handlers.inline[RequestCode.RB_READINESS] = ready.handle
         self.servers = [

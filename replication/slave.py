@@ -84,6 +84,8 @@ class Slave:
         self.only_masters = False
         """Not to follow a node that says that it is a slave itself: as a former master it may have
         an end that is still to be cut, and would spread it."""
+        self.on_mistaken: Callable[[], None] | None = None
+        """Called each time such a node was asked: whoever named it was wrong."""
         self.last_loss = ""
         """Why there was no connection last; one reason is logged once, not at every dialling."""
         self.on_following: list[Callable[[], None]] = []
@@ -146,6 +148,8 @@ class Slave:
                     start = await self._begin_empty_log()
                     if not await self._ask_bounds():
                         self.lost(address, "it is a slave itself, whose log may still be cut")
+                        if self.on_mistaken is not None:
+                            self.on_mistaken()
                         return False
                     stream = await self.world.network.connect(*address)
             except (OSError, trio.TooSlowError) as exc:

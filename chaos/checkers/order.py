@@ -25,12 +25,15 @@ def order_violations(case: Case, found: Findings) -> int:
     firsts: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     names = ("function", "process", "operation", "value")
     columns = [evidence.reads.column(name) for name in names]
+    queues = evidence.queue_numbers(evidence.reads)
     operation_of = {value: operation for operation, entry in sent.items() for value in entry[3]}
     examined = 0
-    for rank, (function, process, operation, value) in enumerate(zip(*columns, strict=True)):
+    for rank, (queue, function, process, operation, value) in enumerate(
+        zip(queues, *columns, strict=True)
+    ):
         wanted = operation_of.get(int(value))
-        if wanted is None:
-            continue
+        if wanted is None or sent[wanted][4] != int(queue):
+            continue  # an attempt without an answer may have gone to another broker's queue
         examined += 1
         is_group = function == Function.DELIVER
         who = (int(function), int(operation) if is_group else int(process))
@@ -44,14 +47,15 @@ def order_violations(case: Case, found: Findings) -> int:
 
 _Who = tuple[int, int]
 """DELIVER and the number of a group, or GOT and a process."""
-_Operation = tuple[int, int, int, set[int]]
-"""Number of producer and queue together, when it was begun, when acknowledged, its values."""
+_Operation = tuple[int, int, int, set[int], int]
+"""Number of producer and queue together, when it was begun, when acknowledged, its values, and the
+number of the queue."""
 
 
 def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Operation]:
     begun: dict[int, int] = {}
     values: dict[int, set[int]] = defaultdict(set)
-    done: dict[int, tuple[int, int]] = {}
+    done: dict[int, tuple[int, int, int]] = {}
     lines: dict[tuple[int, int], int] = {}
     sends = evidence.rows(SENDS)
     queues = evidence.queue_numbers(sends)
@@ -62,11 +66,12 @@ def _ordered_operations(evidence: Evidence, topics: set[str]) -> dict[int, _Oper
         begun[row.operation] = min(begun.get(row.operation, row.invoked_ns), row.invoked_ns)
         values[row.operation].add(row.value)
         if row.outcome == Outcome.OK:
-            line = lines.setdefault((row.process, int(queues[number])), len(lines))
-            done[row.operation] = line, row.returned_ns
+            queue = int(queues[number])
+            line = lines.setdefault((row.process, queue), len(lines))
+            done[row.operation] = line, row.returned_ns, queue
     return {
-        operation: (line, begun[operation], ended, values[operation])
-        for operation, (line, ended) in done.items()
+        operation: (line, begun[operation], ended, values[operation], queue)
+        for operation, (line, ended, queue) in done.items()
     }
 
 

@@ -65,6 +65,8 @@ class Registration:
         """Which nameservers have our registration."""
         self._told: dict[Address, tuple[str, str]] = {}
         """A slave's master as each nameserver named it last: replication and remoting address."""
+        self._followed = ("", "")
+        """The one of them that was passed on."""
         topics.on_change.append(self._on_topics)
 
     def _on_topics(self, names: list[str]) -> None:
@@ -204,10 +206,24 @@ class Registration:
         if self._told.get(address) == named:
             return  # else one that lives in the past would win over another every 30 s
         self._told[address] = named
+        self._follow(named)
+
+    def try_another(self) -> None:
+        """The node that is followed says that it is a slave: another nameserver may know better.
+
+        The one that named it may be gone, so that it never takes its word back (seed 863730).
+        """
+        known = list(dict.fromkeys(self._told.values()))
+        if len(known) > 1:
+            self._follow(known[(known.index(self._followed) + 1) % len(known)])
+
+    def _follow(self, named: tuple[str, str]) -> None:
+        self._followed = named
+        replication, remoting = named
         try:
-            master = parse_address(found.haServerAddr), parse_address(found.masterAddr)
+            master = parse_address(replication), parse_address(remoting)
         except ValueError as exc:
             self._world.log.warning("broker.master_address_unreadable", error=str(exc))
             return
-        self._world.log.info("broker.master_found", address=found.masterAddr)
+        self._world.log.info("broker.master_found", address=remoting)
         self._set_master(*master)

@@ -317,7 +317,10 @@ def test_a_slave_that_a_nameserver_still_calls_the_master_is_not_followed() -> N
     before it was cut itself; that one then had what no promotion allowed it to give up."""
     with Pair(500, 100, 200, is_slave=True) as pair:
         pair.slave.only_masters = True
-        pair.run_until(lambda: "it is a slave itself" in pair.slave.last_loss)
+        asked: list[None] = []
+        pair.slave.on_mistaken = lambda: asked.append(None)
+        pair.run_until(lambda: len(asked) > 1)
+        assert "it is a slave itself" in pair.slave.last_loss
         assert pair.slave.received == 0
         assert pair.log.contents() == records("both", 0, 500) + records("us", 500, 600)
         pair.is_slave = False
