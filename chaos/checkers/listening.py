@@ -307,9 +307,14 @@ def _clock(case: Case, time_ns: int) -> Excuse | None:
 def _unlocked(case: Case, call: Row) -> Excuse | None:
     """Why a lock may have gone to another: its broker keeps it in memory, and not for ever."""
     evidence = case.evidence
+    begun: set[int] = set()
     for event in evidence.history.events:
         since_ns = call.invoked_ns - event.time_ns
         if event.function == Function.NODE and event.what == "start" and as_master(event):
+            group = evidence.group_of_name(event.node)
+            if group not in begun:  # nobody had a lock before
+                begun.add(group)
+                continue
             cause, (first_ns, last_ns) = f"{event.node} began without locks", (0, RENEWED_NS)
         elif event.function == Function.NEMESIS and event.what in AWAY:
             cause = f"somebody was not heard: {step_of(event) or event.what}"
