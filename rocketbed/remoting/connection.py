@@ -228,10 +228,7 @@ class Connection:
     async def _read_loop(self) -> None:
         receive = self._stream.receive_some
         while True:
-            while self._is_congested():
-                self._is_paused = True
-                self._reader_wakes = trio.Event()
-                await self._reader_wakes.wait()
+            await self._uncongested()
             try:
                 data = await receive(READ_SIZE)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -239,25 +236,40 @@ class Connection:
             if not data:
                 return
             self.last_active = trio.current_time()
-            self._in_read = True
             try:
-                self._take(self._reader.feed(bytes(data)))
+                commands = self._reader.feed(bytes(data))
+                while commands := self._take_and_send(commands):
+                    await self._uncongested()
                 self._reader.check()
             except RemoteProtocolError as exc:
                 self.world.log.warning(
                     "remoting.protocol_error", peer=self.remote_text, error=str(exc)
                 )
                 return
-            finally:
-                self._in_read = False
-                self._send_now()
 
-    def _take(self, commands: list[Command]) -> None:
-        """Run the handlers of one read, in order."""
+    async def _uncongested(self) -> None:
+        while self._is_congested():
+            self._is_paused = True
+            self._reader_wakes = trio.Event()
+            await self._reader_wakes.wait()
+
+    def _take_and_send(self, commands: list[Command]) -> list[Command]:
+        self._in_read = True
+        try:
+            return self._take(commands)
+        finally:
+            self._in_read = False
+            self._send_now()
+
+    def _take(self, commands: list[Command]) -> list[Command]:
+        """Run the handlers of one read, in order; what is left once the outbox is full.
+
+        A read may hold a thousand pulls, and their answers 200 MB.
+        """
         handlers = self.handlers
         run = handlers.run
         in_run = False
-        for command in commands:
+        for number, command in enumerate(commands):
             if command.flag & 1:
                 self._resolve(command)
                 continue
@@ -269,6 +281,8 @@ class Connection:
                 if in_run:
                     in_run = False
                     self._finish_run()
+                if self._outbox_bytes > OUTBOX_MAX:
+                    return commands[number:]
                 handler = handlers.inline.get(command.code)
                 if handler is None:
                     self._spawn_or_refuse(command)
@@ -281,6 +295,7 @@ class Connection:
                 self.send(encode(response))
         if in_run:
             self._finish_run()
+        return []
 
     def _finish_run(self) -> None:
         try:
@@ -323,6 +338,7 @@ class Connection:
         try:
             while self._to_spawn:
                 handler, command = self._to_spawn.popleft()
+                await self.room()
                 try:
                     response = await handler(command, self)
                 except Exception as exc:

@@ -19,7 +19,7 @@ from rocketbed.wire.frame import FrameReader, encode
 from rocketbed.world.api import Stream, World
 
 ADDRESS = ("127.0.0.1", 9000)
-ECHO, FAIL, REFUSE, SLEEP, RUN, NEVER, CALL_BACK = 1, 2, 3, 4, 5, 6, 7
+ECHO, FAIL, REFUSE, SLEEP, RUN, NEVER, CALL_BACK, BIG, BIG_LATER = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 
 class Events(list[str]):
@@ -59,11 +59,18 @@ def handlers_for(events: Events) -> Handlers:
         back = await connection.request(request(ECHO, {}, b"from server"))
         return answer(command, 0, None, {}, back.body)
 
+    def big(command: Command, connection: Connection) -> Command:
+        return answer(command, 0, None, {}, bytes(OUTBOX_MAX // 4))
+
+    async def big_later(command: Command, connection: Connection) -> Command:
+        await trio.sleep(1)
+        return big(command, connection)
+
     return Handlers(
-        inline={ECHO: echo, FAIL: fail, REFUSE: refuse, NEVER: never},
+        inline={ECHO: echo, FAIL: fail, REFUSE: refuse, NEVER: never, BIG: big},
         run={RUN: gather},
         end_of_run=end,
-        spawned={SLEEP: sleep, CALL_BACK: call_back},
+        spawned={SLEEP: sleep, CALL_BACK: call_back, BIG_LATER: big_later},
     )
 
 
@@ -292,6 +299,22 @@ def test_reading_pauses_while_the_outbox_is_full() -> None:
             assert OUTBOX_MAX < connection.outbox_bytes < OUTBOX_MAX + 3 * size
             found = await read_commands(stream, count)
         assert [command.opaque for command in found] == list(range(count))
+
+    with_server(scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "most"), [(BIG, 6), (BIG_LATER, SPAWNED_MAX + 6)], ids=["inline", "in tasks"]
+)
+def test_the_requests_of_one_read_wait_for_room_too(code: int, most: int) -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        count = 3 * SPAWNED_MAX
+        stream = await raw(world, *(numbered(code, n) for n in range(count)))
+        await trio.sleep(10)
+        (connection,) = server.connections
+        assert OUTBOX_MAX < connection.outbox_bytes < most * OUTBOX_MAX / 4
+        found = await read_commands(stream, count)
+        assert sorted(command.opaque for command in found) == list(range(count))
 
     with_server(scenario)
 
