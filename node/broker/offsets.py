@@ -113,12 +113,15 @@ class Offsets:
         those (T20).
         """
         count = 0
+        ends: dict[tuple[str, int], int] = {}  # asked for once: there may be hundreds of groups
         for key, queues in self._table.items():
             topic, _, group = key.rpartition("@")
             if topic.startswith(LMQ_PREFIX):
                 continue
             for queue_id, offset in queues.items():
-                end = queue_max(topic, queue_id)
+                end = ends.get((topic, queue_id))
+                if end is None:
+                    end = ends[topic, queue_id] = queue_max(topic, queue_id)
                 if offset > end:
                     queues[queue_id] = end
                     count += 1
@@ -156,8 +159,9 @@ class Offsets:
 
     def totals(self) -> Iterator[tuple[str, int]]:
         """`topic@group` and the sum of its offsets; the table may change meanwhile."""
-        for key, queues in list(self._table.items()):
-            yield key, sum(queues.values())
+        for key in list(self._table):
+            if (queues := self._table.get(key)) is not None:
+                yield key, sum(queues.values())
 
     def body(self) -> ConsumerOffsetTable:
         """The table as 43 carries it."""
@@ -181,4 +185,5 @@ class Offsets:
                 del table[place]
 
     def _render(self) -> dict[str, Any]:
-        return self.body().to_json()
+        # Not by way of `body().to_json()`, which copies each of a million offsets.
+        return {"dataVersion": self.version.to_json(), "offsetTable": self._table}

@@ -12,11 +12,13 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from rocketbed.wire.encoding.json_dialect import DEPTH_MAX, BodyError, ObjectKey, dumps, loads
 
 Convert = Callable[[Any], Any]
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +165,12 @@ def _anything(value: Any, depth: int = 0) -> Any:
 
 
 def _int(value: Any) -> int:
+    if value.__class__ is int and INT64_MIN <= value <= INT64_MAX:
+        return value  # a table may have a million of them
     if isinstance(value, bool | float | list | dict):
         raise TypeError(f"expected a number, not {value!r:.60}")
     number = int(value)
-    if not -(2**63) <= number < 2**63:
+    if not INT64_MIN <= number <= INT64_MAX:
         raise ValueError(f"{number} has more than 64 bits")
     return number
 

@@ -130,6 +130,16 @@ def test_a_table_of_rocketmq_is_read() -> None:
     assert run_solo(main).value == {"offsetTable": {"T@g": {"0": 7, "1": 6}}}
 
 
+@pytest.mark.parametrize("number", [7, 1 << 70], ids=["usual", "of more than 64 bits"])
+def test_tables_with_numbers_as_keys_are_written(number: int) -> None:
+    async def main(world: World) -> object:
+        file = ConfigFile(world, DIRECTORY, NAME)
+        await file.write({"offsetTable": {"T@\u00e4": {0: number, 1: 6}}})
+        return file.load(lambda value: value)["offsetTable"]["T@\u00e4"].items()  # type: ignore[index]
+
+    assert list(run_solo(main).value) == [("0", pytest.approx(number)), ("1", 6)]
+
+
 def test_changes_made_during_a_save_are_saved_too() -> None:
     async def main(world: World) -> list[int]:
         state = {"version": 0}
