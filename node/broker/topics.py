@@ -320,7 +320,8 @@ class Topics:
             for name in self._being_saved:
                 if name in self._table:
                     self._durable.add(name)
-                    self._refresh(name)
+                    if name not in self.sendable:  # of a thousand topics one was changed
+                        self._refresh(name)
         settled = [
             name
             for name in self._held

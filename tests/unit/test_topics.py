@@ -1,5 +1,7 @@
 """The topic table: built-in topics, what recovery concludes from it (T14), a slave copy."""
 
+import pytest
+
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import run_solo
 from rocketbed.node.broker.topics import TIMER_TOPIC, Topics, topic_name_problem
@@ -51,6 +53,32 @@ def test_T14_only_a_cleanly_loaded_table_says_that_a_topic_is_gone() -> None:
 
     assert known(run_solo(tear, image=image).image)[1] is None
     assert known(DiskImage()) == (None, None)
+
+
+def test_a_save_looks_at_the_topics_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    refresh = Topics._refresh
+
+    def count(self: Topics, name: str) -> None:
+        looked.append(name)
+        refresh(self, name)
+
+    async def make_more(world: World) -> None:
+        topics = topics_of(world)
+        for name in ("One", "Two"):
+            topics.put(TopicConfig(topic_name=name))
+        await topics.save()
+        looked.clear()
+        topics.put(TopicConfig(topic_name="Three"))
+        topics.put(TopicConfig(topic_name="Two", write_queue_nums=3))
+        await topics.save()
+        assert topics.sendable.keys() >= {"One", "Two", "Three"}
+        assert all(topics.is_durable(name) for name in ("One", "Two", "Three"))
+
+    monkeypatch.setattr(Topics, "_refresh", count)
+    assert run_solo(make_more).outcome == "ended"
+    assert {"Two", "Three"} <= {*looked}
+    assert "One" not in looked
 
 
 def test_a_slaves_copy_proves_nothing_even_after_it_became_the_master() -> None:
