@@ -96,26 +96,23 @@ class Checkpointer:
         parts = self._parts
         last = self._dispatcher.last
         old = parts.marks.mark
-        kept = {queue.topic for queue in parts.queues.all() if queue.begins_before(old.deleted)}
+        kept = parts.queues.topics_before(old.deleted)
         deleted = {
             name: at
             for name, at in old.deleted.items()
             if at > parts.log.min_offset and name not in kept
         }
         deleted |= dict.fromkeys(self.leaving, parts.log.written.value)
-        counted = [queue for queue in parts.queues.all() if queue.topic not in self.leaving]
-        nexts = [queue.max_offset for queue in counted]
+        count, total, first = parts.queues.sums(self.leaving)
         start = old.record_start if last is None else last.physical_offset
         return replace(
             old,
             offset=end,
             owed=old.owed if old.owed > end else -1,
             record_start=start,
-            queue_count=sum(1 for value in nexts if value),
-            queue_total=sum(nexts),
-            queue_first=sum(
-                queue.first_unit for queue in counted if queue.end_unit > queue.first_unit
-            ),
+            queue_count=count,
+            queue_total=total,
+            queue_first=first,
             clean=None,
             index_damage=old.index_damage or ("" if parts.config.index_enabled else INDEX_OFF),
             deleted=deleted,

@@ -1,6 +1,6 @@
 """All consume queues of a store, by topic and queue id."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
 
 from rocketbed.node.store.aside import clear_the_way
@@ -143,6 +143,27 @@ class Queues:
     def count(self) -> int:
         """Number of queues that have or had a message."""
         return sum(1 for queue in self.all() if queue.max_offset)
+
+    def sums(self, without: Set[str]) -> tuple[int, int, int]:
+        """`count`, `total`, and the sum of the first units of queues that have any, without the
+        queues of some topics. One pass: a mark counts thousands of queues each second."""
+        count = total = first = 0
+        for queue in self.all():
+            if without and queue.topic in without:
+                continue
+            if end := queue.max_offset:
+                count += 1
+                total += end
+            begin = queue.first_unit
+            if queue.end_unit > begin:
+                first += begin
+        return count, total, first
+
+    def topics_before(self, deleted: dict[str, int]) -> set[str]:
+        """Topics that have queues which begin before the topic's deletion."""
+        if not deleted:
+            return set()
+        return {queue.topic for queue in self.all() if queue.begins_before(deleted)}
 
     def put_all(self, entries: list[Entry]) -> None:
         """Put the units of records; those that enter no queue are passed over.
