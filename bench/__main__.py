@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import clients, live, measures, pairs, places, simulation, stall, starts, switch
+from bench import clients, live, many, measures, pairs, places, simulation, stall, starts, switch
 from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
@@ -80,6 +80,7 @@ def _plan(
     yield "switch", switch.between_machines(), None
     yield "places", places.places(), None
     yield "clients", clients.client_faces(), None
+    yield "many", many.many(bench), None
     yield "live", live.live_page(), None
     yield "simulation", simulation.simulation(), None
     yield "checkers", simulation.checkers(), None

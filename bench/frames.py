@@ -19,7 +19,7 @@ def send_frames(count: int, body_size: int = BODY_SIZE) -> list[bytes]:
             "a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
             "g": "1700000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
-        frames.append(_frame(310, fields, number, body))
+        frames.append(frame(310, fields, number, body))
     return frames
 
 
@@ -31,10 +31,11 @@ def pull_frame(queue_id: int, offset: int, opaque: int) -> bytes:
         "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
         "expressionType": "TAG",
     }  # fmt: skip
-    return _frame(11, fields, opaque, b"")
+    return frame(11, fields, opaque)
 
 
-def _frame(code: int, fields: dict[str, str], opaque: int, body: bytes) -> bytes:
+def frame(code: int, fields: dict[str, str], opaque: int, body: bytes = b"") -> bytes:
+    """A request as a Java client writes it."""
     header = orjson.dumps(
         {
             "code": code,

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from bench.frames import BODY_SIZE
 from bench.processes import Bench, Broker, free_port, load, wait_serving
@@ -132,12 +131,7 @@ def _recovered(broker: Broker) -> tuple[float, float]:
 
 def nameserver_memory(bench: Bench) -> Iterator[Row]:
     """Resident memory of an idle nameserver."""
-    port = free_port()
-    command = [
-        sys.executable, "-P", "-m", "rocketbed", "nameserver", "--set", f"listenPort={port}",
-    ]  # fmt: skip
-    server = bench._start(command, port, Path(bench.directory / "nameserver"), "nameserver")
-    wait_serving(server)
+    server = bench.nameserver()
     time.sleep(0.5)
     yield "nameserver: resident memory, idle", server.resident_bytes / MIB, "MiB"
     server.kill()

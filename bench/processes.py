@@ -100,6 +100,16 @@ class Bench:
         environment = {"PYTHONPATH": str(checkout.absolute())} if checkout else {}
         return self._start(command, port, root, "rocketbed", environment)
 
+    def nameserver(self) -> Broker:
+        """Start a rocketbed nameserver and wait for it."""
+        port = free_port()
+        command = [
+            sys.executable, "-P", "-m", "rocketbed", "nameserver", "--set", f"listenPort={port}",
+        ]  # fmt: skip
+        server = self._start(command, port, self.directory / f"nameserver-{port}", "nameserver")
+        wait_serving(server)
+        return server
+
     def peer(self, jars: Path, *settings: str) -> Broker:
         """Start a real RocketMQ broker."""
         port = free_port()

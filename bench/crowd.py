@@ -1,0 +1,167 @@
+"""A crowd of consumers on one broker: idle ones, slow ones, and some that never read.
+
+`python -m bench.crowd PORT` takes a command a line and answers each with a line of JSON:
+
+    join COUNT GROUPS TOPICS    open connections; each is a member of a group and follows 5 topics
+    beat COUNT                  heartbeats, one after the other on each connection in turn
+    slow COUNT RATE SECONDS     consumers that read RATE bytes a second altogether
+    stuck COUNT PULLS           consumers that send so many pulls and read nothing
+    leave                       close the stuck ones
+"""
+
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from bench.frames import QUEUES, frame, pull_frame
+from rocketbed.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+
+FOLLOWED = 5
+"""Topics of a group."""
+HEARTBEAT_S = 30.0
+PIECE = 64 * 1024
+"""What a slow reader takes at once, and its receive buffer."""
+
+
+def topic_name(number: int) -> str:
+    return f"crowd-{number:04}"
+
+
+def group_name(number: int) -> str:
+    return f"crowd-group-{number:03}"
+
+
+def _heartbeat(member: int, groups: int, topics: int) -> bytes:
+    group = member % groups
+    followed = [topic_name((group * FOLLOWED + step) % topics) for step in range(FOLLOWED)]
+    body = HeartbeatData(
+        client_id=f"10.0.{member // 250}.{member % 250}@{member}",
+        consumer_data_set=[
+            ConsumerData(
+                group_name=group_name(group),
+                subscription_data_set=[SubscriptionData(topic=name) for name in followed],
+            )
+        ],
+    )
+    return frame(34, {}, member, body.encode())
+
+
+class Crowd:
+    """What the commands share."""
+
+    def __init__(self, port: int, nursery: trio.Nursery) -> None:
+        self._port = port
+        self._nursery = nursery
+        self._members: list[tuple[trio.SocketStream, bytes]] = []
+        self._answered = 0
+        self._stuck: list[trio.SocketStream] = []
+
+    async def join(self, count: int, groups: int, topics: int) -> dict[str, float]:
+        """Connections with a heartbeat each; they go on for ever."""
+        began = time.perf_counter()
+        for member in range(count):
+            stream = await trio.open_tcp_stream("127.0.0.1", self._port)
+            heartbeat = _heartbeat(member, groups, topics)
+            self._members.append((stream, heartbeat))
+            self._nursery.start_soon(self._listen, stream)
+            await stream.send_all(heartbeat)
+        self._nursery.start_soon(self._beat_forever)
+        return {"seconds": time.perf_counter() - began}
+
+    async def _listen(self, stream: trio.SocketStream) -> None:
+        while await stream.receive_some(65_536):
+            self._answered += 1
+
+    async def _beat_forever(self) -> None:
+        while True:
+            for stream, heartbeat in self._members:
+                await trio.sleep(HEARTBEAT_S / len(self._members))
+                await stream.send_all(heartbeat)
+
+    async def beat(self, count: int) -> dict[str, float]:
+        """As fast as the broker answers; 16 under way."""
+        began, goal = time.perf_counter(), self._answered
+        for number in range(count):
+            stream, heartbeat = self._members[number % len(self._members)]
+            await stream.send_all(heartbeat)
+            goal += 1
+            while self._answered < goal - 16:
+                await trio.lowlevel.checkpoint()
+        return {"seconds": time.perf_counter() - began}
+
+    async def slow(self, count: int, rate: float, seconds: float) -> dict[str, float]:
+        """Pulls, two of each queue under way, read in small pieces; bytes and seconds."""
+        taken = [0] * count
+        began = time.perf_counter()
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                for number in range(count):
+                    nursery.start_soon(self._read_slowly, number, rate / count, taken)
+        return {"bytes": sum(taken), "seconds": time.perf_counter() - began}
+
+    async def _read_slowly(self, number: int, rate: float, taken: list[int]) -> None:
+        await trio.sleep(number * PIECE / rate / len(taken))  # not all in step
+        async with await self._small_stream() as stream:
+            for queue in range(QUEUES):
+                await stream.send_all(pull_frame(queue, 0, queue) * 2)
+            began, data, offset = trio.current_time(), b"", 0
+            while True:
+                data += await stream.receive_some(PIECE)
+                while len(data) >= 4:
+                    after = 4 + int.from_bytes(data[:4], "big")
+                    if after > len(data):
+                        break
+                    data = data[after:]
+                    taken[number] += after
+                    offset = (offset + 4) % 100_000
+                    queue = offset // 4 % QUEUES
+                    await stream.send_all(pull_frame(queue, offset, queue))
+                await trio.sleep_until(began + (taken[number] + len(data)) / rate)
+
+    async def _small_stream(self) -> trio.SocketStream:
+        socket = trio.socket.socket()
+        socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, PIECE)
+        await socket.connect(("127.0.0.1", self._port))
+        return trio.SocketStream(socket)
+
+    async def stuck(self, count: int, pulls: int) -> dict[str, float]:
+        """As a consumer of thousands of queues whose machine hangs."""
+        for _ in range(count):
+            stream = await self._small_stream()
+            self._stuck.append(stream)
+            frames = b"".join(pull_frame(n % QUEUES, n, n) for n in range(pulls))
+            with trio.move_on_after(1):  # a broker that has enough takes no more requests
+                await stream.send_all(frames)
+        return {}
+
+    async def leave(self) -> dict[str, float]:
+        """Close them."""
+        for stream in self._stuck:
+            await trio.aclose_forcefully(stream)
+        self._stuck.clear()
+        return {}
+
+
+async def _serve(port: int) -> None:
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(port, nursery)
+        commands: dict[str, Callable[..., Awaitable[dict[str, float]]]] = {
+            "join": crowd.join,
+            "beat": crowd.beat,
+            "slow": crowd.slow,
+            "stuck": crowd.stuck,
+            "leave": crowd.leave,
+        }
+        read_line = partial(trio.to_thread.run_sync, sys.stdin.readline, abandon_on_cancel=True)
+        while line := await read_line():
+            word, *numbers = line.split()
+            print(json.dumps(await commands[word](*map(int, numbers))), flush=True)
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(_serve, int(sys.argv[1]))
