@@ -9,7 +9,19 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench import clients, live, many, measures, pairs, places, simulation, stall, starts, switch
+from bench import (
+    clients,
+    consumers,
+    live,
+    many,
+    measures,
+    pairs,
+    places,
+    simulation,
+    stall,
+    starts,
+    switch,
+)
 from bench.measures import GIB, Row
 from bench.processes import Bench, Broker
 
@@ -25,6 +37,9 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each load")
     parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="existing messages that are read"
+    )
+    parser.add_argument(
         "--only", default="", help="run only the measures whose name has this in it"
     )
     options = parser.parse_args()
@@ -35,7 +50,7 @@ def main() -> int:
         if options.before is not None:
             table.add(pairs.before_and_after(bench, options.before, options.seconds / 2), "")
             return 0
-        for name, ours, theirs in _plan(bench, options.peer, options.seconds):
+        for name, ours, theirs in _plan(bench, options.peer, options.seconds, options.messages):
             if options.only in name:
                 table.add(ours, "rocketbed")
                 if theirs is not None:
@@ -52,7 +67,7 @@ Rows = Iterable[Row]
 
 
 def _plan(
-    bench: Bench, jars: Path | None, seconds: float
+    bench: Bench, jars: Path | None, seconds: float, messages: int
 ) -> Iterable[tuple[str, Rows, Rows | None]]:
     """Name of each measure, and its rows on either side; nothing runs before it is iterated."""
 
@@ -67,6 +82,7 @@ def _plan(
         ("sends", lambda start: measures.sends(bench, start, seconds)),
         ("sync flush", lambda start: measures.sync_flush(bench, start, seconds / 2)),
         ("start", lambda start: measures.start_and_stop(bench, start)),
+        ("consumers", lambda start: consumers.consumers(bench, start, messages, seconds)),
     ]
     for name, measure in both:
         yield name, measure(ours), measure(peer) if jars is not None else None

@@ -6,13 +6,14 @@ crowd costs those who are not part of it.
 
 import json
 import resource
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 
+from bench.asker import Asker
+from bench.consumers import topic_fields
 from bench.crowd import FOLLOWED, group_name, topic_name
 from bench.frames import QUEUES, frame
 from bench.ping import GROUPS, TOPICS
@@ -58,32 +59,6 @@ class Crowd:
         self._process.communicate()
 
 
-class Asker:
-    """A connection that asks one thing after the other."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = self._socket.makefile("rb")
-
-    def ask_all(self, frames: list[bytes], at_once: int) -> float:
-        """So many under way; seconds it took. Raises `RuntimeError` for a refusal."""
-        began = time.perf_counter()
-        for at in range(0, len(frames), at_once):
-            some = frames[at : at + at_once]
-            self._socket.sendall(b"".join(some))
-            for _ in some:
-                answer = self._file.read(int.from_bytes(self._file.read(4), "big"))
-                if b'"code":0,' not in answer[:120]:
-                    raise RuntimeError(f"refused: {answer[:500]!r}")
-        return time.perf_counter() - began
-
-    def close(self) -> None:
-        """End the connection."""
-        self._file.close()
-        self._socket.close()
-
-
 def many(bench: Bench) -> Iterator[Row]:
     """All rows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -124,7 +99,9 @@ def _fill(broker: Broker) -> Iterator[Row]:
     with closing(Asker(broker.port)) as asker:
         groups = [frame(200, {}, n, _group(n)) for n in range(GROUPS)]
         asker.ask_all(groups, 1)
-        topics = [frame(17, _topic(number), number) for number in range(TOPICS)]
+        topics = [
+            frame(17, topic_fields(topic_name(number), QUEUES), number) for number in range(TOPICS)
+        ]
         yield f"many: {TOPICS} topics made one by one", asker.ask_all(topics, 1), "s"
         sends = [
             frame(310, _send(n // QUEUES, n % QUEUES), n, b"x") for n in range(TOPICS * QUEUES)
@@ -136,14 +113,6 @@ def _fill(broker: Broker) -> Iterator[Row]:
 
 def _group(number: int) -> bytes:
     return SubscriptionGroupConfig(group_name=group_name(number)).encode()
-
-
-def _topic(number: int) -> dict[str, str]:
-    return {
-        "topic": topic_name(number), "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
-        "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
 
 
 def _send(topic: int, queue: int) -> dict[str, str]:
@@ -176,7 +145,8 @@ def _crowd(broker: Broker, names: Broker, crowd: Crowd) -> Iterator[Row]:
     yield f"  CPU of a heartbeat ({FOLLOWED} topics)", cost, "us"
     yield "  resident memory", broker.resident_bytes / MIB, "MiB"
     yield from _pings(broker, names, "beside the idle crowd")
-    crowd.tell("slow", SLOW, SLOW_BYTES_PER_S, int(SECONDS) + 2)
+    crowd.tell("slow", SLOW, SLOW_BYTES_PER_S, int(SECONDS) + 3)
+    time.sleep(1)  # the first pulls come all at once
     yield from _pings(broker, names, f"beside {SLOW} slow readers too")
     yield "  resident memory", broker.resident_bytes / MIB, "MiB"
     slow = crowd.done()

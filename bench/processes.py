@@ -9,10 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+
+from bench.asker import Asker
+from bench.frames import frame
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -175,6 +179,21 @@ def wait_serving(broker: Broker, seconds: float = 60) -> None:
         else:
             return
     raise RuntimeError(f"{broker.name} does not serve after {seconds:g} s")
+
+
+def wait_routed(nameserver: Broker, topics: Iterable[str], seconds: float = 60) -> None:
+    """Until a nameserver knows topics. Raises `RuntimeError`."""
+    deadline = time.perf_counter() + seconds
+    with closing(Asker(nameserver.port)) as asker:
+        for topic in topics:
+            while True:
+                try:
+                    asker.ask_all([frame(105, {"topic": topic}, 0)], 1)
+                    break
+                except RuntimeError:
+                    if time.perf_counter() > deadline:
+                        raise
+                    time.sleep(0.05)
 
 
 def load(broker: Broker, kind: str, seconds: float) -> dict[str, float]:

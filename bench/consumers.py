@@ -1,0 +1,144 @@
+"""What a consumer sees: latency, rates, its start, delays, how queues are shared out.
+
+Our client (readers.py) on a broker of either side; the nameserver is ours.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from bench.asker import Asker
+from bench.frames import QUEUES, frame
+from bench.processes import Bench, Broker, wait_routed, wait_serving
+
+Row = tuple[str, float, str]
+TOPIC = "BenchConsumers"
+OLD = "BenchOld"
+MANY_QUEUES = "BenchMembers"
+RATES = (1_000, 10_000)
+SECONDS = 8.0
+WARM_S = {"rocketbed": 1.0, "RocketMQ": 20.0}
+"""Load before a measure begins: Java compiles while it runs."""
+MEMBERS = 4
+STARTS = 5
+DELAY_LEVEL = 1
+DELAY_MS = 1000.0
+DELAY_RATES = (500, 5_000)
+MIB = 1 << 20
+
+
+def consumers(
+    bench: Bench, start: Callable[..., Broker], messages: int, seconds: float
+) -> Iterator[Row]:
+    """All rows; `messages` are read from a topic where they are."""
+    names = bench.nameserver()
+    at = f"127.0.0.1:{names.port}"
+    broker = start(f"namesrvAddr={at}", "autoCreateSubscriptionGroup=true")
+    wait_serving(broker)
+    with closing(Asker(broker.port)) as asker:
+        for topic, queues in ((TOPIC, QUEUES), (OLD, QUEUES), (MANY_QUEUES, 32)):
+            asker.ask_all([frame(17, topic_fields(topic, queues), 0)], 1)
+    wait_routed(names, (TOPIC, OLD, MANY_QUEUES))
+    _paced(broker, TOPIC, 0, WARM_S[broker.name])
+    yield from _latencies(broker, at, seconds)
+    yield from _delays(broker, at, seconds)
+    sent = 0.0
+    while sent < messages:
+        sent += _paced(broker, OLD, 0, 2.0)["accepted"]
+    yield from _figures("consumer, start to first message", _read("first", at, OLD, STARTS))
+    read = _read("drain", at, OLD, messages)
+    yield from _figures(f"consumer, {messages:,} existing messages", read)
+    read = _read("members", at, MANY_QUEUES, MEMBERS)
+    yield from _figures("consumer, 32 queues shared out", read)
+    broker.kill()
+    names.kill()
+
+
+def topic_fields(topic: str, queues: int) -> dict[str, str]:
+    """Of a request that makes a topic."""
+    return {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+        "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+
+
+def _latencies(broker: Broker, at: str, seconds: float) -> Iterator[Row]:
+    for kind in ("listen", "poll"):
+        for rate in RATES:
+            with _Reader(kind, at, TOPIC, QUEUES) as reader:
+                sent = _paced(broker, TOPIC, rate, seconds)
+                read = reader.figures()
+            name = f"consumer, end to end by {kind}, {rate:,}/s"
+            for what in ("p50", "p99"):
+                yield f"{name}, {what}", *read[what]
+            if read["received"][0] < 0.97 * rate:
+                yield f"  sent, {name}", sent["accepted"] / sent["seconds"], "messages/s"
+                yield f"  received, {name}", *read["received"]
+
+
+def _delays(broker: Broker, at: str, seconds: float) -> Iterator[Row]:
+    """Lateness is counted from the send and one second, so it has the way to the consumer in it."""
+    for rate in (*DELAY_RATES, 0):
+        with _Reader("poll", at, TOPIC, QUEUES) as reader:
+            sent = _paced(broker, TOPIC, rate, seconds, DELAY_LEVEL)
+            read = reader.figures()
+        name = f"delayed, {rate:,}/s" if rate else "delayed, as fast as they are taken"
+        yield f"{name}: accepted", sent["accepted"] / sent["seconds"], "messages/s"
+        yield f"{name}: delivered", *read["received"]
+        yield f"{name}: late, p50", read["p50"][0] - DELAY_MS, "ms"
+        yield f"{name}: late, p99", read["p99"][0] - DELAY_MS, "ms"
+        if read["count"][0] != sent["accepted"]:
+            yield f"  {name}: not received", sent["accepted"] - read["count"][0], "messages"
+
+
+def _figures(name: str, found: dict[str, tuple[float, str]]) -> Iterator[Row]:
+    for what, (value, unit) in found.items():
+        yield f"{name}, {what}", value, unit
+
+
+def _paced(
+    broker: Broker, topic: str, rate: float, seconds: float, level: int = 0
+) -> dict[str, float]:
+    words = (broker.port, topic, rate, seconds, level)
+    command = [sys.executable, "-P", "-m", "bench.paced", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the load generator failed: {done.stderr[-1000:]}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+class _Reader:
+    """A process of readers.py that is ready."""
+
+    def __init__(self, kind: str, at: str, topic: str, number: int) -> None:
+        command = [sys.executable, "-P", "-m", "bench.readers", kind, at, topic, str(number)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> "_Reader":
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise RuntimeError("the reader has failed")
+        return self
+
+    def figures(self) -> dict[str, tuple[float, str]]:
+        """What it found; it has ended."""
+        output, _ = self._process.communicate(timeout=300)
+        found: dict[str, tuple[float, str]] = json.loads(output)
+        return found
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _read(kind: str, at: str, topic: str, number: int) -> dict[str, tuple[float, str]]:
+    command = [sys.executable, "-P", "-m", "bench.readers", kind, at, topic, str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode:
+        raise RuntimeError(f"the reader failed: {done.stderr[-1000:]}")
+    found: dict[str, tuple[float, str]] = json.loads(done.stdout)
+    return found
