@@ -82,7 +82,7 @@ def _plan(
         ("sends", lambda start: measures.sends(bench, start, seconds)),
         ("sync flush", lambda start: measures.sync_flush(bench, start, seconds / 2)),
         ("start", lambda start: measures.start_and_stop(bench, start)),
-        ("consumers", lambda start: consumers.consumers(bench, start, messages, seconds)),
+        ("consumers", lambda start: consumers.consumers(bench, start, messages, seconds, jars)),
     ]
     for name, measure in both:
         yield name, measure(ours), measure(peer) if jars is not None else None

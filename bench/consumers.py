@@ -1,6 +1,7 @@
 """What a consumer sees: latency, rates, its start, delays, how queues are shared out.
 
-Our client (readers.py) on a broker of either side; the nameserver is ours.
+Our client (readers.py) and, with the jars, Java's (java/Clients.java) on a broker of either side;
+the nameserver is ours.
 """
 
 import json
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 from bench.asker import Asker
 from bench.frames import QUEUES, frame
@@ -23,24 +25,26 @@ WARM_S = {"rocketbed": 1.0, "RocketMQ": 20.0}
 """Load before a measure begins: Java compiles while it runs."""
 MEMBERS = 4
 STARTS = 5
+SENDS = 50_000
 DELAY_LEVEL = 1
 DELAY_MS = 1000.0
 DELAY_RATES = (500, 5_000)
-MIB = 1 << 20
 
 
 def consumers(
-    bench: Bench, start: Callable[..., Broker], messages: int, seconds: float
+    bench: Bench,
+    start: Callable[..., Broker],
+    messages: int,
+    seconds: float,
+    jars: Path | None = None,
 ) -> Iterator[Row]:
     """All rows; `messages` are read from a topic where they are."""
+    java = _java(jars) if jars is not None else None
     names = bench.nameserver()
     at = f"127.0.0.1:{names.port}"
     broker = start(f"namesrvAddr={at}", "autoCreateSubscriptionGroup=true")
     wait_serving(broker)
-    with closing(Asker(broker.port)) as asker:
-        for topic, queues in ((TOPIC, QUEUES), (OLD, QUEUES), (MANY_QUEUES, 32)):
-            asker.ask_all([frame(17, topic_fields(topic, queues), 0)], 1)
-    wait_routed(names, (TOPIC, OLD, MANY_QUEUES))
+    _make_topics(broker, names)
     _paced(broker, TOPIC, 0, WARM_S[broker.name])
     yield from _latencies(broker, at, seconds)
     yield from _delays(broker, at, seconds)
@@ -52,8 +56,31 @@ def consumers(
     yield from _figures(f"consumer, {messages:,} existing messages", read)
     read = _read("members", at, MANY_QUEUES, MEMBERS)
     yield from _figures("consumer, 32 queues shared out", read)
+    if java is not None:
+        yield from _latencies(broker, at, seconds, java)
+        read = _read("first", at, OLD, STARTS, java)
+        yield from _figures("Java's client, start to first message", read)
+        read = _read("drain", at, OLD, messages, java)
+        yield from _figures(f"Java's client, {messages:,} existing messages", read)
+        yield from _figures("Java's client, sends", _read("send", at, TOPIC, SENDS, java))
+        read = _read("send", at, TOPIC, SENDS)
+        yield from _figures("client, sends", read)
     broker.kill()
     names.kill()
+
+
+def _java(jars: Path) -> list[str]:
+    program = Path(__file__).with_name("java") / "Clients.java"
+    return ["java", "-Xmx1g", "-cp", f"{jars}/*", str(program)]
+
+
+def _make_topics(broker: Broker, names: Broker) -> None:
+    queues = {TOPIC: QUEUES, OLD: QUEUES, MANY_QUEUES: 32}
+    queues |= {f"{TOPIC}-{rate}": QUEUES for rate in RATES}
+    with closing(Asker(broker.port)) as asker:
+        for topic, count in queues.items():
+            asker.ask_all([frame(17, topic_fields(topic, count), 0)], 1)
+    wait_routed(names, queues)
 
 
 def topic_fields(topic: str, queues: int) -> dict[str, str]:
@@ -65,18 +92,26 @@ def topic_fields(topic: str, queues: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _latencies(broker: Broker, at: str, seconds: float) -> Iterator[Row]:
-    for kind in ("listen", "poll"):
+def _latencies(
+    broker: Broker, at: str, seconds: float, java: list[str] | None = None
+) -> Iterator[Row]:
+    for kind in ("listen",) if java else ("listen", "poll"):
         for rate in RATES:
-            with _Reader(kind, at, TOPIC, QUEUES) as reader:
-                sent = _paced(broker, TOPIC, rate, seconds)
+            # A new group of Java's begins at the first message of a young topic, whatever it says.
+            topic = f"{TOPIC}-{rate}" if java else TOPIC
+            with _Reader(kind, at, topic, QUEUES, java) as reader:
+                sent = _paced(broker, topic, rate, seconds)
                 read = reader.figures()
-            name = f"consumer, end to end by {kind}, {rate:,}/s"
+            name = f"{_who(java)}, end to end by {kind}, {rate:,}/s"
             for what in ("p50", "p99"):
                 yield f"{name}, {what}", *read[what]
             if read["received"][0] < 0.97 * rate:
                 yield f"  sent, {name}", sent["accepted"] / sent["seconds"], "messages/s"
                 yield f"  received, {name}", *read["received"]
+
+
+def _who(java: list[str] | None) -> str:
+    return "Java's client" if java else "consumer"
 
 
 def _delays(broker: Broker, at: str, seconds: float) -> Iterator[Row]:
@@ -111,34 +146,50 @@ def _paced(
     return result
 
 
-class _Reader:
-    """A process of readers.py that is ready."""
+def _command(
+    kind: str, at: str, topic: str, number: int, java: list[str] | None = None
+) -> list[str]:
+    program = java or [sys.executable, "-P", "-m", "bench.readers"]
+    return [*program, kind, at, topic, str(number)]
 
-    def __init__(self, kind: str, at: str, topic: str, number: int) -> None:
-        command = [sys.executable, "-P", "-m", "bench.readers", kind, at, topic, str(number)]
+
+class _Reader:
+    """A process of readers.py, or of Clients.java, that is ready."""
+
+    def __init__(
+        self, kind: str, at: str, topic: str, number: int, java: list[str] | None = None
+    ) -> None:
+        command = _command(kind, at, topic, number, java)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> "_Reader":
         assert self._process.stdout is not None
-        if self._process.stdout.readline() != "ready\n":
-            raise RuntimeError("the reader has failed")
-        return self
+        for line in self._process.stdout:
+            if line == "ready\n":
+                return self
+        raise RuntimeError("the reader has failed")
 
     def figures(self) -> dict[str, tuple[float, str]]:
         """What it found; it has ended."""
         output, _ = self._process.communicate(timeout=300)
-        found: dict[str, tuple[float, str]] = json.loads(output)
-        return found
+        return _last_line(output)
 
     def __exit__(self, *_error: object) -> None:
         self._process.kill()
         self._process.wait()
 
 
-def _read(kind: str, at: str, topic: str, number: int) -> dict[str, tuple[float, str]]:
-    command = [sys.executable, "-P", "-m", "bench.readers", kind, at, topic, str(number)]
+def _read(
+    kind: str, at: str, topic: str, number: int, java: list[str] | None = None
+) -> dict[str, tuple[float, str]]:
+    command = _command(kind, at, topic, number, java)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if done.returncode:
-        raise RuntimeError(f"the reader failed: {done.stderr[-1000:]}")
-    found: dict[str, tuple[float, str]] = json.loads(done.stdout)
+        raise RuntimeError(f"{_who(java)} failed: {done.stderr[-1000:]}")
+    return _last_line(done.stdout)
+
+
+def _last_line(output: str) -> dict[str, tuple[float, str]]:
+    """Java's client writes its log first."""
+    found: dict[str, tuple[float, str]] = json.loads(output.splitlines()[-1])
     return found

@@ -4,6 +4,7 @@
     first           from a consumer's start to its first message, of those that are there
     drain           reads NUMBER messages that are there, by a listener
     members         NUMBER members share 32 queues; the last comes late, and goes
+    send            NUMBER messages, 64 tasks
 
 Prints `ready` where a load may begin, then a line of JSON: what, and value and unit.
 """
@@ -26,6 +27,7 @@ SILENT_S = 3.0
 """Nothing came for so long: it was all."""
 LOOK_S = 0.001
 WORKERS = 20
+AT_ONCE = 64
 
 
 class Latencies:
@@ -135,6 +137,24 @@ async def drain(nameservers: str, topic: str, count: int) -> Figures:
     return {"by listen": (count / took, "messages/s"), "by poll": (count / polled, "messages/s")}
 
 
+async def send(nameservers: str, topic: str, count: int) -> Figures:
+    """Tasks that send one message after the other."""
+    message = rocketbed.Message(topic, bytes(1024))
+    async with rocketbed.Producer(nameservers=nameservers) as producer:
+        numbers = iter(range(count))
+
+        async def work() -> None:
+            for _ in numbers:
+                (await producer.send(message)).raise_for_outcome()
+
+        await producer.send(message)
+        began = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(work)
+        return {f"{AT_ONCE} at once": (count / (time.perf_counter() - began), "/s")}
+
+
 async def members(nameservers: str, topic: str, count: int, queues: int = 32) -> Figures:
     """Until each has as many queues as is its share, and none is had twice."""
     figures: Figures = {}
@@ -175,7 +195,7 @@ def main() -> None:
     """Run one kind."""
     kind, nameservers, topic, number = sys.argv[1:]
     kinds: dict[str, Callable[..., Awaitable[Figures]]] = {
-        "first": first, "drain": drain, "members": members,
+        "first": first, "drain": drain, "members": members, "send": send,
     }  # fmt: skip
     if kind in kinds:
         figures = trio.run(kinds[kind], nameservers, topic, int(number))
