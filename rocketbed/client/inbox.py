@@ -154,7 +154,8 @@ class Inbox:
                 raise ClientError(CLOSED) from None
 
     def _there(self) -> Batch | _InHand | None:
-        self._returned = deque(one for one in self._returned if one.is_current)
+        if self._returned:
+            self._returned = deque(one for one in self._returned if one.is_current)
         for returned in self._returned:
             if not returned.batch.flow.is_paused:
                 return returned
@@ -178,7 +179,7 @@ class Inbox:
         if end == len(batch.messages) or self._is_ordered:
             self._ready.remove(batch)
         batch.flow.hand_out(given, batch.ends[begin:end])
-        in_hand = _InHand(batch.flow.progress, given, batch)
+        in_hand = _InHand(batch.flow.progress, given, batch, SEEN.get())
         if self._is_ordered and end < len(batch.messages):
             self._held.append(in_hand)
         self._give(in_hand)
@@ -190,11 +191,10 @@ class Inbox:
         self._returned.remove(returned)
         if rest:
             self._returned.appendleft(replace(returned, messages=rest))
-        self._give(replace(returned, messages=given))
+        self._give(replace(returned, messages=given, is_seen=SEEN.get()))
         return given
 
     def _give(self, what: _InHand) -> None:
-        what = replace(what, is_seen=SEEN.get())
         self._in_hand.setdefault(poller(), []).append(what)
         if len(self._in_hand) > self._pollers_max:
             self._in_hand = {who: own for who, own in self._in_hand.items() if is_alive(who)}
