@@ -45,7 +45,7 @@ def _ack_before_replica(_original: Any, self: Any, end: int) -> bool:
     "M3",
     "replica acks before its own flush",
     "rocketbed.replication.slave:Slave.__init__",
-    "3719fdb335ac6b20",
+    "c81a5f34f07d8fe1",
     bug="a slave under SYNC_FLUSH reports what it has written, not what it has on disk",
     edit="the slave reports the end of its log",
     caught_by=("I7", "R3", "A1"),
