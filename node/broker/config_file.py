@@ -5,6 +5,7 @@ A table is written beside its file, fsynced and renamed into place, the previous
 overwrites in place without fsync). What is written is legal JSON, which fastjson reads too.
 """
 
+import contextlib
 import errno
 import json
 from collections.abc import Callable
@@ -25,6 +26,8 @@ T = TypeVar("T")
 ABSENT = "absent"
 PIECE = 1 << 20
 """Bytes that are written before others run; a million offsets take 20 MB."""
+LARGE = 1 << 18
+"""Bytes of a table that is not worth its look: `json` takes 10 ms for as much."""
 RETRY_S = 1.0
 """Pause after a failed save (a full disk), before the next try."""
 
@@ -165,11 +168,13 @@ class ConfigFile:
 
 
 def _text(value: dict[str, Any]) -> bytes:
-    """A table as it is written. A million offsets take 0.03 s so, and 0.8 s with `json`."""
-    try:
-        return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # a number of more than 64 bits
-        return json.dumps(value, indent=2, ensure_ascii=False).encode()
+    """A table as RocketMQ writes it, with tabs and no blanks (store.md 1.6); a large one with
+    blanks, since the loop waits: a million offsets take 0.03 s so, and 0.8 s with `json`."""
+    with contextlib.suppress(TypeError):  # a number of more than 64 bits
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+        if len(text) > LARGE:
+            return text
+    return json.dumps(value, indent="\t", separators=(",", ":"), ensure_ascii=False).encode()
 
 
 class SavedTable:

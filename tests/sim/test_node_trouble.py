@@ -121,9 +121,9 @@ def test_a_topic_whose_name_rotted_in_the_table_is_made_again() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (b'"readQueueNums": 4', b'"readQueueNums": 0', "A has messages in queue 2, and readQueueN"),
-        (b'"perm": 6', b'"perm": 2', "A has messages, and perm=2 lets nobody read them"),
-        (b'"readQueueNums": 4', b'"readQueueNums": 2000000000', "A has readQueueNums=2000000000"),
+        (b'"readQueueNums":4', b'"readQueueNums":0', "A has messages in queue 2, and readQueueN"),
+        (b'"perm":6', b'"perm":2', "A has messages, and perm=2 lets nobody read them"),
+        (b'"readQueueNums":4', b'"readQueueNums":2000000000', "A has readQueueNums=2000000000"),
     ],
 )
 def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, said: str) -> None:
@@ -133,7 +133,7 @@ def test_a_row_that_hides_messages_is_told(old: bytes, new: bytes, said: str) ->
 
     def rot(disk: SimDisk) -> None:
         path = f"{STORE}/config/topics.json"
-        before, name, rows = disk.contents(path).partition(b'"A": {')
+        before, name, rows = disk.contents(path).partition(b'"A":{')
         assert old in rows
         disk.replace_contents(path, before + name + rows.replace(old, new, 1))
 

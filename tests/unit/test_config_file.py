@@ -9,7 +9,7 @@ import trio
 from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.chaos.sim.solo import run_solo
-from rocketbed.node.broker.config_file import ConfigFile, ConfigFileError, SavedTable
+from rocketbed.node.broker.config_file import LARGE, ConfigFile, ConfigFileError, SavedTable
 from rocketbed.wire.encoding.json_dialect import BodyError
 from rocketbed.world.api import World
 
@@ -53,6 +53,34 @@ def test_T11_a_crash_at_any_disk_event_leaves_a_whole_table(kind: str, mode: str
         assert version in (2, 3, 4)
         seen.add(version)
     assert {2, 3} <= seen
+
+
+async def write_and_read(world: World, value: dict[str, Any]) -> tuple[bytes, Any]:
+    file = ConfigFile(world, DIRECTORY, NAME)
+    await file.write(value)
+    again = ConfigFile(world, DIRECTORY, NAME)
+    opened = world.disk.open(f"{DIRECTORY}/{NAME}")
+    try:
+        text = opened.read_at(0, opened.size())
+    finally:
+        opened.close()
+    return bytes(text), again.load(lambda read: read)
+
+
+@pytest.mark.parametrize("number", [7, 1 << 70])
+def test_a_table_is_written_in_RocketMQs_form(number: int) -> None:
+    value = {"table": {'a "b": c': {0: number}, "é": []}, "empty": {}}
+    text, read = run_solo(write_and_read, value).value
+    keys = f'"a \\"b\\": c":{{\n\t\t\t"0":{number}\n\t\t}},\n\t\t"é":[]'
+    assert text.decode() == f'{{\n\t"table":{{\n\t\t{keys}\n\t}},\n\t"empty":{{}}\n}}'
+    assert read["table"]['a "b": c'] == {"0": number}
+
+
+def test_a_large_table_is_legal_JSON() -> None:
+    value = {"table": {f"name {i}": {0: i} for i in range(20_000)}}
+    text, read = run_solo(write_and_read, value).value
+    assert len(text) > LARGE
+    assert read == {"table": {name: {"0": row[0]} for name, row in value["table"].items()}}
 
 
 BAD = [
