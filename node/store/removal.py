@@ -171,8 +171,8 @@ class Removal:
     async def match_types(self) -> None:
         """Make queues again that are of another type than their topic, whose messages may come
         before the master's tables. Raises and may be cancelled as `learn_deletions`."""
-        queues, marks = self._parts.queues, self._parts.marks
-        for topic in sorted(self._of_wrong_type() | queues.remaking):
+        marks = self._parts.marks
+        for topic in sorted(self.unmade()):
             async with self._checkpointer.lock:
                 deleted = marks.mark.deleted
                 count = await self._remake(topic, deleted.get(topic, 0), deleted)
@@ -180,6 +180,10 @@ class Removal:
             await self._checkpointer.raise_mark()
             if topic in self._of_wrong_type():
                 self._mixed.add(topic)
+
+    def unmade(self) -> set[str]:
+        """Topics whose queues have to be made again, which a stop may come before (seed 865131)."""
+        return self._of_wrong_type() | self._parts.queues.remaking
 
     def _of_wrong_type(self) -> set[str]:
         """Topics of BatchCQ that have ordinary queues, and others that have batch queues: a master

@@ -190,8 +190,8 @@ class MessageStore:
     async def close(self) -> None:
         """The clean stop: dispatch and flush everything, raise W, then remove `abort`.
 
-        Call it when nothing is put any more, with `run` still going. If dispatch is stuck, `abort`
-        stays. Raises `StoreFailed`.
+        Call it when nothing is put any more, with `run` still going. If dispatch is stuck or queues
+        have to be made again, `abort` stays. Raises `StoreFailed`.
         """
         parts = self._parts
         while self._dispatcher.step():
@@ -203,8 +203,11 @@ class MessageStore:
         while self._dispatcher.step():
             await trio.lowlevel.checkpoint()
         caught_up = parts.dispatched.value == parts.log.written.value or self._partial_tail()
-        if not caught_up:
-            self._world.log.error("store.not_clean", reason=self._dispatcher.stuck)
+        reason = "" if caught_up else self._dispatcher.stuck
+        if unmade := self.removal.unmade():
+            reason = f"the next start makes the queues of {', '.join(sorted(unmade))} again"
+        if reason or not caught_up:
+            self._world.log.error("store.not_clean", reason=reason)
             self._release()
             return
         parts.log.drop_unused()

@@ -131,3 +131,15 @@ def test_a_crash_at_any_moment(kind: str, image: DiskImage, is_batch: bool, tmp_
         again = session(look, config=config, image=crashed.image, topics=topics, boots=boots).value
         assert again[0] in (10, 11), event
         assert again[1:] == (10, {is_batch}), event
+
+
+def test_a_stop_before_they_are_made_again_is_no_clean_one(
+    image: DiskImage, is_batch: bool
+) -> None:
+    async def learn(store: MessageStore) -> None:
+        topics.knows = True
+        await store.close()
+
+    topics = Copied(is_batch=is_batch)
+    stopped = session(learn, config=settings(is_slave=True), image=image, topics=topics)
+    assert any(path.endswith("/abort") for path in stopped.image.paths())
