@@ -19,12 +19,22 @@ from rocketbed.chaos.hunt.runner import Errand, Outcome, Say, run_errands
 from rocketbed.chaos.mutants.draw import Generated, Source, candidates, draw, read_sources
 from rocketbed.chaos.mutants.equivalent import Equivalent, load_equivalents
 from rocketbed.chaos.mutants.mutant import StaleMutant
-from rocketbed.chaos.mutants.visits import Trial, Visited, digest_of_sources, measure, suite
+from rocketbed.chaos.mutants.visits import (
+    KINDS,
+    Trial,
+    Visited,
+    digest_of_sources,
+    files_of_tests,
+    measure,
+    suite,
+)
 
 SEED: Final = 1
 RUNS: Final = 6
 """Runs of clusters that a mutant has to pass to count as not found, if so many visit its line, and
 every session that does."""
+TESTS: Final = 8
+"""Files of tests that it has to pass besides."""
 PATIENCE: Final = 4.0
 """Times the CPU seconds of the watched run, after which a run hangs ..."""
 PATIENCE_S: Final = 10.0
@@ -37,7 +47,7 @@ class UnknownMutant(Exception):
     """A key was asked for that was not drawn."""
 
 
-State = Literal["found", "not found", "not visited", "equivalent"]
+State = Literal["found", "tests only", "not found", "not visited", "equivalent"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +85,8 @@ class Search:
     runs: int = RUNS
     only: Sequence[str] = ()
     """Keys; empty: all that are drawn."""
+    tests: Path | None = None
+    """Folder of test files, which look for what no other run found."""
 
 
 @dataclass(slots=True)
@@ -126,8 +138,10 @@ def search(
     fates = {one.key: known.get(one.key) or _fresh(one) for one in chosen}
     for key in equivalents.keys() & fates:
         fates[key].state = "equivalent"
+    if trials is None:
+        trials = suite(wanted.seed) + (files_of_tests(wanted.tests) if wanted.tests else [])
     visited = measure(
-        suite(wanted.seed) if trials is None else trials,
+        trials,
         sources,
         wanted.out / f"{digest}-{VISITS}",
         jobs=wanted.jobs,
@@ -137,8 +151,12 @@ def search(
     for one in chosen:
         fate = fates[one.key]
         where = [run for run in visited if run.visits(fate.place, fate.line)]
-        clusters = [run for run in where if not run.is_session]
-        here = clusters[: wanted.runs] + [run for run in where if run.is_session]
+        most = {"cluster": wanted.runs, "session": len(where), "tests": TESTS}
+        here = [
+            run
+            for kind in KINDS
+            for run in [one for one in where if one.kind == kind][: most[kind]]
+        ]
         left = deque(run for run in here if run.name not in fate.passed)
         if fate.state == "not found" and not here:
             fate.state = "not visited"
@@ -218,7 +236,8 @@ def _judge(case: _Case, visited: Visited, outcome: Outcome) -> None:
         fate.passed.append(visited.name)
         fate.same = fate.same and outcome.digest == visited.digest
         return
-    fate.state, fate.run = "found", visited.name
+    fate.state = "tests only" if visited.kind == "tests" else "found"
+    fate.run = visited.name
     if outcome.judgement is None:
         if StaleMutant.__name__ in outcome.error:
             raise StaleMutant(outcome.error)
@@ -231,4 +250,4 @@ def _judge(case: _Case, visited: Visited, outcome: Outcome) -> None:
 def _cause(visited: Visited, outcome: Outcome) -> str:
     if outcome.timed_out:
         return "hang"
-    return visited.trial.plan.name if visited.is_session else "crash"
+    return "crash" if visited.kind == "cluster" else visited.trial.plan.name

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rocketbed.chaos.mutants.generated import Fate, Found
 
-STATES: Final = ("found", "not found", "not visited", "equivalent")
+STATES: Final = ("found", "tests only", "not found", "not visited", "equivalent")
 ALL: Final = "all"
 
 
@@ -30,13 +30,13 @@ def score(found: Found) -> dict[str, dict[str, int]]:
 
 
 def percent(row: dict[str, int]) -> int | None:
-    """Found, of those that are not equivalent; None if there are none."""
+    """Found by the testbed, of those that are not equivalent; None if there are none."""
     counted = sum(row.values()) - row["equivalent"]
     return round(100 * row["found"] / counted) if counted else None
 
 
 def score_lines(found: Found) -> Iterator[str]:
-    yield f"{'':13} {'found':>9} {'not found':>12} {'not visited':>12} {'equivalent':>12}   score"
+    yield f"{'':10} " + " ".join(f"{state:>12}" for state in STATES) + "   score"
     for part, row in score(found).items():
         share = percent(row)
         numbers = " ".join(f"{row[state]:12}" for state in STATES)

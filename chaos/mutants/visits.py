@@ -8,16 +8,19 @@ import hashlib
 import json
 import mmap
 import sys
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.hunt.runner import Errand, Options, Say, run_errands
 from rocketbed.chaos.mutants.draw import ROOT, Source
+from rocketbed.chaos.mutants.testing import run_tests
 from rocketbed.chaos.scenario.library import all_scenarios, load_scenario
 from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.sessions.catalogue import Session, sessions
@@ -37,12 +40,19 @@ class VisitError(Exception):
     """A run fails although nothing is planted, so that it cannot judge; the message says which."""
 
 
+Kind = Literal["cluster", "session", "tests"]
+KINDS: Final[tuple[Kind, ...]] = ("cluster", "session", "tests")
+"""In the order in which they are tried: the score tells who found a mutant first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of the suite: of a plan, or a session of one store (`chaos.sessions`)."""
+    """One run of the suite: of a plan, a session of one store (`chaos.sessions`), a test file."""
 
     plan: Plan
     session: Session | None = None
+    """What is run instead of the plan."""
+    kind: Kind = "cluster"
 
     @property
     def name(self) -> str:
@@ -51,6 +61,11 @@ class Trial:
     def errand(self, before: Callable[[], None]) -> Errand:
         """`before` is called in its process."""
         return Errand(plan=self.plan, options=Options(before=before, instead=self.session))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched(Errand):
+    kind: Kind
 
 
 class Visited:
@@ -63,10 +78,12 @@ class Visited:
         """CPU seconds, watched, which takes longer."""
         self.digest: str = row["digest"]
         self._lines = {place: set(lines) for place, lines in row["lines"].items()}
+        self.scope = sum(map(len, self._lines.values()))
+        """How many lines it visits: tests of few are about these."""
 
     @property
-    def is_session(self) -> bool:
-        return self.trial.session is not None
+    def kind(self) -> Kind:
+        return self.trial.kind
 
     def visits(self, place: str, line: int) -> bool:
         return line in self._lines.get(place, ())
@@ -80,8 +97,21 @@ def suite(seed: int) -> list[Trial]:
     found = [Trial(plan=plan) for plan in plans]
     for name, session in sessions(seed).items():
         title, _, first = name.partition("/")
-        found.append(Trial(plan=Plan(name=title, seed=int(first)), session=session))
+        plan = Plan(name=title, seed=int(first))
+        found.append(Trial(plan=plan, session=session, kind="session"))
     return found
+
+
+def files_of_tests(folder: Path) -> list[Trial]:
+    """A run of each test file of a folder."""
+    return [
+        Trial(
+            plan=Plan(name=str(path), seed=zlib.crc32(path.read_bytes())),
+            session=partial(run_tests, path),
+            kind="tests",
+        )
+        for path in sorted(folder.rglob("test_*.py"))
+    ]
 
 
 def run_name(plan: Plan) -> str:
@@ -101,23 +131,29 @@ def digest_of_sources(root: Path = ROOT) -> str:
 def measure(
     trials: list[Trial], sources: list[Source], cache: Path, *, jobs: int, say: Say
 ) -> list[Visited]:
-    """Run what `cache` does not know yet, and watch it; the cheapest run first, sessions last.
+    """Run what `cache` does not know yet, and watch it; by kind, the cheapest run first, or the
+    tests that visit the least.
 
-    Raises `VisitError`, `OSError`.
+    Test files that fail are left out. Raises `VisitError`, `OSError`.
     """
     known: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {}
     missing = [trial for trial in trials if trial.name not in known]
     watches = {trial.name: Watch(sources) for trial in missing}
 
-    def errand(trial: Trial) -> Errand:
-        return trial.errand(watches[trial.name].begin)
+    def errand(trial: Trial) -> _Watched:
+        asked = trial.errand(watches[trial.name].begin)
+        return _Watched(plan=asked.plan, options=asked.options, kind=trial.kind)
 
     with closing(run_errands(map(errand, missing), jobs=jobs)) as done:
-        for _, outcome in done:
+        for asked, outcome in done:
             name = run_name(outcome.plan)
             if outcome.verdict != "pass":
                 why = ", ".join(outcome.finding_ids) or outcome.error.strip()
-                raise VisitError(f"{name} fails with nothing planted: {outcome.verdict}: {why}")
+                text = f"{name} fails with nothing planted: {outcome.verdict}: {why}"
+                if asked.kind != "tests":
+                    raise VisitError(text)
+                say(text)
+                continue
             known[name] = {
                 "cost_s": round(outcome.cpu_s, 2),
                 "digest": outcome.digest,
@@ -125,9 +161,13 @@ def measure(
             }
             say(f"{name}: {sum(map(len, known[name]['lines'].values()))} lines")
             write_whole(cache, json.dumps(known))
-    visited = [Visited(trial, known[trial.name]) for trial in trials]
-    # What only a session finds, no run of a cluster found: the score tells the two apart.
-    return sorted(visited, key=lambda one: (one.is_session, one.cost_s, one.name))
+    visited = [Visited(trial, known[trial.name]) for trial in trials if trial.name in known]
+    return sorted(visited, key=_turn)
+
+
+def _turn(one: Visited) -> tuple[int, float, str]:
+    cost = one.scope if one.kind == "tests" else one.cost_s
+    return KINDS.index(one.kind), cost, one.name
 
 
 class Watch:

@@ -57,11 +57,6 @@ class QueueLocks:
             self._groups.pop(wanted.consumer_group, None)
         return answer(command, ResponseCode.SUCCESS, None, {})
 
-    def is_held(self, group: str, queue: MessageQueue) -> bool:
-        """Whether some client of a group holds a queue."""
-        lock = self._groups.get(group, {}).get(queue)
-        return lock is not None and lock.until > trio.current_time()
-
     def forget_expired(self) -> None:
         """Drop what nobody holds any more."""
         now = trio.current_time()

@@ -14,7 +14,14 @@ from rocketbed.chaos.mutants.equivalent import load_equivalents
 from rocketbed.chaos.mutants.generated import RESULTS, Fate, Found, Search, UnknownMutant, search
 from rocketbed.chaos.mutants.mutant import StaleMutant
 from rocketbed.chaos.mutants.tally import as_row, percent, score, score_lines, write_survivors
-from rocketbed.chaos.mutants.visits import Trial, VisitError, digest_of_sources, measure, run_name
+from rocketbed.chaos.mutants.visits import (
+    Trial,
+    VisitError,
+    digest_of_sources,
+    files_of_tests,
+    measure,
+    run_name,
+)
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
 from rocketbed.chaos.scenario.step import parse_step
@@ -136,6 +143,7 @@ def test_a_known_equivalent_is_not_run_and_a_lost_one_is_named(
     assert [fate.key for fate in told] == [BUG.key]
     assert score(found)["node"] == {
         "found": 1,
+        "tests only": 0,
         "not found": 0,
         "not visited": 0,
         "equivalent": 1,
@@ -198,11 +206,29 @@ def test_the_digest_is_of_what_a_run_depends_on(tmp_path: Path) -> None:
 def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
     """Sessions come last, all that visit the line, and tell what they find by their name."""
     bug = mutant("Retention._tight", "return not (", RETENTION)
-    trials = [Trial(plan=PLAN), Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1))]
+    session = Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1), kind="session")
+    trials = [session, Trial(plan=PLAN)]
     wanted = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
     found = search(wanted, lambda _: None, lambda _: None, trials=trials, sources=RETENTION)
     (_, fate), *_ = found.fates
     assert (fate.state, fate.by, fate.run) == ("found", ["room"], "room/1")
+
+
+def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    looks = "from rocketbed.node.config.node_config import make_config\n\n"
+    looks += "def test_a_master_is_no_slave() -> None:\n    assert {}make_config([])[0].is_slave\n"
+    (folder / "test_right.py").write_text(looks.format("not "))
+    (folder / "test_wrong.py").write_text(looks.format(""))
+    said: list[str] = []
+    wanted = Search(number=10_000, out=tmp_path, only=(CRASH.key,))
+    trials = files_of_tests(folder)
+    found = search(wanted, lambda _: None, said.append, trials=trials, sources=SOURCES)
+    ((_, fate),) = found.fates
+    assert (fate.state, fate.by) == ("tests only", [str(folder / "test_right.py")])
+    assert [line for line in said if "test_wrong.py" in line and "nothing planted" in line]
+    assert percent(score(found)["all"]) == 0
 
 
 @pytest.mark.slow

@@ -59,6 +59,12 @@ SCENARIO = "soak-swarm"
     help="With --generated: runs that each has to pass to be not found.",
 )
 @click.option(
+    "--tests",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --generated: files of tests, which look for what no run finds; counted apart.",
+)
+@click.option(
     "--report",
     metavar="DIRECTORY",
     type=click.Path(path_type=Path, file_okay=False),
@@ -82,6 +88,7 @@ def mutants(
     seed: int | None,
     generated: int | None,
     runs: int,
+    tests: Path | None,
     report: Path,
     full: bool,
     record: bool,
@@ -106,12 +113,16 @@ def mutants(
         return 0
     names = tuple(only.split(",")) if only else ()
     if generated is not None:
-        first = GENERATED_SEED if seed is None else seed
-        return _generated(
-            Search(number=generated, seed=first, jobs=jobs, runs=runs, out=report, only=names),
-            verbose=verbose,
-            as_json=as_json,
+        asked = Search(
+            number=generated,
+            seed=GENERATED_SEED if seed is None else seed,
+            jobs=jobs,
+            runs=runs,
+            out=report,
+            only=names,
+            tests=tests,
         )
+        return _generated(asked, verbose=verbose, as_json=as_json)
     for name in names:
         if name not in REGISTRY and name != "node":
             raise click.UsageError(f"no mutant {name!r}: see `rocketbed chaos mutants --list`")
