@@ -27,6 +27,8 @@ from rocketbed.chaos.history import Event, Function
 NEIGHBOURS = 3
 MOMENT_NS = SECOND_NS
 """A step that is over at once counts as active for so long."""
+TAKEN_IN_NS = 2 * SECOND_NS
+"""What a broker gave is noted as got when its reader polls: so much later, commits come between."""
 _DOWN_UNTIL_START = ("kill", "stop", "powercut", "crash", "wipe")
 
 
@@ -47,6 +49,19 @@ def faults(evidence: Evidence) -> list[FaultSpan]:
             step, end = step_of(event) or event.what, _end(evidence, number, event)
             found.append(FaultSpan(step, event.what, targets_of(event), event.time_ns, end))
     return found
+
+
+def given_since(evidence: Evidence, got_ns: int) -> int:
+    """The earliest time at which a broker may have given what a reader noted as got at `got_ns`.
+
+    One that was paused had the answer waiting for it, and asked a broker that was down then for
+    its position before it went on (seed 866436): so faults are gone back over, one by one.
+    """
+    since = got_ns - TAKEN_IN_NS
+    for fault in sorted(faults(evidence), key=lambda one: -one.end_ns):
+        if fault.end_ns >= since and fault.begin_ns <= got_ns:
+            since = min(since, fault.begin_ns - TAKEN_IN_NS)
+    return since
 
 
 def outages(evidence: Evidence, struck: Iterable[FaultSpan]) -> list[dict[str, Any]]:

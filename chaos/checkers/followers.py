@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, check
+from rocketbed.chaos.checkers.context import given_since
 from rocketbed.chaos.checkers.evidence import Rows
 from rocketbed.chaos.checkers.keys import pack
 from rocketbed.chaos.checkers.result import Excuse, Severity
@@ -23,6 +24,8 @@ class _Reader:
     """The next offset, as its last pull was answered."""
     last: int
     """The last offset it got; -1 before the first."""
+    value: int
+    """Of the message that it got there."""
     time_ns: int
 
 
@@ -63,10 +66,9 @@ class _Walk:
         ends = [
             passes.take(operations, firsts),
             *(passes.take(offsets, at) for at in (firsts, lasts)),
+            passes.take(got.column("value"), lasts),
         ]
-        spans = {
-            int(number): (int(first), int(last)) for number, first, last in zip(*ends, strict=True)
-        }
+        spans = {int(number): tuple(map(int, span)) for number, *span in zip(*ends, strict=True)}
         names = ("number", "process", "queue_offset", "physical_offset", "returned_ns")
         columns = [pulls.column(name) for name in names]
         readers: dict[tuple[int, int], _Reader] = {}
@@ -75,11 +77,11 @@ class _Walk:
             queue, number, process, asked, told, time_ns = map(int, row)
             reader = readers.get((process, queue))
             if reader is None or reader.told != asked:
-                reader = readers[process, queue] = _Reader(-1, -1, time_ns)
-            first, last = spans.get(number, (-1, -1))
+                reader = readers[process, queue] = _Reader(-1, -1, -1, time_ns)
+            first, last, value = spans.get(number, (-1, -1, -1))
             self._look(position, queue, reader, first if first >= 0 else told)
             if last >= 0:
-                reader.last, reader.time_ns = last, time_ns
+                reader.last, reader.value, reader.time_ns = last, value, time_ns
             reader.told = told
 
     def _look(self, position: int, queue: int, reader: _Reader, went_on: int) -> None:
@@ -96,7 +98,10 @@ class _Walk:
                 offset=went_on,
                 distance=reader.last - went_on,
             )
-            excuse = self._excuse(row.node, reader.time_ns, row.returned_ns)
+            since_ns = reader.time_ns
+            if reader.value in self._losses.gone:
+                since_ns = given_since(self._evidence, since_ns)
+            excuse = self._excuse(row.node, since_ns, row.returned_ns)
             self._back.add(example, excuse=excuse)
             reader.last = -1
         elif went_on > reader.last + 1:

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
+from rocketbed.chaos.checkers.context import given_since
 from rocketbed.chaos.checkers.evidence import Evidence
 from rocketbed.chaos.checkers.keys import OFFSET_BITS, OFFSET_MASK, pack
 from rocketbed.chaos.checkers.positions import (
@@ -16,9 +17,6 @@ from rocketbed.chaos.checkers.positions import (
 )
 from rocketbed.chaos.checkers.result import Excuse, Severity
 from rocketbed.chaos.history import Function, Outcome
-
-POLLED_NS = 2_000_000_000
-"""What a broker gave is noted as got when its member polls: so much later, commits come between."""
 
 
 @check("A22 group skip", "messages below committed positions", final=True)
@@ -169,5 +167,5 @@ def _given_what_is_gone(case: Case, group: int, queue: int, offset: int) -> Excu
     for (who, where, at, got_ns), value in zip(places, values, strict=True):
         if (who, where, at) == (group, queue, offset) and int(value) in losses.gone:
             brokers = evidence.queues.names[queue].group
-            return losses.loss_between(brokers, got_ns - POLLED_NS, got_ns)
+            return losses.loss_between(brokers, given_since(evidence, got_ns), got_ns)
     return None

@@ -631,12 +631,26 @@ def test_a_member_that_asks_for_some_tags_may_have_passed_what_was_lost(
     assert (result.found, result.allowed_found) == wanted
 
 
-@pytest.mark.parametrize(("at_ms", "wanted"), [(1500, (0, 1)), (40_000, (1, 0))])
+@pytest.mark.parametrize(
+    ("at_ms", "paused", "wanted"),
+    [
+        (1500, (), (0, 1)),
+        (40_000, (), (1, 0)),
+        (40_000, (200, 39_000), (0, 1)),
+        (40_000, (200, 5_000), (1, 0)),
+        (40_000, (3_000, 39_000), (1, 0)),
+    ],
+)
 def test_who_was_given_what_was_lost_is_beyond_what_comes_to_stand_there(
-    tmp_path: Path, at_ms: int, wanted: tuple[int, int]
+    tmp_path: Path, at_ms: int, paused: tuple[int, ...], wanted: tuple[int, int]
 ) -> None:
-    """By a node that had it still, but not long after it was gone everywhere."""
+    """By a node that had it still, but not long after it was gone everywhere; or the answer waited
+    for a member that was paused (seed 866436)."""
     run = RunMaker(tmp_path / "run", nodes=("b1",))
+    if paused:
+        begin_ms, end_ms = paused
+        run.strike(begin_ms * MS, "", "pause", targets=["consumer-1"], for_s=1)
+        run.strike(end_ms * MS, "", "heal", targets=["consumer-1"], step="pause ")
     lost_later(run, got_ns=at_ms * MS)
     run.sends[COUNT - 2] = Sent(COUNT - 2, queue=0, queue_offset=COUNT // 2 - 1, physical=8_000)
     run.specs.append(spec_of(COUNT))
