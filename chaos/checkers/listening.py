@@ -263,8 +263,10 @@ def _heard(case: Case) -> Iterator[Heard]:
 
 def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
     """A loss of what the group had got, so that it was beyond a place before the message came to
-    stand there, as far as that is known (T20; seed 861039)."""
+    stand there, as far as that is known (T20; seed 861039). A member in order may handle what it
+    got long after the loss (seed 866430)."""
     losses, group = case.losses, case.evidence.group_of(one.told.node)
+    told_ns = {row.value: row.invoked_ns for row in case.evidence.rows((Function.TELL,)).each()}
     for call in case.evidence.rows((Function.HEAR,)).each():
         if call.operation != one.group or call.node != one.told.node:
             continue
@@ -274,7 +276,8 @@ def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
             # What was delayed or refused may come to stand there at any time.
             until_ns = one.told.returned_ns if is_there else ENDLESS
             behind = call.physical_offset + 1
-            if excuse := losses.loss_between(group, call.invoked_ns, until_ns, behind=behind):
+            since_ns = told_ns.get(call.value, call.invoked_ns)
+            if excuse := losses.loss_between(group, since_ns, until_ns, behind=behind):
                 return excuse
     return None
 

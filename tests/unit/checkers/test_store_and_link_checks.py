@@ -463,6 +463,17 @@ def test_images_agree_with_the_final_log(run: RunMaker, time_ns: int) -> None:
     assert all(results(judgement)[name].passed for name in ("R1i", "R1"))
 
 
+@pytest.mark.parametrize(("byte", "wanted"), [(100, set()), (101, {"R1i"})])
+def test_a_byte_that_no_checksum_covers_may_become_the_truth(
+    run: RunMaker, byte: int, wanted: set[str]
+) -> None:
+    """It was flipped on b2, which is master later (seed 866600)."""
+    image(run, "kill", harm=lambda root: flip(segment_of(root, 0)[0], 100))
+    hit = f"commitlog/{0:020d} byte {byte}"
+    run.event(2 * SECOND, "b2", "damaged", hit=hit, kind="flip", untold=True)
+    assert found(run.judge(only=["R1i"])) == wanted
+
+
 def test_an_image_with_other_bytes(run: RunMaker) -> None:
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
