@@ -94,8 +94,15 @@ class ProcessBackend:
         """Nodes that have a crash point; whether the power goes with it."""
         self._withdrawn: dict[Launched, bool] = {}
         """Processes whose crash point was withdrawn; the same. One may be dying of it just then."""
+        has_clocks = all(machine.clock is not None for machine in self._machines.values())
+        self.wall_rate = setup.plan.weather.wall_rate if has_clocks else 1
         self._watcher = Watcher(
-            self._software, self.history, self._machines.keys(), self._struck, self._lose_unflushed
+            software=self._software,
+            history=self.history,
+            nodes=self._machines.keys(),
+            segment=setup.plan.shape.segment,
+            struck=self._struck,
+            lose_unflushed=self._lose_unflushed,
         )
         self._launched: dict[str, trio.Event] = {}
         """Set once the latest start of a program is over: only then can it be signalled."""

@@ -109,11 +109,19 @@ async def run(
     shape = plan.shape
     of_steps = (need for step in plan.steps for need in step.needs)
     by_hand = attendant.needs if attendant is not None else ()
-    wanted = sorted({*plan.needs, *of_steps, *by_hand})
+    wall_rate = plan.weather.wall_rate
+    by_clock = ("clock.jump",) if wall_rate != 1 else ()
+    wanted = sorted({*plan.needs, *of_steps, *by_hand, *by_clock})
     with ExitStack() as stack:
         keeper = stack.enter_context(Ledger.begin())
         machines = {
-            name: Machine(directory / NODES / name, f"{plan.seed}/{name}", keeper, wanted)
+            name: Machine(
+                directory / NODES / name,
+                f"{plan.seed}/{name}",
+                keeper,
+                wanted,
+                wall_rate=wall_rate,
+            )
             for name in shape.nodes
         }
         if guest is not None:

@@ -39,6 +39,7 @@ _CUT: Final = re.compile(rb" replication\.cut (.*)$", re.MULTILINE)
 _REPORT: Final = re.compile(
     rb" (%s) (.*)$" % "|".join(map(re.escape, REPORTS)).encode(), re.MULTILINE
 )
+_EXPIRED: Final = re.compile(rb" store\.segment_deleted path=\S*/(\d+)$", re.MULTILINE)
 _FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
 
 
@@ -79,6 +80,10 @@ class Software(ABC):
 
     def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
         """What the node said is wrong with its store: log events and texts (`chaos.damage`)."""
+        return ()
+
+    def expired(self, log: bytes) -> Sequence[int]:
+        """Log segments that the node deleted since they were old, each by its first offset."""
         return ()
 
     @abstractmethod
@@ -129,6 +134,9 @@ class OwnSoftware(Software):
     def reports(self, log: bytes) -> Sequence[tuple[str, str]]:
         events = ((found[1].decode(), _fields(found[2])) for found in _REPORT.finditer(log))
         return [(event, str(fields.get(REPORTS[event]))) for event, fields in events]
+
+    def expired(self, log: bytes) -> Sequence[int]:
+        return [int(found[1]) for found in _EXPIRED.finditer(log)]
 
     def reason(self, log: str, code: int | None) -> str:
         """The last line of the log, behind the kind of error if the node named it."""

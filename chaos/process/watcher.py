@@ -33,6 +33,8 @@ class Watcher:
     history: HistoryWriter
     nodes: Collection[str]
     """Programs with logs that are read."""
+    segment: int
+    """Bytes of a log segment."""
     struck: Struck
     lose_unflushed: Callable[[str], Awaitable[None]]
     """For a node that died with its power."""
@@ -40,6 +42,8 @@ class Watcher:
     _reasons: dict[str, str] = field(default_factory=dict)
     _reports: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Log events and texts of the latest start."""
+    _expired: dict[str, int] = field(default_factory=dict)
+    """How many segments the latest start was seen to delete."""
     _counts: dict[str, int] = field(default_factory=dict)
     _noted: dict[Launched, trio.Event] = field(default_factory=dict)
     """One event per watched program, set once its end has been handled."""
@@ -48,6 +52,7 @@ class Watcher:
         """It is about to be started; where its log will begin."""
         self._reasons.pop(name, None)
         self._reports[name] = []
+        self._expired[name] = 0
         self._noted[process] = trio.Event()
         with suppress(FileNotFoundError):
             return process.log_path.stat().st_size
@@ -120,9 +125,14 @@ class Watcher:
             await trio.sleep(REPORT_S)
 
     def _note_reports(self, name: str, process: Launched, log_begin: int) -> None:
-        for report in self.software.reports(_read(process, log_begin)):
+        log = _read(process, log_begin)
+        for report in self.software.reports(log):
             if report not in self._reports[name]:
                 self._report(name, *report)
+        for start in self.software.expired(log)[self._expired[name] :]:
+            self._expired[name] += 1
+            fields = {"start": start, "size": self.segment}
+            self.history.event(Function.NODE, name, "expired", fields)
 
     def _report(self, name: str, event: str, text: str) -> None:
         self._reports[name].append((event, text))

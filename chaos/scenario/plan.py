@@ -139,7 +139,7 @@ class Weather:
     cold_share: float = 0.0
     """Share of reads that miss the page cache."""
     wall_rate: int = 1
-    """Seconds of wall time in one of the run, so that hours of retention pass (simulation)."""
+    """Seconds of wall time in one of the run, so that hours of retention pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ class SimBackend:
 
     name = "sim"
     elects = False
+    wall_rate = 1
 
     def __init__(
         self, simulation: Simulation, world: World, history: HistoryWriter, nameservers: list[str]

@@ -38,6 +38,7 @@ def run_in_simulation(
             async def main(world: World) -> RunRecord:
                 names = plan.shape.nameserver_names
                 backend = SimBackend(simulation, world, history, names)
+                backend.wall_rate = plan.weather.wall_rate
                 return await conductor(plan, backend, Company(say=say)).run(directory)
 
             process = simulation.start(HARNESS, main)

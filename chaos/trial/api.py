@@ -114,6 +114,8 @@ class Backend(Protocol):
     """A place where clusters run. Used by one run, as an async context manager."""
 
     name: str
+    wall_rate: int
+    """Seconds of its nodes' wall time in one of the run."""
     world: World
     """The conductor's and the final reader's own machine."""
     history: HistoryWriter

@@ -462,8 +462,8 @@ class Conductor:
             "outages": [list(outage) for outage in self.control.outages],
         }
         reserved = self.plan.shape.settings.get("fileReservedTime")
-        if reserved is not None and self.backend.name == "sim":
-            seconds = int(reserved) * 3600 / self.plan.weather.wall_rate
+        if reserved is not None:
+            seconds = int(reserved) * 3600 / self.backend.wall_rate
             record.facts["retention_ns"] = round(seconds * 1e9)
         record.save(directory)
 

@@ -13,8 +13,12 @@ import trio
 
 from rocketbed.chaos.host.janitor.cleaners import faketime_files
 from rocketbed.chaos.host.janitor.record import Ledger
+from rocketbed.chaos.hunt.runner import Options, run_plan
 from rocketbed.chaos.process.disk.faults import DiskFaults, join_environments
 from rocketbed.chaos.process.machine.clock import ClockFaults, find_library
+from rocketbed.chaos.scenario.generator import RETENTION
+from rocketbed.chaos.scenario.plan import Plan, Producers, Shape, Weather
+from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.trial.api import BackendError
 from rocketbed.remoting.client import open_connection
 from rocketbed.remoting.connection import Connection
@@ -49,6 +53,19 @@ async def main():
     print(statistics.median(times))
 trio.run(main)
 """
+
+
+EXPIRY = Plan(
+    name="expiry",
+    seed=5,
+    shape=Shape(brokers=1, nameservers=1, segment=1 << 14, settings=RETENTION),
+    producers=Producers(count=1, rate=40.0, queues=1, body=(400, 1500)),
+    weather=Weather(wall_rate=600),
+    steps=(parse_step("at 4s kill b1 for 500ms"),),
+    storm_s=10.0,
+    calm_s=10.0,
+)
+"""An hour of the wall clock passes in 6 s."""
 
 
 @pytest.fixture
@@ -196,3 +213,10 @@ def test_without_the_library_the_message_says_what_to_install(
     monkeypatch.setattr("rocketbed.chaos.process.machine.clock.LIBRARY_GLOBS", ("/nowhere/*.so",))
     with pytest.raises(BackendError, match="apt-get install faketime"):
         find_library()
+
+
+def test_what_is_old_expires_on_real_processes() -> None:
+    outcome = run_plan(EXPIRY, Options(backend="process", net="plain"))
+    assert outcome.judgement is not None, outcome.error
+    assert outcome.finding_ids == []
+    assert outcome.judgement.result("S24").examined > 5

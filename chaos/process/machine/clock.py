@@ -1,4 +1,4 @@
-"""Jumps of the wall clock of one real process, by libfaketime; its timers are left alone.
+"""The wall clock of one real process, moved or hurried by libfaketime; its timers are left alone.
 
 The library reads the offset from a file at each look at the clock (about 4 us), so a jump takes
 effect at once. `time.sleep` fails under it with Python 3.11; nodes sleep in trio, which does not
@@ -10,6 +10,7 @@ janitor looks for those of processes it kills.
 Settings: chaos.md 3.2 no. 17.
 """
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -29,18 +30,28 @@ LIBRARY_GLOBS: Final = (
 class ClockFaults:
     """The wall clock of one node, over all its starts."""
 
-    def __init__(self, directory: Path, *, run: Ledger) -> None:
-        """`directory` gets the file with the offset. Raises `BackendError`."""
+    def __init__(self, directory: Path, *, run: Ledger, rate: int = 1) -> None:
+        """`directory` gets the file with the offset; `rate` as `Weather.wall_rate`. Raises
+        `BackendError`.
+        """
         self.library = find_library()
         self.offset_path = directory.absolute() / "clock.offset"
         self.offset_path.parent.mkdir(parents=True, exist_ok=True)
         self.offset_s = 0.0
         """What the node's wall clock is ahead, seconds."""
+        self._rate = rate
+        self._began_s = time.monotonic()
+        self._gained_s = 0.0
+        """What it was ahead for its rate when the latest process began: the library counts on from
+        there."""
         self._run = run
         self._pids: dict[int, list[int]] = {}
         self._write()
 
     def environment(self) -> dict[str, str]:
+        """Of a process that is started now."""
+        self._gained_s = (time.monotonic() - self._began_s) * (self._rate - 1)
+        self._write()
         return {
             "LD_PRELOAD": self.library,
             "FAKETIME_TIMESTAMP_FILE": str(self.offset_path),
@@ -70,7 +81,7 @@ class ClockFaults:
         self._pids.clear()
 
     def _write(self) -> None:
-        write_whole(self.offset_path, f"{self.offset_s:+.6f}\n")
+        write_whole(self.offset_path, f"{self.offset_s + self._gained_s:+.6f} x{self._rate}\n")
 
 
 def find_library() -> str:

@@ -44,10 +44,16 @@ class Machine:
     """A node's machine. `close` takes away what was made for it."""
 
     def __init__(
-        self, directory: Path, seed: str, run: Ledger | None = None, wanted: Sequence[str] = ()
+        self,
+        directory: Path,
+        seed: str,
+        run: Ledger | None = None,
+        wanted: Sequence[str] = (),
+        *,
+        wall_rate: int = 1,
     ) -> None:
         """`directory` will hold the store. With `run`, the capabilities `wanted` get their parts,
-        as far as they can be had.
+        as far as they can be had. `wall_rate` as in `Weather`, for a clock that can be moved.
         """
         self.directory = directory
         self.marks = Marks(directory)
@@ -62,9 +68,9 @@ class Machine:
         self._crash: list[DiskRule] = []
         if self._run is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            self._make_parts(self._run, wanted)
+            self._make_parts(self._run, wanted, wall_rate)
 
-    def _make_parts(self, run: Ledger, wanted: Sequence[str]) -> None:
+    def _make_parts(self, run: Ledger, wanted: Sequence[str], wall_rate: int) -> None:
         own = self.directory
         if {"disk.powercut", "proc.crash.power"}.intersection(wanted):
             self.volume = self._try(
@@ -75,7 +81,9 @@ class Machine:
                 "disk.faults", lambda: DiskFaults(own / "faults", root=self.store.parent)
             )
         if "clock.jump" in wanted:
-            self.clock = self._try("clock.jump", lambda: ClockFaults(own / "clock", run=run))
+            self.clock = self._try(
+                "clock.jump", lambda: ClockFaults(own / "clock", run=run, rate=wall_rate)
+            )
 
     def _try(self, capability: str, make: Callable[[], T]) -> T | None:
         try:
