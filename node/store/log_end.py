@@ -6,7 +6,7 @@ out. A slave has one of its own: the master sends it the rest again.
 """
 
 from rocketbed.node.store.boot_report import RecoveryReport
-from rocketbed.node.store.cursor import Step, Verdict
+from rocketbed.node.store.cursor import LogCursor, Step, Verdict
 from rocketbed.node.store.cut import (
     boundary_below,
     cut_log,
@@ -234,7 +234,7 @@ class LogEnd:
 async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
     """Log segments that are short or behind a hole are fine only where nothing was durable."""
     segments = parts.log.segments
-    await _suspect_made_ahead(parts, evidence)
+    _suspect_made_ahead(parts, evidence)
     if not segments.suspects:
         return
     first = segments.suspects[0]
@@ -260,16 +260,17 @@ async def judge_suspects(parts: StoreParts, evidence: Evidence) -> None:
     )
 
 
-async def _suspect_made_ahead(parts: StoreParts, evidence: Evidence) -> None:
-    """Of a log that was never synced, a power loss may leave only a segment made ahead of it: a
-    log that began there would look longer than one that holds messages (swarm seed 861152)."""
+def _suspect_made_ahead(parts: StoreParts, evidence: Evidence) -> None:
+    """Of a log that was never synced, a power loss may leave only a segment made ahead of it, or a
+    torn one: a log that began there would look longer than one that holds messages (swarm seeds
+    861152, 866709)."""
     segments, mark = parts.log.segments, evidence.mark
     if mark is None or max(mark.first, mark.offset, evidence.flushed) > 0 or not segments.starts:
         return
     first = segments.starts[0]
     if first == 0 or not evidence.may_be_torn:
         return
-    if not await holds_record(parts, first, segments.end - first):
+    if LogCursor(segments, crc_scanner(parts.config)).one(first).verdict is not Verdict.GOOD:
         segments.suspects = segments.starts + segments.suspects
         segments.starts = []
 

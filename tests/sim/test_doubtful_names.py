@@ -4,9 +4,10 @@ from random import Random
 
 import pytest
 
+from rocketbed.chaos.sim.disk import SimDisk
 from rocketbed.chaos.sim.disk_image import DiskImage
 from rocketbed.node.store.store import MessageStore
-from tests.support.sim.store_session import ROOT, edited, pull, put, session, settle
+from tests.support.sim.store_session import ROOT, edited, flip_bit, pull, put, session, settle
 
 LOG = f"{ROOT}/commitlog"
 
@@ -59,3 +60,22 @@ def test_a_segment_made_ahead_of_one_that_is_lost(boots: int, begin: int) -> Non
 
     image = edited(session(fill).image, lambda disk: disk.remove_name(f"{LOG}/{0:020d}"))
     assert session(look, image=image, boots=boots).value == (begin, begin, [b"new"])
+
+
+def test_a_torn_segment_behind_one_that_is_lost() -> None:
+    """Swarm seed 866709: a whole record further on does not make it the beginning of a log."""
+
+    async def fill(store: MessageStore) -> None:
+        for _ in range(6):
+            put(store, body=b"x" * 1000)
+        assert store.log.segments.starts == [0, 4096]
+        assert store.log.written.value > 4096 + 2000
+
+    async def look(store: MessageStore) -> tuple[int, int]:
+        return store.min_offset, store.max_offset
+
+    def tear(disk: SimDisk) -> None:
+        disk.remove_name(f"{LOG}/{0:020d}")
+        flip_bit(disk, f"{LOG}/{4096:020d}", 8 * 500)
+
+    assert session(look, image=edited(session(fill).image, tear), boots=2).value == (0, 0)
