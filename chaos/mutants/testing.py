@@ -8,7 +8,10 @@ from typing import Final
 ASKED: Final = (
     *("-q", "-x", "-m", "not slow and not peer"),
     *("-p", "no:cacheprovider", "-p", "no:xdist"),
-    *("-p", "no:faulthandler"),  # its watchdog is a thread, which a fork does not take along
+    # Its watchdog is a thread, which a fork does not take along; then its options are unknown.
+    *("-p", "no:faulthandler", "-o", "addopts=--import-mode=importlib"),
+    *("-W", "ignore::pytest.PytestConfigWarning"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # our plugin was imported long since
 )
 
 

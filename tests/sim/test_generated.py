@@ -1,5 +1,7 @@
 """Generated mutants are planted where their lines are visited, and what was found is kept."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -229,6 +231,18 @@ def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
     assert (fate.state, fate.by) == ("tests only", [str(folder / "test_right.py")])
     assert [line for line in said if "test_wrong.py" in line and "nothing planted" in line]
     assert percent(score(found)["all"]) == 0
+
+
+def test_tests_run_in_a_process_that_has_the_project_loaded_already() -> None:
+    """As `chaos mutants --tests` has, where pytest takes our plugin for loaded too early."""
+    path = Path(__file__).parents[1] / "unit" / "test_ids.py"
+    code = "import sys, pathlib, rocketbed.cli.main\n"
+    code += "from rocketbed.chaos.mutants.testing import run_tests\n"
+    code += "print(run_tests(pathlib.Path(sys.argv[1])))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == (f"{path}\n", "")
 
 
 @pytest.mark.slow
