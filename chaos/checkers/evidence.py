@@ -4,12 +4,13 @@ Rows are taken in columns, and queues get numbers (`keys`), so that the passes r
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.deletions import Generations, deletions_of
@@ -25,6 +26,7 @@ from rocketbed.chaos.workload import tag_crc
 from rocketbed.inspect import NotAStore, Settings
 
 SENDS = (Function.SEND, Function.SEND_ONEWAY)
+_LOG_BYTE: Final = re.compile(r"commitlog/(?P<start>[0-9]{20}) byte (?P<byte>[0-9]+)$")
 READS = (Function.GOT, Function.DELIVER)
 SECOND_NS = 1_000_000_000
 OWN = "rocketbed"
@@ -302,7 +304,9 @@ class Evidence:
     def _told_damages(self) -> dict[str, list[Excuse]]:
         """By node each damage of its disk that it reported, or that nobody can see.
 
-        Damage that a node never reported excuses nothing: it is found, or it did no harm.
+        Damage that a node never reported excuses nothing: it is found, or it did no harm. That of a
+        log goes with the bytes to those that copy them, and counts for them once they report it
+        (seed 867449).
         """
         found: dict[str, list[Excuse]] = defaultdict(list)
         for damage in self.events(Function.NODE, "damaged"):
@@ -311,7 +315,47 @@ class Evidence:
                 cause = f"the disk of {node} was damaged ({damage.fields.get('kind')})"
                 cause += ", which it reported" if told else ", so that nobody can see it"
                 found[node].append(self._until_wiped(node, cause, damage.time_ns))
+            if told and str(damage.fields.get("hit")).startswith("commitlog/"):
+                group = self.group_of_name(node)
+                for other in self.events(Function.NODE, "reported"):
+                    if self.group_of_name(other.node) != group:
+                        continue
+                    if other.time_ns > damage.time_ns and other.fields.get("event") != MENDED:
+                        copied = f"{other.node} reported damage of {node} that it copied"
+                        excuse = self._until_wiped(other.node, copied, other.time_ns)
+                        found[other.node].append(excuse)
         return dict(found)
+
+    @cached_property
+    def _hits(self) -> list[tuple[int, int, Excuse]]:
+        """Group, log offset and damage of each byte that was altered at rest, if its node told of
+        it or nobody can see it: it goes with the bytes to those that copy them."""
+        found = []
+        for event in self.events(Function.NODE, "damaged"):
+            place = _LOG_BYTE.search(str(event.fields.get("hit")))
+            if place is None:
+                continue
+            if event.fields.get("untold") or self.reports(event.node, event.time_ns):
+                at = int(place["start"]) + int(place["byte"])
+                cause = f"byte {at} of the log of {event.node} was damaged"
+                excuse = self.excuse(cause, event.time_ns)
+                found.append((self.group_of_name(event.node), at, excuse))
+        return found
+
+    def hit(self, group: int, begin: int, end: int) -> Excuse | None:
+        """Damage of a byte of these in a group's logs."""
+        hits = (excuse for of, at, excuse in self._hits if of == group and begin <= at < end)
+        return next(hits, None)
+
+    def altered(self, value: int) -> Excuse | None:
+        """Damage of the very record of a value, which may stay in the log as another's."""
+        for log in self.logs if self._hits else ():
+            messages = log.messages
+            for number in passes.where(passes.column(messages.values), (value,)):
+                begin = messages.physicals[number]
+                if excuse := self.hit(log.group, begin, begin + messages.sizes[number]):
+                    return excuse
+        return None
 
     def _until_wiped(self, node: str, cause: str, begin_ns: int) -> Excuse:
         wipes = (

@@ -20,6 +20,7 @@ POWER_CUT = "powercut"
 WIPE = "wipe"
 PROMOTE = "promote"
 RECOVERED = "recovered"
+DOUBLED = "doubled"
 
 
 @dataclass(slots=True)
@@ -100,6 +101,8 @@ class Lineage:
     """At least one; by time."""
     turns: list[Turn] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    doubles: list[Change] = field(default_factory=list)
+    """Starts as a second master."""
 
     def era(self, time_ns: int) -> Era:
         position = bisect_right(self.eras, time_ns, lo=1, key=lambda era: era.start_ns)
@@ -107,11 +110,25 @@ class Lineage:
 
     def held(self, node: str, time_ns: int, written: int) -> int:
         """How much of the truth a node holds whose log ends at `written` at that moment."""
-        era = self.era(time_ns)
-        base = era.base.get(node, ENDLESS)
-        if written <= base:
-            return written
-        return written if self.ends[node].rejoined(base, era.start_ns, time_ns) else base
+        era, ends = self.era(time_ns), self.ends[node]
+        bases = [(era.start_ns, era.base.get(node, ENDLESS)), *self._doubled(node, time_ns)]
+        limits = [
+            base
+            for since_ns, base in bases
+            if base < written and not ends.rejoined(base, since_ns, time_ns)
+        ]
+        return min(limits, default=written)
+
+    def _doubled(self, node: str, time_ns: int) -> list[tuple[int, int]]:
+        """When it became a second master before a moment, and where its log ended then: of late,
+        what was master since is the truth itself (seed 867516)."""
+        found = [one for one in self.doubles if one.node == node]
+        if not found:
+            return []
+        reigns = (era.start_ns for era in self.eras if era.master == node)
+        since = max((begin for begin in reigns if begin <= time_ns), default=-1)
+        found = [one for one in found if since < one.time_ns <= time_ns]
+        return [(one.time_ns, self.ends[node].at(one.time_ns).written) for one in found]
 
     def diverged(self, begin_ns: int, end_ns: int, behind: int | None = None) -> Excuse | None:
         """Which node may have carried bytes in a time that were not the truth's, and since when;
@@ -134,6 +151,7 @@ def lineages(evidence: Evidence, ends: dict[str, NodeEnds]) -> list[Lineage]:
     for group, nodes in enumerate(evidence.record.groups.values()):
         lineage = Lineage(group, nodes, {node: ends[node] for node in nodes})
         lineage.changes = _changes(evidence, nodes)
+        lineage.doubles = [one for one in lineage.changes if one.what == DOUBLED]
         masters = (one.node for one in starts if one.node in nodes and as_master(one))
         _Walk(lineage, next(masters, nodes[0])).run()
         found.append(lineage)
@@ -190,7 +208,10 @@ def _changes(evidence: Evidence, nodes: list[str]) -> list[Change]:
                 begin <= event.time_ns <= end and node == event.node
                 for begin, end, node in evidence.splits
             ):
-                continue  # a second master's, by a step `double`
+                # A second master, by a step `double`: what it writes is never the truth.
+                if event.what == "start":
+                    changes.append(Change(event.time_ns, DOUBLED, event.node))
+                continue
             written = event.fields.get("written")
             known = written if isinstance(written, int) and written >= 0 else None
             changes.append(Change(event.time_ns, PROMOTE, event.node, written=known))

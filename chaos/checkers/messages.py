@@ -201,7 +201,7 @@ def moved_writes(case: Case, found: Findings) -> int:
             physical=row.physical_offset,
             distance=abs(copies[0][1] - wanted[1]),
         )
-        found.add(example)
+        found.add(example, excuse=evidence.altered(row.value))
     return len(there) + _read_elsewhere(evidence, found)
 
 
@@ -216,7 +216,8 @@ def _read_elsewhere(evidence: Evidence, found: Findings) -> int:
         if row.value < 0:
             continue
         text = f"value {row.value} was read at {evidence.place(row)}, and is at"
-        found.add(evidence.example(row, f"{text} {evidence.queues.show(place)}"))
+        example = evidence.example(row, f"{text} {evidence.queues.show(place)}")
+        found.add(example, excuse=evidence.altered(row.value))
     return len(there)
 
 

@@ -1,6 +1,5 @@
 """Are the replicas' logs the same bytes? See chaos.md 2.6: R1 at the end, and in images."""
 
-import re
 from itertools import combinations
 
 import numpy as np
@@ -14,7 +13,6 @@ from rocketbed.chaos.checkers.result import Excuse
 from rocketbed.chaos.history import Function
 
 _CHUNK = 4 << 20
-_LOG_BYTE = re.compile(r"commitlog/(?P<start>[0-9]{20}) byte (?P<byte>[0-9]+)$")
 
 
 @check("R1 logs byte-equal", "bytes", needs_history=False)
@@ -84,7 +82,8 @@ def equal_images(case: Case, found: Findings) -> int:
         if difference is not None:
             found.add(
                 f"{image.label} and the final log of {final.name} differ from log {difference} on",
-                excuse=evidence.may_differ(image, final) or _unseen(evidence, image, difference),
+                excuse=evidence.may_differ(image, final)
+                or evidence.hit(image.group, difference, difference + 1),
                 node=image.name,
                 physical=difference,
                 time_ns=image.taken.time_ns,
@@ -133,20 +132,6 @@ def _refused(losses: Losses, one: NodeLog, other: NodeLog, difference: int) -> E
                 era = lineage.eras[-1]
                 cause = f"{node.name} holds up to {held} what {era.master} has, and was refused"
                 return Excuse(cause, era.start_ns, ENDLESS)
-    return None
-
-
-def _unseen(evidence: Evidence, image: NodeLog, offset: int) -> Excuse | None:
-    """Damage of this very byte that nobody can see, by which all go whose master has it (seed
-    866600)."""
-    for event in evidence.events(Function.NODE, "damaged"):
-        place = _LOG_BYTE.search(str(event.fields.get("hit")))
-        if place is None or not event.fields.get("untold"):
-            continue
-        is_here = int(place["start"]) + int(place["byte"]) == offset
-        if is_here and evidence.group_of_name(event.node) == image.group:
-            cause = f"the disk of {event.node} was damaged, so that nobody can see it"
-            return evidence.excuse(cause, event.time_ns)
     return None
 
 

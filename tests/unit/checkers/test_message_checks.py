@@ -306,6 +306,21 @@ def test_a_finding_says_where_and_what_stood_around(run: RunMaker) -> None:
     assert example.around[3].startswith("offset 6: value 12")
 
 
+@pytest.mark.parametrize(("told", "wanted"), [(False, {"A2", "A8"}), (True, set())])
+def test_a_record_that_was_damaged_is_not_where_it_was(
+    run: RunMaker, told: bool, wanted: set[str]
+) -> None:
+    """Its queue's number was flipped on the only copy, and others copied it (seed 867449)."""
+    run.sends[12] = Sent(12, queue=5)
+    run.read_values = [value for value in range(COUNT) if value != 12]
+    at = run._made().places[12][2] + 12
+    hit = f"commitlog/{0:020d} byte {at}"
+    run.event(SECOND, "b2", "damaged", hit=hit, kind="flip", untold=False)
+    if told:
+        run.event(2 * SECOND, "b2", "reported", event="store.unqueued_record", text="Trial")
+    assert found(run.judge(only=["A2", "A8"])) == wanted
+
+
 def test_examples_are_the_first_and_the_farthest(run: RunMaker) -> None:
     run.specs = [spec_of(value) for value in range(60)]
     run.sends = [Sent(value, physical=100_000 * value + 1) for value in range(60)]

@@ -474,6 +474,22 @@ def test_a_byte_that_no_checksum_covers_may_become_the_truth(
     assert found(run.judge(only=["R1i"])) == wanted
 
 
+@pytest.mark.parametrize(("stands_at", "wanted"), [(5, set()), (6, {"R1i"})])
+def test_what_a_second_master_wrote_is_no_part_of_the_truth(
+    run: RunMaker, tmp_path: Path, stands_at: int, wanted: set[str]
+) -> None:
+    """Until it follows again; what it had when it became one is (seed 867516)."""
+    there = ends(tmp_path)
+    specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
+    run.trace = Trace()
+    run.trace.node("b3").add(1, there[stands_at - 1], there[stands_at - 1])
+    run.trace.node("b3").add(2 * SECOND, there[-1], there[-1])
+    run.strike(SECOND, "b3", "double", for_s=1.0)
+    run.event(SECOND, "b3", "start", role="SYNC_MASTER", id=0)
+    run.images.append(ImageMaker("b3", "powercut", 3 * SECOND, specs, durable=there[-1]))
+    assert found(run.judge(only=["R1i"])) == wanted
+
+
 def test_an_image_with_other_bytes(run: RunMaker) -> None:
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
