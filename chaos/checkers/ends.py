@@ -16,6 +16,8 @@ from rocketbed.wire.message import BLANK
 
 ENDLESS = 1 << 62
 """An end that is not known and may be anything."""
+PAGE = 4096
+"""Where a log's file ends; most pages end elsewhere."""
 
 
 class NodeEnds:
@@ -43,23 +45,36 @@ class NodeEnds:
     def highest(self, begin_ns: int, end_ns: int) -> Ends:
         """The highest of each end between two moments, both included, and what held until the
         first of them: in the moment in which a node dies it may still say how far it was."""
-        trace = self.trace
-        first = max(bisect_left(trace.times, begin_ns) - 1, 0)
-        span = slice(first, bisect_right(trace.times, end_ns))
+        trace, span = self.trace, self._span(begin_ns, end_ns)
         return Ends(max(trace.written[span], default=0), max(trace.durable[span], default=0))
+
+    def wrote_within(self, low: int, high: int, begin_ns: int, end_ns: int) -> bool:
+        """Whether its log ended between two places, neither included, in the time of `highest`."""
+        return any(low < end < high for end in self.trace.written[self._span(begin_ns, end_ns)])
+
+    def _span(self, begin_ns: int, end_ns: int) -> slice:
+        first = max(bisect_left(self.trace.times, begin_ns) - 1, 0)
+        return slice(first, bisect_right(self.trace.times, end_ns))
 
     def rejoined(self, base: int, begin_ns: int, end_ns: int) -> bool:
         """Whether its log, one with its master's up to `base`, became wholly so in a time.
 
-        It was cut that far, or to the blank that both wrote there at a file's end (seed 850118); or
-        it followed, where nobody saw each change of its log: what was cut may have been written
-        again by then.
+        It was cut that far, or to the end of the blank that both wrote there, its head or all of
+        it (seeds 850118, 868394); or it followed, where nobody saw each change of its log: what was
+        cut may have been written again by then.
         """
         low = self.lowest_fall(begin_ns, end_ns)
-        if low is not None and low <= base + BLANK.size:
+        head = base + BLANK.size
+        if low is not None and (low <= head or self._is_blank(head, low, end_ns)):
             return True
         at = bisect_right(self._followed, begin_ns)
         return at < len(self._followed) and self._followed[at] <= end_ns
+
+    def _is_blank(self, begin: int, end: int, time_ns: int) -> bool:
+        """Whether a file may end at `end` whose last record ended before `begin`: the log never
+        stopped between them."""
+        written = self.trace.written[: bisect_right(self.trace.times, time_ns)]
+        return end % PAGE == 0 and not any(begin < one < end for one in written)
 
     def lowest_fall(self, begin_ns: int, end_ns: int) -> int | None:
         """The lowest written end that it fell to after `begin_ns` until `end_ns`; None: none."""

@@ -76,8 +76,9 @@ def honest_reports(case: Case, found: Findings) -> int:
         highest = ends.highest(time_ns - flight_ns, time_ns)
         level = evidence.counted(node, highest, time_ns)
         size = sizes.get(node, 1)
-        # What follows a blank record is never written.
-        whole = reported % size == 0 and reported - level < size and highest.written == level
+        # What follows a blank record is never written, though what comes after it may be already.
+        is_near = reported % size == 0 and reported - level < size
+        whole = is_near and not ends.wrote_within(level, reported, time_ns - flight_ns, time_ns)
         if reported > max(level, QUESTION) and highest.written and not whole:
             what = "on disk" if evidence.flushes else "written"
             text = f"{node} reported {reported}, and no more than {level} was {what}"

@@ -263,7 +263,8 @@ def _heard(case: Case) -> Iterator[Heard]:
 
 def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
     """A loss of what the group had got, so that it was beyond a place before the message came to
-    stand there, as far as that is known (T20; seed 861039). A member in order may handle what it
+    stand there, as far as that is known (T20; seed 861039), or a second master's queue, whose
+    places are others. A member in order may handle what it
     got long after the loss (seed 866430)."""
     losses, group = case.losses, case.evidence.group_of(one.told.node)
     told_ns = {row.value: row.invoked_ns for row in case.evidence.rows((Function.TELL,)).each()}
@@ -278,6 +279,9 @@ def _passed(case: Case, one: Heard, *, is_there: bool) -> Excuse | None:
             behind = call.physical_offset + 1
             since_ns = told_ns.get(call.value, call.invoked_ns)
             if excuse := losses.loss_between(group, since_ns, until_ns, behind=behind):
+                return excuse
+            # It may have stood at a second master's place (seed 868724).
+            if excuse := losses.split_between(group, one.told.invoked_ns, call.returned_ns):
                 return excuse
     return None
 

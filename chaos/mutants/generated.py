@@ -116,10 +116,12 @@ def search(
     told: Callable[[Fate], None],
     say: Say,
     *,
+    warn: Say,
     trials: list[Trial] | None = None,
     sources: list[Source] | None = None,
 ) -> Found:
-    """Do it, in `trials` or the suite of the seed; `told` hears of each mutant once it is decided.
+    """Do it, in `trials` or the suite of the seed; `told` hears of each mutant once it is decided,
+    `warn` of tests that are left out.
 
     Raises `UnknownMutant`, `VisitError` if a run fails by itself, `StaleMutant` if a source was
     edited meanwhile, `OSError` for the directory.
@@ -146,6 +148,7 @@ def search(
         wanted.out / f"{digest}-{VISITS}",
         jobs=wanted.jobs,
         say=say,
+        warn=warn,
     )
     cases: deque[_Case] = deque()
     for one in chosen:

@@ -1,9 +1,10 @@
 """Tests of this project as runs: what finds a generated mutant where no run of the testbed does."""
 
-import os
 from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Final
+from warnings import catch_warnings
 
 ASKED: Final = (
     *("-q", "-x", "-m", "not slow and not peer"),
@@ -13,6 +14,8 @@ ASKED: Final = (
     *("-W", "ignore::pytest.PytestConfigWarning"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # our plugin was imported long since
 )
+LAST_LINES: Final = 12
+"""Of what was printed, which a failure tells."""
 
 
 class TestsFailed(Exception):
@@ -23,8 +26,14 @@ def run_tests(path: Path) -> str:
     """Run a file of tests in this very process; its name. Raises `TestsFailed`."""
     import pytest  # of those who develop this only
 
-    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+    with catch_warnings(action="ignore"):
+        # It asks the collector who holds trio's random numbers, and our runs are frozen from it.
+        import hypothesis  # noqa: F401
+
+    told = StringIO()
+    with redirect_stdout(told), redirect_stderr(told):
         code = pytest.main([*ASKED, str(path)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        raise TestsFailed(f"{path}: {pytest.ExitCode(code).name}")
+        last = "\n".join(told.getvalue().splitlines()[-LAST_LINES:])
+        raise TestsFailed(f"{path}: {pytest.ExitCode(code).name}\n{last}")
     return str(path)

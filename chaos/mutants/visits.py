@@ -129,12 +129,13 @@ def digest_of_sources(root: Path = ROOT) -> str:
 
 
 def measure(
-    trials: list[Trial], sources: list[Source], cache: Path, *, jobs: int, say: Say
+    trials: list[Trial], sources: list[Source], cache: Path, *, jobs: int, say: Say, warn: Say
 ) -> list[Visited]:
     """Run what `cache` does not know yet, and watch it; by kind, the cheapest run first, or the
     tests that visit the least.
 
-    Test files that fail are left out. Raises `VisitError`, `OSError`.
+    Test files that fail are left out, which `warn` hears. Raises `VisitError` if a run fails, or
+    each file of tests, `OSError`.
     """
     known: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {}
     missing = [trial for trial in trials if trial.name not in known]
@@ -152,7 +153,7 @@ def measure(
                 text = f"{name} fails with nothing planted: {outcome.verdict}: {why}"
                 if asked.kind != "tests":
                     raise VisitError(text)
-                say(text)
+                warn(f"left out: {text}")
                 continue
             known[name] = {
                 "cost_s": round(outcome.cpu_s, 2),
@@ -162,6 +163,8 @@ def measure(
             say(f"{name}: {sum(map(len, known[name]['lines'].values()))} lines")
             write_whole(cache, json.dumps(known))
     visited = [Visited(trial, known[trial.name]) for trial in trials if trial.name in known]
+    if {one.kind for one in visited} != {one.kind for one in trials}:
+        raise VisitError("every file of tests fails with nothing planted")
     return sorted(visited, key=_turn)
 
 

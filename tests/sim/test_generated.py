@@ -75,7 +75,7 @@ def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[Fate]]]:
         keys = tuple(one.key for one in chosen)
         wanted = Search(number=10_000, out=tmp_path, runs=runs, only=keys)
         trials = [Trial(plan=plan) for plan in plans]
-        found = search(wanted, told.append, lambda line: None, trials=trials, sources=SOURCES)
+        found = search(wanted, told.append, print, warn=print, trials=trials, sources=SOURCES)
         return found, told
 
     return asked
@@ -178,14 +178,16 @@ def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
 def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
     bad = replace(PLAN, expect=replace(PLAN.expect, checks=("X1",)))
     with pytest.raises(VisitError, match="lone/1 fails with nothing planted: unknown"):
-        measure([Trial(plan=bad)], SOURCES, tmp_path / "visits.json", jobs=1, say=lambda line: None)
+        measure([Trial(plan=bad)], SOURCES, tmp_path / "visits.json", jobs=1, say=print, warn=print)
 
 
 def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     cache = tmp_path / "visits.json"
     for _ in range(2):
-        (visited,) = measure([Trial(plan=PLAN)], SOURCES, cache, jobs=1, say=said.append)
+        (visited,) = measure(
+            [Trial(plan=PLAN)], SOURCES, cache, jobs=1, say=said.append, warn=print
+        )
     assert len(said) == 1
     assert visited.name == run_name(PLAN)
     assert visited.digest == run_plan(PLAN).digest
@@ -211,7 +213,7 @@ def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
     session = Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1), kind="session")
     trials = [session, Trial(plan=PLAN)]
     wanted = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
-    found = search(wanted, lambda _: None, lambda _: None, trials=trials, sources=RETENTION)
+    found = search(wanted, print, print, warn=print, trials=trials, sources=RETENTION)
     (_, fate), *_ = found.fates
     assert (fate.state, fate.by, fate.run) == ("found", ["room"], "room/1")
 
@@ -226,17 +228,23 @@ def test_what_only_tests_find_is_counted_apart(tmp_path: Path) -> None:
     said: list[str] = []
     wanted = Search(number=10_000, out=tmp_path, only=(CRASH.key,))
     trials = files_of_tests(folder)
-    found = search(wanted, lambda _: None, said.append, trials=trials, sources=SOURCES)
+    found = search(wanted, print, print, warn=said.append, trials=trials, sources=SOURCES)
     ((_, fate),) = found.fates
     assert (fate.state, fate.by) == ("tests only", [str(folder / "test_right.py")])
-    assert [line for line in said if "test_wrong.py" in line and "nothing planted" in line]
+    (line,) = said
+    assert all(part in line for part in ("test_wrong.py", "nothing planted", "1 failed"))
     assert percent(score(found)["all"]) == 0
+
+    (folder / "test_right.py").unlink()
+    with pytest.raises(VisitError, match="every file of tests fails"):
+        search(wanted, print, print, warn=print, trials=files_of_tests(folder), sources=SOURCES)
 
 
 def test_tests_run_in_a_process_that_has_the_project_loaded_already() -> None:
-    """As `chaos mutants --tests` has, where pytest takes our plugin for loaded too early."""
+    """As `chaos mutants --tests` has, where pytest takes our plugin for loaded too early, and
+    objects that were there before the fork are frozen."""
     path = Path(__file__).parents[1] / "unit" / "test_ids.py"
-    code = "import sys, pathlib, rocketbed.cli.main\n"
+    code = "import gc, sys, pathlib, trio, rocketbed.cli.main\ngc.freeze()\n"
     code += "from rocketbed.chaos.mutants.testing import run_tests\n"
     code += "print(run_tests(pathlib.Path(sys.argv[1])))"
     ran = subprocess.run(
@@ -251,7 +259,7 @@ def test_a_slice_of_all_sources(tmp_path: Path) -> None:
     names = ("power-roll", "isr-squeeze", "rolling-restart", "soak-swarm")
     trials = [Trial(plan=load_scenario(name).plan(1, quick=True)) for name in names]
     wanted = Search(number=SLICE, out=tmp_path, runs=2)
-    found = search(wanted, lambda fate: None, lambda line: None, trials=trials)
+    found = search(wanted, print, print, warn=print, trials=trials)
     row = score(found)["all"]
     assert sum(row.values()) == SLICE
     assert row["found"] >= 1, list(score_lines(found))

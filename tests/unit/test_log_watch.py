@@ -100,11 +100,20 @@ def test_a_node_that_dies_in_the_moment_of_a_write_had_written() -> None:
     assert ends.lowest_fall(4, 5) == 40
 
 
-@pytest.mark.parametrize(("low", "rejoined"), [(100, True), (108, True), (109, False)])
+@pytest.mark.parametrize(
+    ("next_end", "low", "rejoined"),
+    [
+        (5000, 4000, True),
+        (5000, 4008, True),
+        (5000, 4009, False),
+        (5000, 4096, True),
+        (4090, 4096, False),
+    ],
+)
 def test_a_log_that_was_cut_to_the_blank_that_all_wrote_is_one_with_its_masters(
-    low: int, rejoined: bool
+    next_end: int, low: int, rejoined: bool
 ) -> None:
     trace = NodeTrace()
-    for time_ns, written in ((1, 100), (5, 300), (7, low), (9, 400)):
+    for time_ns, written in ((1, 4000), (4, next_end), (5, 5300), (7, low), (9, 5400)):
         trace.add(time_ns, written, 10)
-    assert NodeEnds(trace).rejoined(100, 2, 9) is rejoined
+    assert NodeEnds(trace).rejoined(4000, 2, 9) is rejoined

@@ -1,6 +1,7 @@
 """`rocketbed chaos mutants`: does the testbed find bugs that were planted?"""
 
 import json
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
@@ -9,7 +10,7 @@ import click
 from rocketbed.chaos.mutants.catalogue import WAITING, controls
 from rocketbed.chaos.mutants.catalogue import mutants as planted
 from rocketbed.chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
-from rocketbed.chaos.mutants.generated import RUNS, Search, UnknownMutant, search
+from rocketbed.chaos.mutants.generated import RUNS, Fate, Search, UnknownMutant, search
 from rocketbed.chaos.mutants.generated import SEED as GENERATED_SEED
 from rocketbed.chaos.mutants.mutant import REGISTRY, StaleMutant, source_hash
 from rocketbed.chaos.mutants.score import (
@@ -161,9 +162,12 @@ def _generated(wanted: Search, *, verbose: bool, as_json: bool) -> int:
         if verbose:
             click.echo(line, err=True)
 
+    def told(fate: Fate) -> None:
+        click.echo(fate_text(fate), err=as_json)
+
     try:
         with Interruptible():
-            found = search(wanted, lambda fate: click.echo(fate_text(fate), err=as_json), say)
+            found = search(wanted, told, say, warn=partial(click.echo, err=True))
     except (StaleMutant, UnknownMutant, VisitError) as exc:
         raise click.ClickException(str(exc)) from exc
     except KeyboardInterrupt:

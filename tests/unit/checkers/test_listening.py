@@ -38,9 +38,11 @@ def row(run: RunMaker, function: Function, **fields: int) -> None:
     run.rows.append(rows)
 
 
-def tell(run: RunMaker, *, level: int = 2, outcome: Outcome = Outcome.OK) -> None:
+def tell(
+    run: RunMaker, *, level: int = 2, outcome: Outcome = Outcome.OK, value: int = VALUE
+) -> None:
     row(
-        run, Function.TELL, process=1, value=VALUE, operation=level, queue=1, physical_offset=4000,
+        run, Function.TELL, process=1, value=value, operation=level, queue=1, physical_offset=4000,
         invoked_ns=TOLD_NS, returned_ns=TOLD_NS + MS, outcome=outcome,
     )  # fmt: skip
 
@@ -130,6 +132,20 @@ def lost_before(run: RunMaker) -> None:
     run.strike(40 * SECOND, "b1", "powercut", written=3_000, durable=2_000)
     run.event(40 * SECOND, "b1", "exit", cause="powercut", reason="")
     run.event(41 * SECOND, "b1", "start", role="ASYNC_MASTER", id=0)
+
+
+def passed_at_a_second_master(run: RunMaker, *, at_s: int = 61) -> None:
+    by_one_group_only(run)
+    tell(run, value=VALUE + 1, outcome=Outcome.INFO)
+    row(
+        run, Function.HEAR, process=5, value=VALUE + 1, operation=LOOSE, queue=1, queue_offset=9,
+        physical_offset=7000, invoked_ns=DUE_NS, returned_ns=DUE_NS,
+    )  # fmt: skip
+    run.strike(at_s * SECOND, "b3", "double", for_s=1.0)
+
+
+def passed_before_a_second_master(run: RunMaker) -> None:
+    passed_at_a_second_master(run, at_s=70)
 
 
 def refused(run: RunMaker, *, count: int = TRIES, second_ns: int = DUE_NS + 4 * SECOND) -> None:
@@ -242,6 +258,8 @@ def two_owners_soon_after_a_pause(run: RunMaker) -> None:
         (refused_and_not_again, {"A27"}),
         (lost, set()),
         (lost_before, {"A27"}),
+        (passed_at_a_second_master, set()),
+        (passed_before_a_second_master, {"A27"}),
         (dead_at_last, set()),
         (dead_too_soon, {"A28"}),
         (again_too_soon, {"A26"}),

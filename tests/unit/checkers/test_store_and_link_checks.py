@@ -417,6 +417,19 @@ def test_reports_that_acknowledge_nothing_written(
     assert found(run.judge(only=["R3"])) == wanted
 
 
+@pytest.mark.parametrize(("second", "wanted"), [((1 << 20) - 50, {"R3"}), ((1 << 20) + 400, set())])
+def test_a_file_whose_last_record_is_on_disk_is_so_while_the_next_is_written(
+    run: RunMaker, second: int, wanted: set[str]
+) -> None:
+    """Seed 868974."""
+    run.record.promise = Promise(flush="sync", replication="sync", copies=2)
+    run.trace, run.acks = Trace(), Trace()
+    for time_ns, written in ((1, 900), (2, (1 << 20) - 100), (3, second), (4, (1 << 20) + 900)):
+        run.trace.node("b2").add(time_ns * SECOND, written, min(written, (1 << 20) - 100))
+    run.acks.node("b2").add(4 * SECOND, 1 << 20, 0)
+    assert found(run.judge(only=["R3"])) == wanted
+
+
 def samples(run: RunMaker, node: str, ends: list[int], **fields: object) -> None:
     for number, end in enumerate(ends):
         run.event((80 + number) * SECOND, node, "sample", written=end, **fields)
