@@ -4,7 +4,7 @@ The run waits for it and says who did not come there (L8); here it is seen in wh
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
@@ -78,7 +78,8 @@ def follower_skip(case: Case, found: Findings) -> int:
             if passed and excuse is None:
                 # Only what was lost there makes room for what it never asked for.
                 end = int(ends[at])
-                excuse = case.losses.loss_between(place.group, passed[0], ENDLESS, behind=end)
+                since = min([passed[0], *_sent(case, got, own, queue, offset)])
+                excuse = case.losses.loss_between(place.group, since, ENDLESS, behind=end)
                 excuse = excuse or case.losses.split_between(place.group, passed[0], passed[0])
             found.add(
                 f"{name} never got value {value} at offset {offset} of {place.topic}/{place.queue}",
@@ -160,6 +161,17 @@ def _last(times: list[int], time_ns: int) -> int:
     """The last of rising times up to one; -1 for none."""
     at = bisect_right(times, time_ns)
     return times[at - 1] if at else -1
+
+
+def _sent(case: Case, got: Rows, own: Iterable[int], queue: int, offset: int) -> Iterator[int]:
+    """When that was sent which a process got at a place: an answer may come long after what it
+    holds was lost (seed 869043)."""
+    queues, sent = case.evidence.queue_numbers(got), case.losses.sent
+    for number in own:
+        row = got.row(int(number))
+        if int(queues[number]) == queue and row.queue_offset == offset:
+            attempts = (sent[at] for at in passes.found(sent.values, passes.column([row.value])))
+            yield from (one.invoked_ns for one in attempts)
 
 
 def _told(case: Case, pulls: Rows, process: int) -> list[tuple[int, int, int]]:

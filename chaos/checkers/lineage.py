@@ -127,8 +127,18 @@ class Lineage:
             return []
         reigns = (era.start_ns for era in self.eras if era.master == node)
         since = max((begin for begin in reigns if begin <= time_ns), default=-1)
-        found = [one for one in found if since < one.time_ns <= time_ns]
+        found = [one for one in found if since < one.time_ns <= time_ns and self._wrote(one)]
         return [(one.time_ns, self.ends[node].at(one.time_ns).written) for one in found]
+
+    def _wrote(self, double: Change) -> bool:
+        """Whether a second master's log grew before it was started once more (seed 869218)."""
+        ends = self.ends[double.node]
+        own = (one for one in self.changes if one.node == double.node and one.what == RECOVERED)
+        later = [one.time_ns for one in own if one.time_ns > double.time_ns]
+        if len(later) < 2 or not ends.complete:
+            return True
+        grown = ends.highest(double.time_ns, later[1]).written
+        return grown > ends.at(double.time_ns).written
 
     def diverged(self, begin_ns: int, end_ns: int, behind: int | None = None) -> Excuse | None:
         """Which node may have carried bytes in a time that were not the truth's, and since when;

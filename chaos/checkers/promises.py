@@ -9,14 +9,15 @@ found at once.
 from rocketbed.chaos.checkers import passes
 from rocketbed.chaos.checkers.check import Case, Findings, NotApplicable, check
 from rocketbed.chaos.checkers.ends import ENDLESS
-from rocketbed.chaos.checkers.evidence import Evidence
+from rocketbed.chaos.checkers.evidence import SECOND_NS, Evidence
 from rocketbed.chaos.checkers.lineage import Lineage
 from rocketbed.chaos.checkers.loss_bound import Losses, Sent
 from rocketbed.chaos.checkers.result import Example
 from rocketbed.chaos.history import Function, Outcome
 
-IN_FLIGHT_NS = 1_000_000_000
-"""Between a pull's answer and its row, at most; a log may be cut meanwhile."""
+IN_FLIGHT_NS = 25 * SECOND_NS
+"""Between a pull's answer and its row, at most: behind a partition a connection is kept for 20 s,
+and a disk may be lost meanwhile (seed 869259)."""
 
 
 @check("I7 acknowledged before its promise", "acknowledgements")

@@ -55,8 +55,9 @@ DRAIN_S: Final = 60.0
 READ_S: Final = 60.0
 READ_EACH_S: Final = 0.005
 """More for each message that was sent."""
-READ_QUEUE_S: Final = 0.3
-"""More for each queue, about: a dozen questions, over slow links."""
+READ_QUEUE_S: Final = 3.0
+"""More for each queue, about: a dozen questions, one after the other, over slow links (seed
+869065)."""
 BY_DISK: Final = ("StoreFailed", "OSError", "ConfigFileError", "BadStoreDirectory")
 """How a node ends whose disk fails it, is full, or gives it no descriptor."""
 OCCASIONS: Final = ("before the faults", "after the faults")

@@ -432,6 +432,25 @@ def test_a_node_that_gives_readers_what_is_not_on_its_disk(
     assert [one.value for one in result.examples] == wanted, result
 
 
+@pytest.mark.parametrize(("after_s", "wanted"), [(15, []), (40, [20])])
+def test_an_answer_may_be_on_its_way_while_its_disk_is_lost(
+    bound: Bound, after_s: int, wanted: list[int]
+) -> None:
+    """As long as a connection behind a partition is kept (seed 869259)."""
+    bound.promise(flush="sync", copies=1)
+    for node in ("b1", "b2", "b3"):
+        bound.writes(node)
+    bound.holds("b1", 2 * SECOND, messages=0)
+
+    def pull(run: RunMaker, made: Made, ids: Ids) -> list[Row]:
+        rows = ids.pull(9, 0, 10, [(20, 10)], (2 + after_s) * SECOND)
+        return [row._replace(node=ids.b1) for row in rows]
+
+    bound.run.rows.append(pull)
+    result = results(bound.run.judge(only=["I11"]))["I11"]
+    assert [one.value for one in result.examples] == wanted, result
+
+
 @pytest.mark.parametrize("following", [True, False])
 def test_a_former_master_that_follows_again_has_the_whole_log(
     bound: Bound, tmp_path: Path, following: bool

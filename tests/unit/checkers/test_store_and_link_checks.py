@@ -503,6 +503,25 @@ def test_what_a_second_master_wrote_is_no_part_of_the_truth(
     assert found(run.judge(only=["R1i"])) == wanted
 
 
+@pytest.mark.parametrize(("written_to", "wanted"), [(5, {"R1i"}), (6, set())])
+def test_a_second_master_that_wrote_nothing_is_one_with_the_truth(
+    run: RunMaker, tmp_path: Path, written_to: int, wanted: set[str]
+) -> None:
+    """What it has once it follows again is judged (seed 869218)."""
+    there = ends(tmp_path)
+    specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
+    run.trace = Trace()
+    moments = ((1, there[4]), (SECOND + MS, there[written_to - 1]), (3 * SECOND, there[-1]))
+    for time_ns, end in moments:
+        run.trace.node("b3").add(time_ns, end, end)
+    run.strike(SECOND, "b3", "double", for_s=1.0)
+    for time_ns, role, number in ((SECOND, "SYNC_MASTER", 0), (2 * SECOND, "SLAVE", 2)):
+        run.event(time_ns, "b3", "start", role=role, id=number)
+        run.event(time_ns + 1, "b3", "recovered", end=there[4])
+    run.images.append(ImageMaker("b3", "powercut", 4 * SECOND, specs, durable=there[-1]))
+    assert found(run.judge(only=["R1i"])) == wanted
+
+
 def test_an_image_with_other_bytes(run: RunMaker) -> None:
     specs = [*run.specs[:5], spec_of(500, queue_id=1), *run.specs[6:]]
     run.images.append(ImageMaker("b3", "kill", SECOND, specs))
