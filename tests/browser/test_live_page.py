@@ -60,7 +60,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 def test_the_token_leaves_the_address_line(shown: Shown) -> None:
     assert shown.page.value("location.href") == f"http://127.0.0.1:{shown.run.port}/"
-    shown.page.call("Page.reload")
+    shown.page.reload()
     shown.page.wait_for("live.updates > 1")
     assert shown.page.value("sessionStorage.getItem('token')") == shown.run.token
 

@@ -11,7 +11,7 @@ import select
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,12 @@ QUIET = (
 DRIVEN = ("--hide-scrollbars", "--remote-debugging-pipe")
 ANSWER_S = 30.0
 DRAWN_S = 120.0
+LEFT = ("navigated", "context was destroyed", "find context")
+"""What Chromium says of a question to a page that it left before the answer."""
+
+
+class PageLeft(AssertionError):
+    """The page was left, or loaded again, before it answered."""
 
 
 class Browser:
@@ -60,7 +66,9 @@ class Browser:
         while True:
             message = self._message(until)
             if message.get("id") == self._number:
-                assert "error" not in message, f"{method}: {message['error']}"
+                if "error" in message:
+                    text = f"{method}: {message['error']}"
+                    raise (PageLeft if any(one in text for one in LEFT) else AssertionError)(text)
                 result: dict[str, Any] = message["result"]
                 return result
             self._note(message)
@@ -81,6 +89,12 @@ class Browser:
         """Go to an address."""
         self.call("Page.navigate", url=address)
 
+    def reload(self) -> None:
+        """Load the page again; the old one is gone on return."""
+        self.value("globalThis.old = true")
+        self.call("Page.reload")
+        self.wait_for("!globalThis.old")
+
     def value(self, expression: str) -> Any:
         """Of a JavaScript expression; promises are waited for."""
         found = self.call(
@@ -91,15 +105,16 @@ class Browser:
 
     def wait_for(self, expression: str, timeout_s: float = 30.0) -> Any:
         """Wait until an expression is true; its value. Looked at whenever the page is drawn."""
+        look = (
+            "new Promise(done => requestAnimationFrame(() => done("
+            f"(() => {{ try {{ const found = ({expression});"
+            " return found instanceof Node ? true : found; } catch { return false; } })())))"
+        )
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
-            found = self.value(
-                "new Promise(done => requestAnimationFrame(() => done("
-                f"(() => {{ try {{ const found = ({expression});"
-                " return found instanceof Node ? true : found; } catch { return false; } })())))"
-            )
-            if found:
-                return found
+            with suppress(PageLeft):
+                if found := self.value(look):
+                    return found
             select.select([self._reading], [], [], 0.05)
         raise AssertionError(f"not within {timeout_s:g} s: {expression}; {self.complaints}")
 
