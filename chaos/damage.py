@@ -45,7 +45,7 @@ STRAYS: Final = (
     "index/20251120",
     "notes.txt",
 )
-REFUSALS: Final = ("DamagedLog", "BadStoreDirectory")
+REFUSALS: Final = ("DamagedLog", "BadStoreDirectory", "TableLost")
 """Errors with which a node refuses to serve a damaged store."""
 REPORTS: Final = {
     "store.damage": "reason",

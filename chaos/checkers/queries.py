@@ -20,7 +20,8 @@ _ENDLESS_NS = 1 << 62
 def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     """A17: a query by key finds the message, where it is. A17w: in the storm too, soon enough.
 
-    What a deleted topic held may be found where it was, until the index is built again.
+    What a deleted topic held may be found where it was, until the index is built again, and an index
+    that was damaged is built again by its node's next start.
     While faults go on a master may have to dispatch first what it recovered, so that a miss is a
     warning then; in the calm phase and at the end it is none.
     """
@@ -57,7 +58,9 @@ def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
             example.distance = row.invoked_ns - sent_ns
             calm = evidence.record.calm_ns
             is_calm = row.process == FINAL_READER or (calm > 0 and row.invoked_ns >= calm)
-            (wrong if is_calm else missed).add(example)
+            master = case.losses.lineages[queue.group].era(row.invoked_ns).master
+            damaged = evidence.damaged_by(master, row.invoked_ns)
+            (wrong if is_calm else missed).add(example, excuse=damaged)
     return len(queries)
 
 

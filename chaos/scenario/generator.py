@@ -55,6 +55,10 @@ MANY_DISK_MS: Final = 5.0
 LISTENER_SHARE: Final = 0.25
 DELAYS: Final = "1s 2s 3s 4s 5s 6s"
 RARE_SHARE: Final = 0.3
+RECORD_BYTES: Final = 250
+"""Of a message's record beside its body."""
+FILE_SYNCS: Final = 3
+"""Of each file of the log: its end, its successor made ahead, their folder."""
 SLOW_DISK_MS: Final = 100.0
 SLOW_LINK_MS: Final = 10.0
 """From here on producers wait longer, or they would time out in the best of times."""
@@ -212,7 +216,8 @@ def draw_extras(
     is_tiny = shape.segment == TINY
     if random.random() < 0.3 and _is_quick(weather):
         # A slow disk would fall ever further behind: what is late is sent once more (seed 800052).
-        load = replace(load, burst=random.choice((10, 40)))
+        burst = replace(load, burst=random.choice((10, 40)))
+        load = burst if _keeps_up(shape, burst, weather) else replace(load, burst=10)
         settings["rbDispatchRing"] = random.choice(("4", "16", "64"))
     if random.random() < 0.25:
         load = replace(load, oneway=random.choice((0.1, 0.5)))
@@ -266,6 +271,13 @@ def _is_quick(weather: Weather) -> bool:
     """Whether everything answers within a second."""
     slowest_ms = max(weather.disk_ms.values(), default=1.0)
     return weather.link_ms < SLOW_LINK_MS and slowest_ms < SLOW_DISK_MS
+
+
+def _keeps_up(shape: Shape, load: Producers, weather: Weather) -> bool:
+    """Whether each disk syncs the files of the log as fast as bursts fill them (seed 870485)."""
+    bytes_each = sum(load.body) / 2 + RECORD_BYTES
+    files = load.count * load.rate * load.burst * bytes_each / shape.segment
+    return files * FILE_SYNCS * max(weather.disk_ms.values(), default=1.0) < 1000
 
 
 def _draw_steps(random: Random, seed: int, maker: Maker, wanted: Generate) -> list[str]:

@@ -332,7 +332,7 @@ class Actions:
         """Give those that report damage an empty disk, as an operator would; which they were.
 
         The only copy is kept: its node is started again, which is enough for what can be built
-        from the log.
+        from the log. Where it does not come back even so, somebody else's log is better than none.
         """
         sick = [name for name in names if await self._is_sick(name)]
         for name in sick:
@@ -342,6 +342,10 @@ class Actions:
                 if heir is None:
                     await self._members.stop(name)
                     await self._start(name)
+                    if await self._members.wait_serving(name):
+                        continue
+                    heir = await self._members.longest(group, joined_only=False)
+                if heir is None:
                     continue
                 await self._members.promote(heir)
             elif self._state(self._members.leader(group)) == "down":

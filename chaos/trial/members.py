@@ -201,11 +201,14 @@ class Members:
         if sample.is_following or (sample.is_master and sample.written):
             self.members[node].joined = True
 
-    async def longest(self, group: str, *, leader_too: bool = False) -> str | None:
+    async def longest(
+        self, group: str, *, leader_too: bool = False, joined_only: bool = True
+    ) -> str | None:
         """The running follower whose log reaches furthest, of those that had joined the master.
 
         Waits a while for those that do not answer yet: an operator would not pass them over. Where
-        the master's log is lost, and nobody had joined it, any follower will do.
+        the master's log is lost, and nobody had joined it, any follower will do, and with
+        `joined_only=False` in any case.
         """
         leader = self.leader(group)
         candidates = [leader, *self.followers(group)] if leader_too else self.followers(group)
@@ -214,7 +217,7 @@ class Members:
                 if self.backend.state(node) == "running":
                     await self.wait_serving(node, ANSWER_S)
         members = [self.members[node] for node in self.followers(group)]
-        anybody = not self.members[leader].joined and not any(m.joined for m in members)
+        anybody = not joined_only or not any(m.joined for m in (self.members[leader], *members))
         best: tuple[int, bool, str] | None = None
         for node in candidates:
             sample: Sample | None = None

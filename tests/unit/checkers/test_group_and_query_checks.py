@@ -392,6 +392,16 @@ def not_found_in_calm(run: RunMaker) -> None:
     query(run, 4, 60 * SECOND, -1, 0)
 
 
+def not_found_in_an_index_with_untold_damage(run: RunMaker) -> None:
+    not_found_in_calm(run)
+    run.event(SECOND, "b1", "damaged", hit="index/1", kind="zero")
+
+
+def not_found_in_a_damaged_index(run: RunMaker) -> None:
+    not_found_in_an_index_with_untold_damage(run)
+    run.event(2 * SECOND, "b1", "reported", event="store.index_damage", text="an entry")
+
+
 def not_found_in_storm(run: RunMaker) -> None:
     query(run, 4, 40 * SECOND, -1, 0)
 
@@ -553,6 +563,8 @@ CASES: list[tuple[Change, set[str]]] = [
     (stored_beyond, {"A25"}),
     (stored_at_the_end, set()),
     (not_found_in_calm, {"A17"}),
+    (not_found_in_an_index_with_untold_damage, {"A17"}),
+    (not_found_in_a_damaged_index, set()),
     (not_found_in_storm, {"A17w"}),
     (not_found_at_once, set()),
     (another_found, {"A17"}),
