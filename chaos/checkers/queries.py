@@ -20,8 +20,8 @@ _ENDLESS_NS = 1 << 62
 def key_queries(case: Case, wrong: Findings, missed: Findings) -> int:
     """A17: a query by key finds the message, where it is. A17w: in the storm too, soon enough.
 
-    What a deleted topic held may be found where it was, until the index is built again, and an index
-    that was damaged is built again by its node's next start.
+    What a deleted topic held may be found where it was, until the index is built again; one that
+    was damaged, and told of, is by its node's next start.
     While faults go on a master may have to dispatch first what it recovered, so that a miss is a
     warning then; in the calm phase and at the end it is none.
     """

@@ -315,12 +315,13 @@ class Conductor:
         await self._wait_ended(
             [*producer_names(self.plan), *tellers], "producers", "sends still under way"
         )
+        limit_s = self._limit_s(DRAIN_S)
         for group in self.plan.shape.group_nodes():
-            with trio.move_on_after(DRAIN_S) as scope:
+            with trio.move_on_after(limit_s) as scope:
                 while (reason := await self._disorder(group)) is not None:
                     await trio.sleep(LOOK_S)
             if scope.cancelled_caught:
-                self._stall("replicas-equal", group, f"after {DRAIN_S:g} s: {reason}")
+                self._stall("replicas-equal", group, f"after {limit_s:.0f} s: {reason}")
         await self._wait_read()
         if self.plan.listeners.count:
             await self._wait_heard()
@@ -328,12 +329,13 @@ class Conductor:
         await self._wait_ended(listener_names(self.plan), "listeners", "messages still in hand")
 
     async def _wait_ended(self, clients: list[str], what: str, reason: str) -> None:
-        with trio.move_on_after(DRAIN_S) as scope:
+        limit_s = self._limit_s(DRAIN_S)
+        with trio.move_on_after(limit_s) as scope:
             for name in clients:
                 while self.backend.client_state(name) != "down":
                     await trio.sleep(LOOK_S)
         if scope.cancelled_caught:
-            self._stall(what, "all", f"{reason} {DRAIN_S:g} s after the end")
+            self._stall(what, "all", f"{reason} {limit_s:.0f} s after the end")
 
     async def _wait_heard(self) -> None:
         """Wait until listeners had all that was acknowledged, or nothing has come for long: some
@@ -349,7 +351,7 @@ class Conductor:
         reading, reason = self._reading, "nothing could be asked"
         numbers = [group.number for group in self._groups]
         world, nameservers = self.backend.world, self.backend.nameservers()
-        limit_s = DRAIN_S + self._queues_s()
+        limit_s = self._limit_s(DRAIN_S)
         with trio.move_on_after(limit_s) as scope:
             async with Consumer(world, nameservers=nameservers, group="onlooker") as consumer:
                 while reason:
@@ -382,7 +384,7 @@ class Conductor:
 
     async def _read(self) -> None:
         self._enter("reading")
-        limit_s = READ_S + READ_EACH_S * sum(self.control.counts.values()) + self._queues_s()
+        limit_s = self._limit_s(READ_S)
         reason = f"not everything was read within {limit_s:.0f} s"
         with trio.move_on_after(limit_s) as scope:
             try:
@@ -397,8 +399,11 @@ class Conductor:
         if scope.cancelled_caught:
             self._stall("drain", "final reader", reason)
 
-    def _queues_s(self) -> float:
-        return READ_QUEUE_S * len(self._reading.topics) * self.plan.producers.queues
+    def _limit_s(self, base_s: float) -> float:
+        """From when on what handles all messages and queues hangs."""
+        queues = len(self._reading.topics) * self.plan.producers.queues
+        sent = sum(self.control.counts.values())
+        return base_s + READ_EACH_S * sent + READ_QUEUE_S * queues
 
     async def _stop(self) -> None:
         self._enter("stopping")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle
 from typing import Final
 
 import trio
@@ -257,15 +256,14 @@ async def _behind(
 
 
 async def read_everything(reading: Reading, groups: Iterable[int], world: World) -> None:
-    """Read every queue to its end, ask for some keys, and in each queue for the position of one of
-    the groups in turn, when all has come to rest."""
-    asked = cycle(groups)
+    """Read every queue to its end, ask for some keys, and in each queue for each group's position,
+    when all has come to rest."""
+    numbers = list(groups)
     async with Consumer(world, nameservers=reading.nameservers, group="final-reader") as consumer:
         for topic in reading.topics:
             for queue in await consumer.queues(topic):
                 await _read_to_end(reading, consumer, queue)
-                group = next(asked, None)
-                if group is not None:
+                for group in numbers:
                     await reading.read_back(consumer, FINAL_READER, group, queue)
     async with Admin(world, nameservers=reading.nameservers) as admin:
         for topic, key, value in reading.control.keys:
