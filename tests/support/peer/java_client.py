@@ -65,6 +65,10 @@ class JavaClient:
                 if each is not None:
                     each(answer["row"])
 
+    async def next_line(self) -> None:
+        """Ends a command that goes on until it is told more; what asked for it gets its rows."""
+        await self._program.say({})
+
     async def create(self, address: str, topics: Iterable[str], queues: int) -> None:
         """Make topics at one broker, which may be a slave."""
         for topic in topics:

@@ -36,7 +36,12 @@ public final class Peer {
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             try {
                 JSONObject command = JSON.parseObject(line);
-                obey(command.getString("do"), command, sends, reads);
+                String what = command.getString("do");
+                if (what.equals("consume")) {
+                    new Members(nameserver, this).consume(command, input);
+                } else {
+                    obey(what, command, sends, reads);
+                }
                 end("end", rows);
             } catch (Exception error) {
                 error.printStackTrace();
@@ -65,6 +70,9 @@ public final class Peer {
         Peer peer = new Peer();
         // Libraries print to standard output too.
         System.setOut(System.err);
+        // Else a queue that is not known or free at first is asked for again after 20 s.
+        System.setProperty("rocketmq.client.rebalance.waitInterval", "1000");
+        System.setProperty("rocketmq.client.rebalance.lockInterval", "1000");
         peer.serve(arguments[0]);
         Runtime.getRuntime().halt(0);
     }

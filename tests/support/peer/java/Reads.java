@@ -24,6 +24,8 @@ final class Reads {
     /** What a broker answers to a query that finds nothing; its constant moved between versions. */
     private static final int NO_MESSAGE = 208;
     private static final int PUSH_S = 150;
+    private static final int ROUTES_MS = 1000;
+    private static final int END_MS = 30_000;
 
     private final String nameserver;
     private final Peer peer;
@@ -95,8 +97,7 @@ final class Reads {
     /**
      * {@code topic, group, tags, count}: what a push consumer gets from the start, until count came.
      * It asks for each message again {@code fails} times, at a delay {@code level}, of at most
-     * {@code max} times that it may come again. It ends when so many are {@code dead}: what it puts
-     * back while it ends it sends once more. With {@code shared} the broker shares the queues out
+     * {@code max} times that it may come again. With {@code shared} the broker shares the queues out
      * (from 5.0 on).
      */
     void push(JSONObject command) throws Exception {
@@ -104,6 +105,8 @@ final class Reads {
         push.setNamesrvAddr(nameserver);
         push.setInstanceName("push-" + System.nanoTime());
         push.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        push.setPollNameServerInterval(ROUTES_MS); // the first retry makes its topic
+        push.setAwaitTerminationMillisWhenShutdown(END_MS); // what it puts back then, it does once
         int fails = command.getIntValue("fails");
         if (command.containsKey("max")) {
             push.setMaxReconsumeTimes(command.getIntValue("max"));
@@ -131,22 +134,8 @@ final class Reads {
             if (!left.await(PUSH_S, TimeUnit.SECONDS)) {
                 throw new IllegalStateException(left.getCount() + " messages did not come in time");
             }
-            awaitDead(command.getString("group"), command.getIntValue("dead"));
         } finally {
             push.shutdown();
-        }
-    }
-
-    private void awaitDead(String group, int count) throws Exception {
-        for (long known = 0; known < count; Thread.sleep(100)) {
-            known = 0;
-            try {
-                for (MessageQueue queue : consumer().fetchSubscribeMessageQueues("%DLQ%" + group)) {
-                    known += consumer().maxOffset(queue);
-                }
-            } catch (MQClientException none) {
-                // The first dead letter makes the topic.
-            }
         }
     }
 
