@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.support.peer.brokers import Site
-from tests.support.peer.installation import Installation, install
+from tests.support.peer.installation import VERSION, Installation, install
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,8 +18,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def installation() -> Installation:
-    return install()
+def installation(request: pytest.FixtureRequest) -> Installation:
+    """Of the version that a test names as this fixture's parameter, or else of `VERSION`."""
+    return install(getattr(request, "param", VERSION))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ goes to RocketMQ and comes back."""
 from collections import Counter
 from typing import Any
 
+import pytest
 import trio
 
 from rocketbed.client.consumer import Consumer
@@ -13,8 +14,9 @@ from tests.support.peer.directories import assert_sound
 from tests.support.peer.java_client import JavaClient
 from tests.support.peer.traffic import write
 
-TOPIC, GROUP = "PeerRetry", "peer-retry"
+TOPIC, BACK = "PeerRetry", "PeerBack"
 COUNT = 5
+AGAIN = [b"again %d" % number for number in range(COUNT)]
 SOON, LATE = 1, 3
 """Levels of a second and of ten seconds."""
 COME_S = 90.0
@@ -25,46 +27,68 @@ async def test_java_consumers_put_messages_back(site: Site) -> None:
     broker = site.broker()
     await site.start(broker, "rocketbed")
     async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
-        await java.create(broker.address, [TOPIC], 2)
-        await java.send([Message(TOPIC, b"again %d" % number) for number in range(COUNT)])
+        await prepare(java, broker)
         rows = await push(java, "peer-again", COUNT * 3, fails=2, level=SOON, max=16)
         assert Counter((row["body"], row["reconsumeTimes"]) for row in rows) == Counter(
             (body, times) for body in {row["body"] for row in rows} for times in range(3)
         )
-        assert {row["topic"] for row in rows} == {TOPIC}  # it says so of a retry too
-
-        more = {"fails": 9, "level": SOON, "max": 1, "dead": COUNT}
-        rows = await push(java, "peer-dead", COUNT * 2, **more)
-        assert Counter(row["reconsumeTimes"] for row in rows) == {0: COUNT, 1: COUNT}
-        dead = await come(site, "%DLQ%peer-dead", COUNT)
-        assert dead == Counter(b"again %d" % number for number in range(COUNT))
+        assert {row["topic"] for row in rows} == {BACK}  # it says so of a retry too
+        wanted: Counter[bytes] = Counter()
+        await leave(site, java, "killed", wanted)
+        await site.kill(broker)
+        await site.start(broker, "rocketbed")
+        await check(site, "killed", wanted)
         await site.stop(broker)
     assert_sound(broker.store)
 
 
-async def test_delayed_messages_come_once_whoever_serves_the_directory(site: Site) -> None:
+@pytest.mark.parametrize("installation", ["5.3.3", "5.5.0"], indirect=True)
+async def test_all_come_once_whoever_serves_the_directory(site: Site) -> None:
     await site.start_nameserver("rocketmq")
     broker = site.broker()
     await site.start(broker, "rocketbed")
     async with JavaClient(site.installation, site.nameserver, site.directory / "java") as java:
-        await java.create(broker.address, [TOPIC], 1)
-    wanted: Counter[bytes] = Counter()
-    await delay(site, wanted, b"ours")
+        await prepare(java, broker)
+        wanted: Counter[bytes] = Counter()
+        await leave(site, java, "ours", wanted)
+        await site.stop(broker)
+        assert_sound(broker.store)
+        await site.start(broker, "rocketmq")
+        await check(site, "ours", wanted)
+        await leave(site, java, "theirs", wanted)
+        await site.stop(broker)
+        await site.start(broker, "rocketbed")
+        await check(site, "theirs", wanted)
     await site.stop(broker)
     assert_sound(broker.store)
-    await check(site, broker, "rocketmq", wanted)
-    await delay(site, wanted, b"theirs")
-    await site.stop(broker)
-    await check(site, broker, "rocketbed", wanted)
-    await delay(site, wanted, b"killed")
-    await site.kill(broker)
-    await check(site, broker, "rocketbed", wanted)
-    await site.stop(broker)
-    assert_sound(broker.store)
+
+
+async def prepare(java: JavaClient, broker: Broker) -> None:
+    await java.create(broker.address, [TOPIC, BACK], 1)
+    await java.send([Message(BACK, body) for body in AGAIN])
 
 
 async def push(java: JavaClient, group: str, count: int, **more: Any) -> list[dict[str, Any]]:
-    return await java.ask("push", topic=TOPIC, group=group, tags="*", count=count, **more)
+    return await java.ask("push", topic=BACK, group=group, tags="*", count=count, **more)
+
+
+async def leave(site: Site, java: JavaClient, name: str, wanted: Counter[bytes]) -> None:
+    """Dead letters; delayed messages of two levels and retries, of which the late ones wait."""
+    rows = await push(java, f"{name}-dead", COUNT * 2, fails=9, level=SOON, max=1)
+    assert Counter(row["reconsumeTimes"] for row in rows) == {0: COUNT, 1: COUNT}
+    for level in (SOON, LATE):
+        bodies = [f"{name} {level} {number}".encode() for number in range(COUNT)]
+        wanted.update(bodies)
+        await write(site.nameserver, [Message(TOPIC, body, delay_level=level) for body in bodies])
+    await come(site, TOPIC, wanted.total() - COUNT)
+    await push(java, f"{name}-late", COUNT, fails=1, level=LATE, max=16)
+
+
+async def check(site: Site, name: str, wanted: Counter[bytes]) -> None:
+    """The late ones come too, whoever serves, and none of the first ones once more."""
+    assert await come(site, TOPIC, wanted.total()) == wanted
+    for topic in (f"%DLQ%{name}-dead", f"%RETRY%{name}-late"):
+        assert await come(site, topic, COUNT) == Counter(AGAIN), topic
 
 
 async def come(site: Site, topic: str, count: int) -> Counter[bytes]:
@@ -77,18 +101,3 @@ async def come(site: Site, topic: str, count: int) -> Counter[bytes]:
                 found.update(message.body for message in await consumer.poll())
         found.update(message.body for message in await consumer.poll(timeout_s=1))
     return found
-
-
-async def delay(site: Site, wanted: Counter[bytes], name: bytes) -> None:
-    """Messages of two levels; those of the first have come."""
-    for level in (SOON, LATE):
-        bodies = [name + b" %d %d" % (level, number) for number in range(COUNT)]
-        wanted.update(bodies)
-        await write(site.nameserver, [Message(TOPIC, body, delay_level=level) for body in bodies])
-    await come(site, TOPIC, wanted.total() - COUNT)
-
-
-async def check(site: Site, broker: Broker, kind: Any, wanted: Counter[bytes]) -> None:
-    """The others come too, whoever serves, and none of the first ones once more."""
-    await site.start(broker, kind)
-    assert await come(site, TOPIC, wanted.total()) == wanted
