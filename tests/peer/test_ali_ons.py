@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
+import pytest
 import trio
 
 from rocketbed.client.admin import Admin
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
-from tests.support.peer.brokers import Site
+from tests.support.peer.brokers import Kind, Site
 from tests.support.peer.ons_client import WAIT_S, Row, ons_consumer, ons_producer
 from tests.support.peer.traffic import read, write
 
@@ -31,8 +32,6 @@ async def test_ali_ons_sends_and_is_given_again_what_it_failed_with(site: Site) 
         ons_consumer(site.nameserver, logs / "new.log", "ons-new", NEW) as reader,
         ons_consumer(site.nameserver, logs / "failed.log", "ons-failed", FAILED, fails=1) as fails,
     ):
-        # With RocketMQ's nameserver too: it does not go on to TBW102.
-        assert "No topic route info" in (await producer.send(Message("Unknown", b"x")))["error"]
         sent = await producer.send(Message(NEW, b"first", tag="red", keys=["k1", "k2"]))
         assert sent.get("status") == "SEND_OK", sent
         large = b"packed by ali-ons " * 1000
@@ -54,6 +53,18 @@ async def test_ali_ons_sends_and_is_given_again_what_it_failed_with(site: Site) 
     one, two = fails.rows
     assert [(row["topic"], row["reconsumed"]) for row in (one, two)] == [(FAILED, 0), (FAILED, 1)]
     assert two["at"] - one["at"] >= 10  # level 3, by the broker
+
+
+@pytest.mark.parametrize("kind", ["rocketbed", "rocketmq"])
+async def test_no_topic_is_made_by_its_first_message(site: Site, kind: Kind) -> None:
+    await site.start_nameserver(kind)
+    await site.start(site.broker(), kind)
+    async with ons_producer(site.nameserver, site.directory / "ons.log", "ons-senders") as producer:
+        # It takes "no route" for an error, and does not go on to the route of TBW102 ...
+        assert "No topic route info" in (await producer.send(Message(NEW, b"x")))["error"]
+        # ... by which others make the topic there.
+        await write(site.nameserver, [Message(NEW, b"ours")])
+        assert (await producer.send(Message(NEW, b"x")))["status"] == "SEND_OK"
 
 
 async def test_a_group_of_ali_ons_and_ours_over_a_kill(site: Site) -> None:
