@@ -4,6 +4,7 @@ whose queues the broker shares out."""
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 import trio
@@ -60,10 +61,14 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
                 got["ours"].extend(message.body for message in await ours.poll())
 
         await sender.create(broker.address, [TOPIC], QUEUES)
-        await send("before")
         nursery.start_soon(push, "one", one)
         nursery.start_soon(push, "two", two)
-        await until(lambda: wanted <= seen() and bool(got["one"] and got["two"]))
+        for number in count():  # whoever comes first may have all of a round
+            await send(f"before {number}")
+            await until(lambda: wanted <= seen())
+            if got["one"] and got["two"]:
+                break
+            await trio.sleep(0.2)
         await ours.subscribe(TOPIC, start="first")
         nursery.start_soon(poll)
         await until(lambda: len(ours.positions()) == QUEUES // 3)
@@ -79,7 +84,7 @@ async def test_two_members_and_ours_over_a_kill(site: Site, version: str) -> Non
     counts = Counter(body for bodies in got.values() for body in bodies)
     assert counts.keys() == wanted
     # What was not committed comes again, of queues that move and when the broker dies.
-    assert counts.total() - len(counts) <= 3 * QUEUES * COUNT, counts
+    assert counts.total() <= 2 * len(counts), counts
 
 
 async def test_members_that_let_the_broker_share_the_queues_out(site: Site) -> None:
