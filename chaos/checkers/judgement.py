@@ -29,6 +29,7 @@ from rocketbed.chaos.checkers.result import (
     judged,
     not_run,
 )
+from rocketbed.chaos.checkers.service import UNASKED
 from rocketbed.chaos.history import History, Outcome, read_history
 from rocketbed.chaos.record import (
     ACKS_FILE,
@@ -111,6 +112,16 @@ class Judgement:
         return sorted({result.id for result in self.findings if not result.harmless})
 
     @property
+    def looked(self) -> dict[str, bool]:
+        """Id of each check that somebody asked for -> whether it had anything to look at."""
+        found: dict[str, bool] = {}
+        for result in self.results:
+            if result.note != UNASKED:
+                ran = result.verdict in (Verdict.OK, Verdict.VIOLATED)
+                found[result.id] = found.get(result.id, False) or ran
+        return found
+
+    @property
     def by_weight(self) -> list[CheckResult]:
         """Violated checks that count: a lost message before all, then safety, then the rest."""
         order = [severity for severity, _ in _BY_SEVERITY]
@@ -148,6 +159,7 @@ class Judgement:
                 for result in self.results
                 if result.verdict is Verdict.DID_NOT_RUN
             ],
+            "looked": self.looked,
             "bounds": self.bounds,
             "faults": [asdict(fault) for fault in self.faults],
             "rto": self.rto,

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocketbed.chaos.checkers.judgement import Judgement, SecondJudge, clear_place
-from rocketbed.chaos.checkers.result import Verdict
-from rocketbed.chaos.checkers.service import UNASKED
 from rocketbed.chaos.host.child import held
 from rocketbed.chaos.hunt.corpus import Corpus
 from rocketbed.chaos.hunt.crashpoints import crash_event, crash_points
@@ -25,6 +23,7 @@ from rocketbed.chaos.hunt.failures import is_full
 from rocketbed.chaos.hunt.replay import Replay, save_replay
 from rocketbed.chaos.hunt.runner import Options, Outcome, Say, run_many
 from rocketbed.chaos.hunt.shrink import Budget, shrink
+from rocketbed.chaos.hunt.unreached import must_run_all, never_ran
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.page import write_report
 from rocketbed.chaos.scenario.errors import ScenarioError
@@ -37,9 +36,6 @@ EXIT_NOT_REPEATABLE: Final = 7
 EXIT_UNKNOWN: Final = 6
 SEVERITY: Final = (1, 3, 2, 4, 6, 7, 5, 0)
 """Exit codes, the worst first (chaos.md 4.9)."""
-SURE_SEEDS: Final = 200
-"""A scenario whose usual run has so many is there to give every check something to look at: a
-campaign in which one never had fails."""
 SHRINK_RUNS: Final = 60
 SHRINK_S: Final = 120.0
 SECOND_OPINION: Final = "SV"
@@ -95,22 +91,9 @@ class Campaign:
 
     @property
     def never_ran(self) -> list[str]:
-        """Ids of checks that had nothing to look at in any of the runs, and of which somebody had
-        asked: what they show of the node is nothing."""
-        judged = [outcome.judgement for outcome in self.outcomes if outcome.judgement is not None]
-        ran = {
-            result.id
-            for judgement in judged
-            for result in judgement.results
-            if result.verdict in (Verdict.OK, Verdict.VIOLATED)
-        }
-        known = dict.fromkeys(
-            result.id
-            for judgement in judged
-            for result in judgement.results
-            if result.note != UNASKED
-        )
-        return [one for one in known if one not in ran]
+        """Ids of checks that had nothing to look at in any of the runs."""
+        judged = (outcome.judgement for outcome in self.outcomes)
+        return never_ran(one.looked for one in judged if one is not None)
 
     def as_row(self) -> dict[str, Any]:
         """For programs: of one run its verdict, of many a table."""
@@ -168,8 +151,7 @@ def run_campaign(family: Family, campaign: CampaignOptions, say: Say) -> Campaig
         every = max(1, round(1 / campaign.check_share))
         for outcome in result.outcomes[every - 1 :: every]:
             _check_digest(result, outcome.plan, say)
-    usual = family.seed_count(options.backend)
-    if SURE_SEEDS <= usual <= len(result.outcomes) and result.never_ran:
+    if must_run_all(family, len(result.outcomes), options.backend) and result.never_ran:
         result.add_exit(EXIT_UNKNOWN)
     return result
 

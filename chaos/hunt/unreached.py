@@ -1,8 +1,9 @@
-"""What no run of a campaign reached: named points of the node's code, what it logs, and faults.
+"""What no run of a campaign reached: named points of the node's code, what it logs, faults, checks.
 
 A branch that only trouble takes says so in the log, or passes a mark; so the events that stand in
 the source are the list of such branches, and those that no run logged are where load or faults are
-missing. Simulation only: elsewhere nobody notes what a node logs.
+missing. Simulation only: elsewhere nobody notes what a node logs. A check that had nothing to look
+at in any run has shown nothing of the node.
 """
 
 import ast
@@ -12,12 +13,30 @@ from pathlib import Path
 from typing import Final
 
 from rocketbed.chaos.hunt.runner import Outcome
+from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.marks import MARKS
 from rocketbed.chaos.scenario.step import parse_step
 from rocketbed.chaos.scenario.verbs import VERBS
 
 PACKAGES: Final = ("rocketbed.node", "rocketbed.replication")
+SURE_SEEDS: Final = 200
+"""A scenario whose usual run has so many is there to give every check something to look at."""
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def never_ran(runs: Iterable[Mapping[str, bool]]) -> list[str]:
+    """Ids of checks that had nothing to look at in any run; each as `Judgement.looked` tells it."""
+    found: dict[str, bool] = {}
+    for looked in runs:
+        for check, ran in looked.items():
+            found[check] = found.get(check, False) or ran
+    return [check for check, ran in found.items() if not ran]
+
+
+def must_run_all(family: Family, runs: int, backend: str = "sim") -> bool:
+    """Whether so many runs of a scenario fail if a check never ran: it is made for that, and no
+    fewer than its usual ones."""
+    return SURE_SEEDS <= family.seed_count(backend) <= runs
 
 
 def unreached(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:

@@ -63,12 +63,12 @@ def campaign(job: Job, options: CampaignOptions) -> None:
     left = [one for one in wanted if one not in have]
     job.report.inputs.append({"scenario": options.seeds.scenario, **asdict(options)})
     if left:
-        blocks = deal(left, BLOCKS_PER_CORE * _cores(job))
+        blocks = deal(left, BLOCKS_PER_CORE * job.cores)
         with job.phase(f"running {len(left)} seeds"):
             _run_blocks(job, blocks, options.seeds)
     asked = set(wanted)
     rows = [row for row in results(out) if (row["seed"], row["again"]) in asked]
-    _judge(job, rows, wanted)
+    _judge(job, rows, wanted, options.seeds.scenario)
 
 
 def checked(seeds: Sequence[int], options: CampaignOptions) -> list[int]:
@@ -155,7 +155,9 @@ def run_block(block: Block, options: SeedOptions) -> Generator[int, None, None]:
             yield seed
 
 
-def _judge(job: Job, rows: list[dict[str, Any]], wanted: Sequence[tuple[int, bool]]) -> None:
+def _judge(
+    job: Job, rows: list[dict[str, Any]], wanted: Sequence[tuple[int, bool]], scenario: str
+) -> None:
     """Counts, findings, and whether runs repeat themselves."""
     report = job.report
     first = {row["seed"]: row for row in rows if not row["again"]}
@@ -172,9 +174,35 @@ def _judge(job: Job, rows: list[dict[str, Any]], wanted: Sequence[tuple[int, boo
     report.counts["run twice"] = sum(row["again"] for row in rows)
     if other:
         _finding(job, "not-repeatable", "seeds that took another way the second time", other)
+    _judge_checks(job, [*first.values()], scenario)
     missing = len(set(wanted) - {(row["seed"], row["again"]) for row in rows})
     if missing:
         raise PipelineError(f"{missing} runs have no result; run them with --resume")
+
+
+def _judge_checks(job: Job, rows: list[dict[str, Any]], scenario: str) -> None:
+    """Name the checks that ran in no seed: a finding, where `chaos run` fails for it too."""
+    # Only the driver needs the testbed loaded.
+    from rocketbed.chaos.hunt.unreached import must_run_all, never_ran
+    from rocketbed.chaos.scenario.errors import ScenarioError
+    from rocketbed.chaos.scenario.library import load_scenario
+
+    missed = never_ran(row.get("looked", {}) for row in rows)
+    if not missed:
+        return
+    try:
+        family = load_scenario(scenario)
+    except ScenarioError as error:
+        raise PipelineError(str(error)) from error
+    if not must_run_all(family, len(rows)):
+        job.report.notes.append(f"checks that ran in no seed: {', '.join(missed)}")
+        return
+    job.report.exit_code = EXIT_FINDING
+    examples = [{"text": f"{check}: nothing to look at in {len(rows)} seeds"} for check in missed]
+    title = "checks that ran in no seed"
+    job.report.findings.append(
+        {"id": "never-ran", "title": title, "count": len(missed), "examples": examples}
+    )
 
 
 def _finding(job: Job, name: str, title: str, rows: list[dict[str, Any]]) -> None:
@@ -191,11 +219,3 @@ def _finding(job: Job, name: str, title: str, rows: list[dict[str, Any]]) -> Non
     job.report.findings.append(
         {"id": name, "title": title, "count": len(rows), "examples": examples}
     )
-
-
-def _cores(job: Job) -> int:
-    """Slots of the cluster; over Connect they are not known, so those of this machine."""
-    try:
-        return int(job.spark.sparkContext.defaultParallelism)
-    except Exception:
-        return os.cpu_count() or 1

@@ -100,6 +100,14 @@ class Job:
             self.report.versions = _all_versions(self._spark)
         return self._spark
 
+    @property
+    def cores(self) -> int:
+        """Slots of the cluster; over Connect they are not known, so those of this machine."""
+        try:
+            return int(self.spark.sparkContext.defaultParallelism)
+        except Exception:
+            return os.cpu_count() or 1
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """A part of the work that is reported and timed."""

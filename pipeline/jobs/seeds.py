@@ -60,6 +60,7 @@ def run_seed(seed: int, options: SeedOptions, *, again: bool = False) -> dict[st
         "verdict": verdict,
         "exit_code": code,
         "findings": ",".join(row.get("finding_ids", ())),
+        "looked": row.get("looked", {}),
         "wall_s": round(time.monotonic() - began, 3),
         "digest": str(row.get("digest", "")),
         "replay": str(row.get("replay", "")),

@@ -9,6 +9,7 @@ from random import SystemRandom
 import pytest
 
 from rocketbed.chaos.hunt.runner import Outcome, run_many
+from rocketbed.chaos.hunt.unreached import must_run_all, never_ran
 from rocketbed.chaos.scenario.library import load_scenario, scenario_names
 from rocketbed.chaos.scenario.plan import Plan
 
@@ -16,10 +17,16 @@ SEEDS = Path(__file__).with_name("seeds.txt")
 SWARM = "soak-swarm"
 
 
-def failed(plans: Iterable[Plan]) -> list[str]:
-    """A line for each run that did not pass, with what repeats it."""
+def failed(plans: Iterable[Plan], looked: list[dict[str, bool]] | None = None) -> list[str]:
+    """A line for each run that did not pass, with what repeats it; `looked` gets each run's."""
+    lines = []
     with closing(run_many(plans, jobs=os.cpu_count() or 1)) as outcomes:
-        return [describe(outcome) for outcome in outcomes if outcome.verdict != "pass"]
+        for outcome in outcomes:
+            if outcome.verdict != "pass":
+                lines.append(describe(outcome))
+            if looked is not None and outcome.judgement is not None:
+                looked.append(outcome.judgement.looked)
+    return lines
 
 
 def describe(outcome: Outcome) -> str:
@@ -51,7 +58,10 @@ def test_a_thousand_fresh_seeds_of_the_swarm() -> None:
     first = int(os.environ.get("ROCKETBED_SOAK_FIRST") or SystemRandom().randrange(10**3, 10**9))
     count = int(os.environ.get("ROCKETBED_SOAK_SEEDS", "1000"))
     family = load_scenario(SWARM)
-    assert failed(family.plan(first + number) for number in range(count)) == []
+    looked: list[dict[str, bool]] = []
+    assert failed((family.plan(first + number) for number in range(count)), looked) == []
+    if must_run_all(family, count):
+        assert never_ran(looked) == [], f"checks that ran in none of {count} seeds from {first} on"
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
 """Many seeds: which exit code wins, what is kept, what is skipped."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from rocketbed.chaos.checkers.judgement import clear_place
+from rocketbed.chaos.checkers.judgement import Judgement, clear_place
+from rocketbed.chaos.checkers.result import judged, not_applicable
+from rocketbed.chaos.checkers.service import UNASKED
 from rocketbed.chaos.hunt.campaign import (
     Campaign,
     CampaignOptions,
@@ -14,8 +17,8 @@ from rocketbed.chaos.hunt.campaign import (
     run_campaign,
     run_key,
 )
-from rocketbed.chaos.hunt.runner import Options
-from rocketbed.chaos.record import RUN_FILE, Expectation
+from rocketbed.chaos.hunt.runner import Options, Outcome
+from rocketbed.chaos.record import RUN_FILE, Expectation, Promise, RunRecord
 from rocketbed.chaos.scenario.errors import ScenarioError
 from rocketbed.chaos.scenario.family import Family
 from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
@@ -75,6 +78,32 @@ def test_a_capability_that_is_missing_skips_the_whole(tmp_path: Path) -> None:
         assert (outcome.verdict, result.exit_code) == ("skipped", code), outcome.error
         assert outcome.record is not None
         assert outcome.record.skipped[0].startswith("all of small, which needs net.cut: ")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "ran_in", "code", "never"),
+    [(200, None, 6, ["S17"]), (200, 150, 0, []), (199, None, 0, ["S17"])],
+)
+def test_a_large_campaign_fails_for_a_check_that_never_ran(
+    monkeypatch: pytest.MonkeyPatch, seeds: int, ran_in: int | None, code: int, never: list[str]
+) -> None:
+    def run_many(plans: Iterable[Plan], *_: object, **__: object) -> Iterator[Outcome]:
+        for plan in plans:
+            idle = not_applicable("S17 errors of syncs", "errors", "no disk failed")
+            unasked = not_applicable("X1 recovery time", "producers", UNASKED)
+            ran = judged("S17 errors of syncs", 1, "errors", [])
+            results = [judged("A1 lost write", 1, "messages", []), unasked]
+            results.append(ran if plan.seed == ran_in else idle)
+            record = RunRecord(scenario="x", backend="sim", seed=1, promise=Promise(), groups={})
+            judgement = Judgement(record=record, results=results)
+            yield Outcome(plan=plan, backend="sim", record=record, judgement=judgement)
+
+    monkeypatch.setattr("rocketbed.chaos.hunt.campaign.run_many", run_many)
+    family = replace(FAMILY, seeds={"sim": 200})
+    options = CampaignOptions(seeds=range(seeds), check_share=0.0)
+    result = run_campaign(family, options, lambda line: None)
+    assert (result.counts, result.exit_code, result.never_ran) == ({"pass": seeds}, code, never)
+    assert run_campaign(FAMILY, options, lambda line: None).exit_code == 0, "twenty are usual"
 
 
 def test_a_place_is_cleared_of_runs_only(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from rocketbed.chaos.hunt.runner import Outcome
-from rocketbed.chaos.hunt.unreached import logged_events, unreached
+from rocketbed.chaos.hunt.unreached import logged_events, must_run_all, never_ran, unreached
 from rocketbed.chaos.record import Promise, RunRecord
+from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.chaos.scenario.plan import Plan
 
 
@@ -29,3 +30,16 @@ def test_an_event_names_the_files_that_log_it() -> None:
     events = logged_events()
     assert events["store.disk_full"] == str(Path("store", "retention.py"))
     assert "replication.cut" in events
+
+
+def test_a_check_that_ran_once_did_run() -> None:
+    runs = [{"A1": False, "A2": False}, {"A1": False, "A2": True, "A3": False}, {"A2": False}, {}]
+    assert never_ran(runs) == ["A1", "A3"]
+    assert never_ran([]) == []
+
+
+def test_all_checks_have_to_run_in_a_whole_campaign_of_the_swarm_only() -> None:
+    swarm, other = load_scenario("soak-swarm"), load_scenario("sync-failover")
+    assert must_run_all(swarm, 200)
+    assert not must_run_all(swarm, 199)
+    assert not must_run_all(other, 1000)

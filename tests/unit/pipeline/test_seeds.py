@@ -36,6 +36,7 @@ def test_a_seed_that_passes_leaves_its_line_only(tmp_path: Path) -> None:
     row = run_seed(3, options(tmp_path))
     assert (row["seed"], row["verdict"], row["exit_code"], row["tail"]) == (3, "pass", 0, "")
     assert len(row["digest"]) == 32
+    assert (row["looked"]["A1"], row["looked"]["A42"]) == (True, False)
     assert list((tmp_path / "out" / "runs").iterdir()) == []
 
 
@@ -137,3 +138,24 @@ def test_another_campaign_is_not_gone_on_with(tmp_path: Path) -> None:
     (out / "campaign.json").write_text("{")
     with pytest.raises(PipelineError, match="for a campaign: "):
         run()
+
+
+@pytest.mark.parametrize(("count", "ran_in", "code"), [(200, -1, 1), (200, 150, 0), (199, -1, 0)])
+def test_a_large_campaign_fails_for_a_check_that_never_ran(
+    tmp_path: Path, count: int, ran_in: int, code: int
+) -> None:
+    usual = options(tmp_path)
+    path = Path(usual.scenario)
+    path.write_text("seeds = { sim = 200 }\n" + path.read_text())
+    rows = []
+    for seed in range(count):
+        row = {"seed": seed, "again": False, "verdict": "pass", "digest": ""}
+        rows.append(json.dumps({**row, "looked": {"A1": True, "S17": seed == ran_in}}))
+    (tmp_path / "out" / "results").mkdir(parents=True)
+    (tmp_path / "out" / "results" / "a.jsonl").write_text("\n".join(rows))
+    job = Job("campaign", JobSettings())
+    campaign(job, CampaignOptions(seeds=usual, count=count, check_share=0.0))
+    assert job.report.exit_code == code
+    told = [example["text"] for found in job.report.findings for example in found["examples"]]
+    assert told == (["S17: nothing to look at in 200 seeds"] if code else [])
+    assert bool(job.report.notes) == (count == 199), "a small one only says so"
