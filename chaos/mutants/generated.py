@@ -1,23 +1,22 @@
 """Generated mutants put to the test: each is run where its line is visited, until a run fails.
 
-What became of each is a line of a file in the output directory, so that an examination that was
-ended goes on where it was. Lines of other sources count no more, since both the bug and what looks
-for it may have changed.
+First what is to be run is found out (`begin`), then it is run (`try_cases`): here, or shared out
+among processes elsewhere, since cases can be pickled and know nothing of each other.
 """
 
-import json
 import resource
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final
 
 from rocketbed.chaos.hunt.runner import Errand, Outcome, Say, run_errands
 from rocketbed.chaos.mutants.draw import Generated, Source, candidates, draw, read_sources
 from rocketbed.chaos.mutants.equivalent import Equivalent, load_equivalents
+from rocketbed.chaos.mutants.fates import RESULTS, Fate, gather, kept_in, load
 from rocketbed.chaos.mutants.mutant import StaleMutant
 from rocketbed.chaos.mutants.visits import (
     KINDS,
@@ -39,39 +38,11 @@ PATIENCE: Final = 4.0
 """Times the CPU seconds of the watched run, after which a run hangs ..."""
 PATIENCE_S: Final = 10.0
 """... and this on top. Seconds of CPU, since a busy machine is no find."""
-RESULTS: Final = "results.jsonl"
 VISITS: Final = "visits.json"
 
 
 class UnknownMutant(Exception):
     """A key was asked for that was not drawn."""
-
-
-State = Literal["found", "tests only", "not found", "not visited", "equivalent"]
-
-
-@dataclass(slots=True, kw_only=True)
-class Fate:
-    """What became of one mutant."""
-
-    key: str
-    place: str
-    """`node/store/flush.py`."""
-    function: str
-    line: int
-    operator: str
-    state: State = "not found"
-    by: list[str] = field(default_factory=list)
-    """Ids of the checks that found it; else the verdict, `crash` or `hang`."""
-    run: str = ""
-    """Which run found it."""
-    passed: list[str] = field(default_factory=list)
-    """Runs that did not."""
-    same: bool = True
-    """Whether those were, event by event, what they are without it: perhaps it changes nothing."""
-    cpu_s: float = 0.0
-    error: str = ""
-    """Last line of what the harness said, of a crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +61,30 @@ class Search:
 
 
 @dataclass(slots=True)
-class Found:
-    """The outcome of a search, in the order of the draw."""
+class Case:
+    """A mutant that is not found yet, and the runs that it has not passed."""
 
-    fates: list[tuple[Generated, Fate]]
-    stale: list[Equivalent]
-    """Known equivalents that are no mutant of any source any more."""
-
-
-@dataclass(slots=True)
-class _Case:
     mutant: Generated
     fate: Fate
     left: deque[Visited]
 
 
+@dataclass(slots=True)
+class Found:
+    """The state of a search, in the order of the draw."""
+
+    digest: str
+    """Of the sources."""
+    fates: list[tuple[Generated, Fate]]
+    left: list[Case]
+    """What is to be tried."""
+    stale: list[Equivalent]
+    """Known equivalents that are no mutant of any source any more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt(Errand):
-    case: _Case
+    case: Case
     visited: Visited
 
 
@@ -120,11 +97,34 @@ def search(
     trials: list[Trial] | None = None,
     sources: list[Source] | None = None,
 ) -> Found:
-    """Do it, in `trials` or the suite of the seed; `told` hears of each mutant once it is decided,
-    `warn` of tests that are left out.
+    """Do it whole; `told` hears of each mutant once it is decided, the rest as `begin`.
 
-    Raises `UnknownMutant`, `VisitError` if a run fails by itself, `StaleMutant` if a source was
-    edited meanwhile, `OSError` for the directory.
+    Raises what `begin` does, and `StaleMutant` if a source was edited meanwhile.
+    """
+    found = begin(wanted, say, warn=warn, trials=trials, sources=sources)
+    for _, fate in found.fates:
+        if fate.state == "not visited":
+            told(fate)
+    results = wanted.out / RESULTS
+    with closing(try_cases(found.left, results, found.digest, jobs=wanted.jobs)) as decided:
+        for fate in decided:
+            told(fate)
+    found.left.clear()
+    return found
+
+
+def begin(
+    wanted: Search,
+    say: Say,
+    *,
+    warn: Say,
+    trials: list[Trial] | None = None,
+    sources: list[Source] | None = None,
+) -> Found:
+    """What is known, and what is to be tried in `trials` or the suite of the seed, which is watched
+    first, unless it was; `warn` hears of tests that are left out.
+
+    Raises `UnknownMutant`, `VisitError` if a run fails by itself, `OSError` for the directory.
     """
     sources = read_sources() if sources is None else sources
     drawn = draw(wanted.number, wanted.seed, sources)
@@ -133,56 +133,58 @@ def search(
         raise UnknownMutant(f"{', '.join(sorted(lost))}: not among the {len(drawn)} drawn")
     equivalents = load_equivalents()
     all_keys = {one.key for source in sources for one in candidates(source)}
+    stale = [one for key, one in equivalents.items() if key not in all_keys]
     digest = digest_of_sources()
     wanted.out.mkdir(parents=True, exist_ok=True)
-    results = wanted.out / RESULTS
-    known = _load(results, digest)
-    fates = {one.key: known.get(one.key) or _fresh(one) for one in chosen}
-    for key in equivalents.keys() & fates:
-        fates[key].state = "equivalent"
+    gather(wanted.out)
+    known = load([wanted.out / RESULTS], digest)
     if trials is None:
         trials = suite(wanted.seed) + (files_of_tests(wanted.tests) if wanted.tests else [])
-    visited = measure(
-        trials,
-        sources,
-        wanted.out / f"{digest}-{VISITS}",
-        jobs=wanted.jobs,
-        say=say,
-        warn=warn,
-    )
-    cases: deque[_Case] = deque()
+    cache = wanted.out / f"{digest}-{VISITS}"
+    visited = measure(trials, sources, cache, jobs=wanted.jobs, say=say, warn=warn)
+    found = Found(digest, [], [], stale)
     for one in chosen:
-        fate = fates[one.key]
-        where = [run for run in visited if run.visits(fate.place, fate.line)]
-        most = {"cluster": wanted.runs, "session": len(where), "tests": TESTS}
-        here = [
-            run
-            for kind in KINDS
-            for run in [one for one in where if one.kind == kind][: most[kind]]
-        ]
+        fate = known.get(one.key) or _fresh(one)
+        found.fates.append((one, fate))
+        here = _tried_in(visited, fate, wanted.runs)
         left = deque(run for run in here if run.name not in fate.passed)
-        if fate.state == "not found" and not here:
+        if one.key in equivalents:
+            fate.state = "equivalent"
+        elif fate.state == "not found" and not here:
             fate.state = "not visited"
-            told(fate)
         elif fate.state == "not found" and left:
-            cases.append(_Case(one, fate, left))
-    is_cut = results.exists() and not results.read_bytes().endswith(b"\n")
+            found.left.append(Case(one, fate, left))
+    return found
+
+
+def try_cases(
+    cases: Iterable[Case], results: Path, digest: str, *, jobs: int
+) -> Generator[Fate, None, None]:
+    """Run each until it is decided; its fate, once it is a line of `results`.
+
+    Raises `StaleMutant`, `OSError` for the file.
+    """
+    waiting = deque(cases)
     with (
-        results.open("a", encoding="utf-8") as file,
-        closing(run_errands(_Attempts(cases), jobs=wanted.jobs)) as done,
+        kept_in(results, digest) as keep,
+        closing(run_errands(_Attempts(waiting), jobs=jobs)) as done,
     ):
-        file.write("\n" if is_cut else "")
         for attempt, outcome in done:
             case = attempt.case
             _judge(case, attempt.visited, outcome)
             if case.fate.state == "not found" and case.left:
-                cases.appendleft(case)
+                waiting.appendleft(case)
                 continue
-            file.write(json.dumps({"sources": digest, **asdict(case.fate)}) + "\n")
-            file.flush()
-            told(case.fate)
-    stale = [one for key, one in equivalents.items() if key not in all_keys]
-    return Found([(one, fates[one.key]) for one in chosen], stale)
+            keep(case.fate)
+            yield case.fate
+
+
+def _tried_in(visited: list[Visited], fate: Fate, clusters: int) -> list[Visited]:
+    """The runs that a mutant has to pass, in their order."""
+    where = [run for run in visited if run.visits(fate.place, fate.line)]
+    most = {"cluster": clusters, "session": len(where), "tests": TESTS}
+    by_kind = ([run for run in where if run.kind == kind][: most[kind]] for kind in KINDS)
+    return [run for runs in by_kind for run in runs]
 
 
 def _fresh(mutant: Generated) -> Fate:
@@ -196,23 +198,10 @@ def _fresh(mutant: Generated) -> Fate:
     )
 
 
-def _load(results: Path, digest: str) -> dict[str, Fate]:
-    """What is known of these sources; a line that was cut short is none."""
-    found: dict[str, Fate] = {}
-    for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
-        try:
-            row: dict[str, Any] = json.loads(line)
-        except ValueError:
-            continue
-        if row.pop("sources") == digest:
-            found[row["key"]] = Fate(**row)
-    return found
-
-
 class _Attempts(Iterator[_Attempt]):
     """The next run of the first case. A case comes back when it passed and has runs left."""
 
-    def __init__(self, cases: deque[_Case]) -> None:
+    def __init__(self, cases: deque[Case]) -> None:
         self._cases = cases
 
     def __next__(self) -> _Attempt:
@@ -231,7 +220,7 @@ def _begin(mutant: Generated, cpu_s: int) -> None:
     mutant.plant()
 
 
-def _judge(case: _Case, visited: Visited, outcome: Outcome) -> None:
+def _judge(case: Case, visited: Visited, outcome: Outcome) -> None:
     """Take one run in."""
     fate = case.fate
     fate.cpu_s = round(fate.cpu_s + outcome.cpu_s, 2)

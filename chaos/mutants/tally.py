@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from rocketbed.chaos.mutants.generated import Fate, Found
+from rocketbed.chaos.mutants.fates import Fate
+from rocketbed.chaos.mutants.generated import Found
 
 STATES: Final = ("found", "tests only", "not found", "not visited", "equivalent")
 ALL: Final = "all"
+SURVIVORS: Final = "survivors.txt"
+"""In the output directory: what was not found."""
 
 
 def fate_text(fate: Fate) -> str:

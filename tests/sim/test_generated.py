@@ -13,9 +13,16 @@ from rocketbed.chaos.hunt.runner import Options, run_plan
 from rocketbed.chaos.mutants import generated
 from rocketbed.chaos.mutants.draw import Generated, Source, candidates, read_sources
 from rocketbed.chaos.mutants.equivalent import load_equivalents
-from rocketbed.chaos.mutants.generated import RESULTS, Fate, Found, Search, UnknownMutant, search
+from rocketbed.chaos.mutants.fates import RESULTS, Fate
+from rocketbed.chaos.mutants.generated import Found, Search, UnknownMutant, search
 from rocketbed.chaos.mutants.mutant import StaleMutant
-from rocketbed.chaos.mutants.tally import as_row, percent, score, score_lines, write_survivors
+from rocketbed.chaos.mutants.tally import (
+    as_row,
+    percent,
+    score,
+    score_lines,
+    write_survivors,
+)
 from rocketbed.chaos.mutants.visits import (
     Trial,
     VisitError,
@@ -25,42 +32,22 @@ from rocketbed.chaos.mutants.visits import (
     run_name,
 )
 from rocketbed.chaos.scenario.library import load_scenario
-from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
-from rocketbed.chaos.scenario.step import parse_step
+from rocketbed.chaos.scenario.plan import Plan
 from rocketbed.chaos.sessions.room import run_room
+from tests.support.campaigns import LONE, mutant
 
-PLAN = Plan(
-    name="lone",
-    seed=1,
-    shape=Shape(brokers=1, nameservers=1, flush="sync", repl="async"),
-    producers=Producers(count=1, rate=8.0),
-    consumers=Consumers(count=1),
-    steps=(parse_step("at 1s powercut b1 for 300ms"),),
-    storm_s=3.0,
-    calm_s=3.0,
-)
 SLICE = 12
-OTHER = replace(PLAN, seed=2)
+OTHER = replace(LONE, seed=2)
 SOURCES = read_sources(
     mutated=("node/config/node_config.py", "node/release.py", "node/store/heal.py")
 )
 RETENTION = read_sources(mutated=("node/store/retention.py",))
 
 
-def mutant(function: str, made: str, sources: list[Source] = SOURCES) -> Generated:
-    """The one of a function that makes a text, with its surroundings."""
-    return next(
-        one
-        for source in sources
-        for one in candidates(source)
-        if one.site.function == function and made in one.diff
-    )
-
-
-BUG = mutant("ReleaseQueue._is_safe", "self._flushed.value >= end) or (")
-HARMLESS = mutant("ReleaseQueue._is_safe", "self._flushed.value >= (end + 1)")
+BUG = mutant("ReleaseQueue._is_safe", "self._flushed.value >= end) or (", SOURCES)
+HARMLESS = mutant("ReleaseQueue._is_safe", "self._flushed.value >= (end + 1)", SOURCES)
 """`ReleaseQueue._expire` comes behind it, and lets go of what lacks nothing."""
-CRASH = mutant("NodeConfig.is_slave", "return not (")
+CRASH = mutant("NodeConfig.is_slave", "return not (", SOURCES)
 UNVISITED = next(one for one in candidates(SOURCES[2]) if one.site.function == "_check")
 
 
@@ -69,7 +56,7 @@ def ask(tmp_path: Path) -> Callable[..., tuple[Found, list[Fate]]]:
     """Search for some of the mutants of `SOURCES`; what was told meanwhile."""
 
     def asked(
-        *chosen: Generated, plans: Sequence[Plan] = (PLAN,), runs: int = 1
+        *chosen: Generated, plans: Sequence[Plan] = (LONE,), runs: int = 1
     ) -> tuple[Found, list[Fate]]:
         told: list[Fate] = []
         keys = tuple(one.key for one in chosen)
@@ -102,7 +89,7 @@ def test_a_bug_is_found_and_a_later_call_goes_on(ask: Ask, tmp_path: Path) -> No
     assert told[1].passed == ["lone/1"]
     assert told[1].same, "not one event differs"
 
-    more, told = ask(BUG, HARMLESS, plans=(PLAN, OTHER), runs=2)
+    more, told = ask(BUG, HARMLESS, plans=(LONE, OTHER), runs=2)
     assert states(more)[HARMLESS.key] == "not found"
     assert [(fate.key, sorted(fate.passed)) for fate in told] == [
         (HARMLESS.key, ["lone/1", "lone/2"])
@@ -124,7 +111,7 @@ def test_results_of_other_sources_do_not_count(
 def test_a_run_that_hangs_is_a_find(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generated, "PATIENCE", 0.0)
     monkeypatch.setattr(generated, "PATIENCE_S", 1.0)
-    _, told = ask(mutant("ReleaseQueue.run", "+            if (self._queue):"))
+    _, told = ask(mutant("ReleaseQueue.run", "+            if (self._queue):", SOURCES))
     assert (told[0].state, told[0].by) == ("found", ["hang"])
 
 
@@ -169,14 +156,14 @@ def test_a_source_that_was_edited_meanwhile_is_no_find(ask: Ask) -> None:
     old = SOURCES[1]
     edited = Source(old.path, old.data.replace(b"end >= self._queue[-1].end", b"end > 0"))
     changed = mutant("ReleaseQueue.add", "(end + 1)", [edited])
-    outcome = run_plan(PLAN, Options(before=changed.plant))
+    outcome = run_plan(LONE, Options(before=changed.plant))
     assert StaleMutant.__name__ in outcome.error
     with pytest.raises(StaleMutant, match="was it edited"):
         changed.plant()
 
 
 def test_a_suite_that_fails_by_itself_cannot_judge(tmp_path: Path) -> None:
-    bad = replace(PLAN, expect=replace(PLAN.expect, checks=("X1",)))
+    bad = replace(LONE, expect=replace(LONE.expect, checks=("X1",)))
     with pytest.raises(VisitError, match="lone/1 fails with nothing planted: unknown"):
         measure([Trial(plan=bad)], SOURCES, tmp_path / "visits.json", jobs=1, say=print, warn=print)
 
@@ -186,11 +173,11 @@ def test_what_a_run_visits_is_asked_once_and_changes_nothing(tmp_path: Path) -> 
     cache = tmp_path / "visits.json"
     for _ in range(2):
         (visited,) = measure(
-            [Trial(plan=PLAN)], SOURCES, cache, jobs=1, say=said.append, warn=print
+            [Trial(plan=LONE)], SOURCES, cache, jobs=1, say=said.append, warn=print
         )
     assert len(said) == 1
-    assert visited.name == run_name(PLAN)
-    assert visited.digest == run_plan(PLAN).digest
+    assert visited.name == run_name(LONE)
+    assert visited.digest == run_plan(LONE).digest
     site = BUG.site
     assert visited.visits("node/release.py", site.line)
     assert not visited.visits("node/store/heal.py", UNVISITED.site.line)
@@ -211,7 +198,7 @@ def test_what_only_a_session_finds_bears_its_name(tmp_path: Path) -> None:
     """Sessions come last, all that visit the line, and tell what they find by their name."""
     bug = mutant("Retention._tight", "return not (", RETENTION)
     session = Trial(plan=Plan(name="room", seed=1), session=partial(run_room, 1), kind="session")
-    trials = [session, Trial(plan=PLAN)]
+    trials = [session, Trial(plan=LONE)]
     wanted = Search(number=10_000, out=tmp_path, runs=1, only=(bug.key,))
     found = search(wanted, print, print, warn=print, trials=trials, sources=RETENTION)
     (_, fate), *_ = found.fates

@@ -29,7 +29,7 @@ NAMESERVER = "127.0.0.1:9876"
 PROMPT = "$ rocketbed pipeline "
 DATA = "/data/"
 NEEDS_A_TESTBED = "campaign"
-"""Its example takes minutes; test_campaign.py runs a small one."""
+"""Its examples take minutes; test_campaign.py runs small ones."""
 
 
 def programs() -> list[tuple[str, str]]:

@@ -1,4 +1,8 @@
-"""A scenario so small that a campaign of it takes seconds; STORM is for the test to set."""
+"""Runs so small that many of them take seconds, and how a generated mutant is named to them."""
+
+from rocketbed.chaos.mutants.draw import Generated, Source, candidates
+from rocketbed.chaos.scenario.plan import Consumers, Plan, Producers, Shape
+from rocketbed.chaos.scenario.step import parse_step
 
 SCENARIO = """
 name = "tiny"
@@ -13,3 +17,25 @@ rate = 20
 at = "STORM"
 drain = "2s"
 """
+"""STORM is for the test to set."""
+LONE = Plan(
+    name="lone",
+    seed=1,
+    shape=Shape(brokers=1, nameservers=1, flush="sync", repl="async"),
+    producers=Producers(count=1, rate=8.0),
+    consumers=Consumers(count=1),
+    steps=(parse_step("at 1s powercut b1 for 300ms"),),
+    storm_s=3.0,
+    calm_s=3.0,
+)
+"""A node that loses power once."""
+
+
+def mutant(function: str, made: str, sources: list[Source]) -> Generated:
+    """The one of a function that makes a text, with its surroundings."""
+    return next(
+        one
+        for source in sources
+        for one in candidates(source)
+        if one.site.function == function and made in one.diff
+    )

@@ -10,7 +10,8 @@ import click
 from rocketbed.chaos.mutants.catalogue import WAITING, controls
 from rocketbed.chaos.mutants.catalogue import mutants as planted
 from rocketbed.chaos.mutants.examine import BUDGET_S, QUIET_S, REPETITIONS, Examination, examine
-from rocketbed.chaos.mutants.generated import RUNS, Fate, Search, UnknownMutant, search
+from rocketbed.chaos.mutants.fates import Fate
+from rocketbed.chaos.mutants.generated import RUNS, Search, UnknownMutant, search
 from rocketbed.chaos.mutants.generated import SEED as GENERATED_SEED
 from rocketbed.chaos.mutants.mutant import REGISTRY, StaleMutant, source_hash
 from rocketbed.chaos.mutants.score import (
@@ -22,7 +23,13 @@ from rocketbed.chaos.mutants.score import (
     save_history,
     total_lines,
 )
-from rocketbed.chaos.mutants.tally import as_row, fate_text, score_lines, write_survivors
+from rocketbed.chaos.mutants.tally import (
+    SURVIVORS,
+    as_row,
+    fate_text,
+    score_lines,
+    write_survivors,
+)
 from rocketbed.chaos.mutants.visits import VisitError
 from rocketbed.chaos.scenario.library import load_scenario
 from rocketbed.cli.interrupts import Interruptible
@@ -172,7 +179,7 @@ def _generated(wanted: Search, *, verbose: bool, as_json: bool) -> int:
         raise click.ClickException(str(exc)) from exc
     except KeyboardInterrupt:
         raise click.Abort from None
-    survivors = wanted.out / "survivors.txt"
+    survivors = wanted.out / SURVIVORS
     number = write_survivors(found, survivors)
     if as_json:
         click.echo(json.dumps(as_row(found), indent=1))

@@ -1,0 +1,103 @@
+"""What became of generated mutants: a line of a file for each, once it is decided.
+
+    OUT/results.jsonl     all of them
+    OUT/parts/*.jsonl     those of tasks that run elsewhere, each with a file of its own
+
+So an examination that was ended goes on where it was. Lines of other sources count no more, since
+both the bug and what looks for it may have changed.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+RESULTS: Final = "results.jsonl"
+PARTS: Final = "parts"
+
+State = Literal["found", "tests only", "not found", "not visited", "equivalent"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Fate:
+    """What became of one mutant."""
+
+    key: str
+    place: str
+    """`node/store/flush.py`."""
+    function: str
+    line: int
+    operator: str
+    state: State = "not found"
+    by: list[str] = field(default_factory=list)
+    """Ids of the checks that found it; else the verdict, `crash` or `hang`."""
+    run: str = ""
+    """Which run found it."""
+    passed: list[str] = field(default_factory=list)
+    """Runs that did not."""
+    same: bool = True
+    """Whether those were, event by event, what they are without it: perhaps it changes nothing."""
+    cpu_s: float = 0.0
+    error: str = ""
+    """Last line of what the harness said, of a crash."""
+
+
+def load(paths: Iterable[Path], digest: str) -> dict[str, Fate]:
+    """By key, what files say of these sources; a line that was cut short is none.
+
+    Raises `OSError`.
+    """
+    found: dict[str, Fate] = {}
+    for line in _lines(paths):
+        try:
+            row: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        if row.pop("sources") == digest:
+            found[row["key"]] = Fate(**row)
+    return found
+
+
+@contextmanager
+def kept_in(path: Path, digest: str) -> Iterator[Callable[[Fate], None]]:
+    """What adds a fate to a file, where it is once the call returns. Raises `OSError`."""
+    is_cut = path.exists() and not path.read_bytes().endswith(b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" if is_cut else "")
+
+        def keep(fate: Fate) -> None:
+            file.write(json.dumps({"sources": digest, **asdict(fate)}) + "\n")
+            file.flush()
+
+        yield keep
+
+
+def parts(out: Path) -> list[Path]:
+    """The files of tasks."""
+    return sorted((out / PARTS).glob("*.jsonl"))
+
+
+def new_part(out: Path) -> Path:
+    """Where one more task keeps what it finds. Raises `OSError`."""
+    (out / PARTS).mkdir(exist_ok=True)
+    return out / PARTS / f"{os.getpid()}-{secrets.token_hex(6)}.jsonl"
+
+
+def gather(out: Path) -> None:
+    """Move what tasks found to the results; no task runs any more. Raises `OSError`."""
+    found = parts(out)
+    lines = _lines(found)
+    if lines:
+        with (out / RESULTS).open("a", encoding="utf-8") as file:
+            file.write("\n".join(["", *lines, ""]))
+    for path in found:
+        path.unlink()
+
+
+def _lines(paths: Iterable[Path]) -> list[str]:
+    texts = (path.read_text(encoding="utf-8") for path in paths if path.exists())
+    return [line for text in texts for line in text.splitlines()]
