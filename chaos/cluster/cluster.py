@@ -33,7 +33,7 @@ from rocketbed.chaos.cluster.plan import (
     write_settings,
 )
 from rocketbed.chaos.cluster.status import MemberStatus
-from rocketbed.chaos.host.member import ManagedProcess, rocketbed_command
+from rocketbed.chaos.host.member import LOG, ManagedProcess, rocketbed_command
 from rocketbed.chaos.host.tied import tied_command
 from rocketbed.client.admin import Admin
 from rocketbed.client.errors import ClientError
@@ -333,10 +333,12 @@ class LocalCluster:
         return self._processes[name]
 
     def _command(self, member: ClusterMember) -> list[str]:
+        """It writes to the log that its output goes to from the first, so that it rotates it."""
+        options = ["node", "-c", CONFIG]
         if not member.is_node:
             lines = f"listenPort={member.port}", f"bindAddress={member.host}"
-            return self._command_line("nameserver", "--set", lines[0], "--set", lines[1])
-        return self._command_line("node", "-c", CONFIG)
+            options = ["nameserver", "--set", lines[0], "--set", lines[1]]
+        return self._command_line(*options, "--log", LOG)
 
     def _changes(self, plan: ClusterPlan, name: str) -> bool:
         """Whether a node's settings differ from what this plan wants of its role."""

@@ -48,6 +48,10 @@ class Spec:
     """Files of the host that it may read, at the same paths (preloaded libraries)."""
     memory: int | None = None
     """Bytes it may use."""
+    pids: int | None = None
+    """Processes and threads it may have."""
+    nofile: int | None = None
+    """Descriptors a program in it may have; None: the daemon's choice."""
     address: str | None = None
     """Its address in the network."""
     ports: Mapping[int, tuple[str, int]] = field(default_factory=dict)
@@ -178,7 +182,10 @@ def logged(command: Sequence[str]) -> list[str]:
 
 def create(daemon: Daemon, run_id: str, name: str, spec: Spec) -> str:
     """Make a container; its id. Blocks. Raises the SDK's errors."""
+    from docker.types import Ulimit
+
     api = daemon.api
+    nofile = spec.nofile
     binds = [f"{path}:{path}:ro" for path in spec.files]
     if spec.directory is not None:
         binds.append(f"{spec.directory}:{spec.directory}:rw")
@@ -187,6 +194,8 @@ def create(daemon: Daemon, run_id: str, name: str, spec: Spec) -> str:
         init=True,
         binds=binds,
         mem_limit=spec.memory,
+        pids_limit=spec.pids,
+        ulimits=nofile and [Ulimit(name="nofile", soft=nofile, hard=nofile)],
         port_bindings=dict(spec.ports),
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],

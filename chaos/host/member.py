@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -19,6 +19,8 @@ from rocketbed.chaos.host.files import write_whole
 from rocketbed.chaos.host.janitor import processes
 from rocketbed.wire.errors import RocketbedError
 
+LOG: Final = "log"
+"""In a program's own directory."""
 LOG_TAIL = 2000
 """Bytes of a log that an error shows."""
 
@@ -70,8 +72,8 @@ class ManagedProcess:
 
     @property
     def log_path(self) -> Path:
-        """What it printed, all its starts one after the other."""
-        return self.directory / "log"
+        """What it printed, all its starts one after the other; older lines may be in `log.1`."""
+        return self.directory / LOG
 
     def start(self) -> int:
         """Start it detached from our terminal; its pid. Raises `ProcessError` if it runs."""

@@ -14,7 +14,9 @@ from rocketbed.wire.properties_text import parse_properties
     "Configuration file in the format of RocketMQ's namesrv.conf.",
     "Override one setting of the file, such as listenPort=9876; repeatable.",
 )
-def nameserver(config_path: Path | None, overrides: tuple[str, ...], verbose: bool) -> int:
+def nameserver(
+    config_path: Path | None, overrides: tuple[str, ...], log_path: Path | None, verbose: bool
+) -> int:
     """Run a nameserver: brokers register with it, clients ask it for routes."""
     from rocketbed.routing.config import read_settings
     from rocketbed.routing.nameserver import Nameserver
@@ -33,7 +35,7 @@ def nameserver(config_path: Path | None, overrides: tuple[str, ...], verbose: bo
         config, warnings = read_settings(settings)
     except (RocketbedError, ValueError) as exc:
         raise click.UsageError(str(exc)) from exc
-    start_logging(warnings, verbose=verbose)
+    start_logging(warnings, log_path, verbose=verbose)
     source = usable_source(config.host)
     run_real(lambda world: Nameserver(world, config).run(), "nameserver", source)
     return 0

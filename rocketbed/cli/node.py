@@ -20,7 +20,13 @@ from rocketbed.wire.errors import RocketbedError
     is_flag=True,
     help="Read tables and store as a start does, say what the start would do, and end.",
 )
-def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool, check: bool) -> int:
+def node(
+    config_path: Path | None,
+    overrides: tuple[str, ...],
+    log_path: Path | None,
+    verbose: bool,
+    check: bool,
+) -> int:
     """Run a broker that serves clients on listenPort until it gets SIGTERM or SIGINT.
 
     With bindAddress it listens on that address only, and its connections to nameservers and to its
@@ -46,7 +52,7 @@ def node(config_path: Path | None, overrides: tuple[str, ...], verbose: bool, ch
         config, warnings = make_config(settings, memory_bytes=_memory_bytes(), path=path)
     except RocketbedError as exc:
         raise click.UsageError(str(exc)) from exc
-    start_logging(warnings, verbose=verbose)
+    start_logging(warnings, log_path, verbose=verbose)
     if check:
         for line in trio.run(check_node, real_world("check"), config):
             click.echo(line)

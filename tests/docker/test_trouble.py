@@ -15,6 +15,7 @@ from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError
 from rocketbed.chaos.host.janitor.record import Ledger
 from rocketbed.chaos.host.ports import HOST, free_port
 from rocketbed.chaos.process.disk.volume import Volume
+from rocketbed.cli.servers import LOG_BYTES
 from tests.support.containers import ENDLESS, WAIT_S, wait_for
 from tests.support.private_daemon import PrivateDaemon
 
@@ -121,8 +122,11 @@ def test_a_cluster_by_one_command(daemon: Daemon, tmp_path: Path) -> None:
     assert up.returncode == 0, up.stderr
     sent = rocketbed("topic", "create", "Greetings", "-n", f"{HOST}:{port}")
     assert sent.returncode == 0, sent.stderr
+    log = tmp_path / "bed/master/log"
+    os.truncate(log, LOG_BYTES)
     promoted = rocketbed("cluster", "promote", "slave-1", "--dir", directory)
     assert "slave-1 is now the master" in promoted.stdout, promoted.stderr
+    assert log.stat().st_size < LOG_BYTES <= log.with_name("log.1").stat().st_size
     status = rocketbed("cluster", "status", "--dir", directory)
     assert status.stdout.count("serving") == 4, status.stdout
     down = rocketbed("cluster", "down", "--dir", directory)

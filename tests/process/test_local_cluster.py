@@ -1,5 +1,6 @@
 """Local clusters of real processes: kills, restarts, what a start that fails says."""
 
+import os
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ import trio
 from rocketbed.chaos.cluster.cluster import LocalCluster
 from rocketbed.chaos.cluster.plan import ClusterError
 from rocketbed.chaos.host.member import ProcessError
+from rocketbed.cli.servers import LOG_BYTES
 from rocketbed.client.consumer import Consumer
 from rocketbed.client.messages import Message
 from rocketbed.client.outcome import Refused, Sent, Unknown
@@ -121,6 +123,29 @@ async def test_a_member_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
     assert "master ended with code 64" in message
     assert "flushDiskType=MAYBE" in message
     assert str(cluster.member_directory("master") / "log") in message
+
+
+async def test_a_log_that_is_full_is_put_aside_and_the_end_is_still_shown(tmp_path: Path) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with LocalCluster.create(tmp_path / "c", slaves=0) as cluster:
+            for name in cluster.names:
+                path = cluster.member_directory(name) / "log"
+                path.touch()
+                os.truncate(path, LOG_BYTES)
+            await cluster.start()
+            assert all(row.is_serving for row in await cluster.status())
+            logs = {name: cluster.member_directory(name) / "log" for name in cluster.names}
+            for log in logs.values():
+                assert 0 < log.stat().st_size < LOG_BYTES <= log.with_name("log.1").stat().st_size
+            assert "node.serving" in logs["master"].read_text()
+            await cluster.stop("master")
+            store = cluster.member_directory("master") / "store"
+            store.rename(tmp_path / "store")
+            store.touch()
+            os.truncate(logs["master"], LOG_BYTES)
+            with pytest.raises(ClusterError, match=r"rocketbed: .*store"):
+                await cluster.start("master")
+            assert logs["master"].with_name("log.2").exists()
 
 
 async def test_a_member_that_hangs_is_killed_in_the_end(tmp_path: Path) -> None:

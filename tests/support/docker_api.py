@@ -42,17 +42,25 @@ class FakeApi:
 
     # --- containers
 
-    def create_host_config(self, *_: object, **__: object) -> Row:
-        return {}
+    def create_host_config(self, *_: object, **given: Any) -> Row:
+        return given
 
     create_endpoint_config = create_networking_config = create_host_config
 
-    def create_container(self, _image: str, *, name: str, labels: Row, **_: object) -> Row:
+    def create_container(
+        self, _image: str, *, name: str, labels: Row, host_config: Row | None = None, **_: object
+    ) -> Row:
         self._ask("create", name)
         if name in self.rows:
             raise refused(f"the name {name} is in use")
         state = {"Running": False, "Paused": False, "Pid": 0}
-        self.rows[name] = {"Id": name, "Labels": labels, "State": state, "process": None}
+        self.rows[name] = {
+            "Id": name,
+            "Labels": labels,
+            "State": state,
+            "HostConfig": host_config,
+            "process": None,
+        }
         return {"Id": name}
 
     def start(self, name: str) -> None:

@@ -212,6 +212,16 @@ def test_a_member_whose_name_another_one_has_just_taken_leaves_that_alone(
     assert list(api.rows) == ["bed-slave-1"]
 
 
+def test_a_member_has_the_limits_of_one_in_compose(api: FakeApi, member: ContainerMember) -> None:
+    member.start()
+    given = api.rows["bed-slave-1"]["HostConfig"]
+    compose = (Path(__file__).parents[2] / "compose/classic.yaml").read_text()
+    assert f"pids_limit: {given['pids_limit']}\n" in compose
+    (limit,) = given["ulimits"]
+    assert (limit.name, limit.soft) == ("nofile", limit.hard)
+    assert f"nofile: {limit.hard}}}" in compose
+
+
 # --- a cluster
 
 

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -15,6 +15,10 @@ from rocketbed.chaos.docker.container import Spec, logged, posix_code, remove, s
 from rocketbed.chaos.docker.image import ready_image
 from rocketbed.chaos.host.janitor.processes import opened
 from rocketbed.chaos.host.member import ManagedProcess, ProcessError
+
+PIDS: Final = 100
+NOFILE: Final = 16384
+"""Both as in compose/classic.yaml; why is in docs/docker.md, "Limits"."""
 
 
 class ContainerMember(ManagedProcess):
@@ -50,6 +54,8 @@ class ContainerMember(ManagedProcess):
             directory=self.directory,
             user=str(give(self.directory)),
             memory=MEMORY,
+            pids=PIDS,
+            nofile=NOFILE,
             address=self._host,
             ports=self._ports,
         )
