@@ -227,8 +227,8 @@ class HistoryWriter(Closing):
         self._open: dict[int, Attempt] = {}
         self._names: dict[tuple[str, str], int] = {}
         self._next_number = self._rows = self._events = 0
-        self.listener: Callable[[Event], None] | None = None
-        """Told of each event as it is written."""
+        self.listener: Callable[[Event | Row], None] | None = None
+        """Told of each event and each row as it is written."""
 
     def begin(
         self,
@@ -249,7 +249,7 @@ class HistoryWriter(Closing):
         """An attempt begins now."""
         number = self._next_number
         self._next_number += 1
-        invoked = number, process, function, self._name_id("topic", topic), queue, value, operation
+        invoked = number, process, function, self.topic_id(topic), queue, value, operation
         known = length, UNKNOWN, self.node_id(node), body_crc, label_crc
         row = Row(*invoked, attempt, self.now_ns(), *_NOT_RETURNED, *known)
         row = row._replace(queue_offset=queue_offset)
@@ -275,7 +275,7 @@ class HistoryWriter(Closing):
         """An attempt that began and returned just now: a message that a client was handed."""
         number, now_ns = self._next_number, self.now_ns()
         self._next_number += 1
-        topic_id, node_id = self._name_id("topic", topic), self.node_id(node)
+        topic_id, node_id = self.topic_id(topic), self.node_id(node)
         invoked = number, process, function, topic_id, queue, value, operation, 0, now_ns
         returned = now_ns, Outcome.OK, UNKNOWN, queue_offset, physical_offset
         self.write(Row(*invoked, *returned, length, UNKNOWN, node_id, body_crc, label_crc))
@@ -292,10 +292,15 @@ class HistoryWriter(Closing):
     def write(self, row: Row) -> None:
         self._rows += 1
         self._add(row)
+        if self.listener is not None:
+            self.listener(row)
 
     def forget(self, number: int) -> None:
         """An attempt has its row. Raises `KeyError` when it had one before."""
         del self._open[number]
+
+    def topic_id(self, name: str) -> int:
+        return self._name_id("topic", name)
 
     def node_id(self, name: str) -> int:
         return self._name_id("node", name)

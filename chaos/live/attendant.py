@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import trio
 
-from rocketbed.chaos.history import Event
+from rocketbed.chaos.history import Event, HistoryWriter, Row
+from rocketbed.chaos.lag import Lag
 from rocketbed.chaos.live.console import Console, session_plan
 from rocketbed.chaos.live.feed import Feed
 from rocketbed.chaos.live.health import Health
@@ -62,18 +63,29 @@ class RunAttendant:
     async def attend(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self._console = Console(conductor)
-        conductor.backend.history.listener = self._take
+        history = conductor.backend.history
+        lag = self._lag(history)
+
+        def take(entry: Event | Row) -> None:
+            if isinstance(entry, Row):
+                lag.take(entry)
+                return
+            if entry.what == "topic_leaving":
+                lag.forget(history.topic_id(entry.fields["topic"]))
+            self._take(entry)
+
+        history.listener = take
         try:
             async with trio.open_nursery() as self._nursery:
                 for node in conductor.members.nodes:
                     self._nursery.start_soon(self._ask, conductor, node)
-                self._nursery.start_soon(self._count, conductor)
+                self._nursery.start_soon(self._count, conductor, lag)
                 while True:
                     self._look(conductor, self._console)
                     await trio.sleep(LOOK_S)
         finally:
             self._nursery = None
-            conductor.backend.history.listener = None
+            history.listener = None
             self._look(conductor, self._console)
 
     async def press(self, action: str, name: str) -> str:
@@ -128,14 +140,23 @@ class RunAttendant:
                 self.picture.stand(node, await conductor.backend.observe(node))
             await trio.sleep(ASK_S)
 
-    async def _count(self, conductor: Conductor) -> None:
+    def _lag(self, history: HistoryWriter) -> Lag:
+        shape = self._plan.shape
+        return Lag(
+            {
+                history.node_id(node): history.node_id(group)
+                for group, nodes in shape.group_nodes().items()
+                for node in nodes
+            }
+        )
+
+    async def _count(self, conductor: Conductor, lag: Lag) -> None:
         meter = Meter(conductor.control.counts, conductor.control.latencies_ns)
         while True:
             await trio.sleep(POINT_S)
             if conductor.phase not in ("set up", "reading", "stopping"):
                 point = meter.point(conductor.backend.now_ns() / 1e9)
-                lag = sum(conductor.control.behind.values())
-                self.picture.add("point", {**point, "lag": lag})
+                self.picture.add("point", {**point, "lag": lag.messages})
 
     def _look(self, conductor: Conductor, console: Console) -> None:
         feed, backend = self.feed, conductor.backend

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rocketbed.chaos.checkers.evidence import SENDS
-from rocketbed.chaos.history import FINAL_READER, Event, Function, History, Outcome
+from rocketbed.chaos.history import Event, Function, History, Outcome
+from rocketbed.chaos.lag import Lag
 from rocketbed.chaos.record import RunRecord
 
 At = Callable[[int], float]
@@ -49,7 +50,7 @@ class Story:
     sends: list[tuple[float, float, str]] = field(default_factory=list)
     """Time, latency in seconds, outcome."""
     lag: list[tuple[float, int]] = field(default_factory=list)
-    """Time, messages that a group's reader was behind."""
+    """Time, and from then on the messages that the reader which was furthest behind had not got."""
     outages: list[tuple[str, float, float]] = field(default_factory=list)
 
     @property
@@ -67,6 +68,7 @@ def tell(record: RunRecord, history: History) -> Story:
     story = Story(end_s=at(record.end_ns), calm_s=at(record.calm_ns) if record.calm_ns else 0.0)
     _tell_roles(story, record, history.events, at)
     _tell_faults(story, history.events, at)
+    _tell_lag(story, record, history, at)
     for event in history.events:
         if event.what == "sample":
             written, flushed, confirmed, dispatched = map(event.fields.__getitem__, SAMPLED)
@@ -77,8 +79,6 @@ def tell(record: RunRecord, history: History) -> Story:
             end_ns = row.returned_ns if row.returned_ns >= 0 else record.end_ns
             latency_s = (end_ns - row.invoked_ns) / 1e9
             story.sends.append((at(row.invoked_ns), latency_s, OUTCOMES[Outcome(row.outcome)]))
-        elif row.function == Function.PULL and row.value >= 0 and row.process < FINAL_READER:
-            story.lag.append((at(row.returned_ns), max(0, row.value - row.physical_offset)))
     for name, begin_ns, end_ns in record.facts.get("outages", []):
         story.outages.append((name, at(begin_ns), at(end_ns)))
     return story
@@ -118,6 +118,25 @@ def _tell_roles(story: Story, record: RunRecord, events: list[Event], at: At) ->
             story.ticks[node].append(Tick(time_s, "cut", f"{node} cut its log"))
     for node in list(open_bars):
         switch(node, story.end_s, "")
+
+
+def _tell_lag(story: Story, record: RunRecord, history: History, at: At) -> None:
+    ids = {name: number for number, name in history.nodes.items()}
+    groups = {
+        ids[node]: ids[group]
+        for group, nodes in record.groups.items()
+        for node in nodes
+        if node in ids and group in ids
+    }
+    topics = {name: number for number, name in history.topics.items()}
+    leaving = [event for event in history.events if event.what == "topic_leaving"]
+    lag = Lag(groups)
+    for row in history.columns.rows():
+        while leaving and leaving[0].time_ns <= row.returned_ns:
+            lag.forget(topics.get(leaving.pop(0).fields["topic"], 0))
+        lag.take(row)
+        if lag.messages != (story.lag[-1][1] if story.lag else 0):
+            story.lag.append((at(row.returned_ns), lag.messages))
 
 
 def _tell_faults(story: Story, events: list[Event], at: At) -> None:

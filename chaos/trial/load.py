@@ -75,8 +75,6 @@ class LoadControl:
     """Messages by outcome: ok, weak, fail, info."""
     latencies_ns: "deque[int]" = field(default_factory=lambda: deque(maxlen=LATENCIES_MAX))
     """Latencies of the last acknowledged sends; whoever draws them takes them out."""
-    behind: dict[object, int] = field(default_factory=dict)
-    """Queue -> messages after those that its last pull was told of."""
     acknowledged_ns: dict[str, int] = field(default_factory=dict)
     """Producer -> its last acknowledgement."""
     outages: list[tuple[str, int, int]] = field(default_factory=list)

@@ -73,7 +73,6 @@ class Reading:
             queue_offset=asked,
             physical_offset=pulled.next_offset,
         )
-        self.control.behind[queue] = max(0, pulled.max_offset - pulled.next_offset)
         for message in pulled.messages:
             self.note(Function.GOT, process, message, pull.row.number, asked, node)
 

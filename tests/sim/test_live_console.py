@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -59,7 +60,7 @@ class Hands(RunAttendant):
             await self.press(action, name)
         return str(caught.value)
 
-    def values(self, kind: str) -> list[dict[str, object]]:
+    def values(self, kind: str) -> list[dict[str, Any]]:
         """Numbered values of the feed."""
         values = self.feed.since(0).items()
         return [value for key, value in values if key.startswith(f"{kind}:")]
@@ -326,3 +327,26 @@ def test_a_start_by_others_ends_what_was_killed_by_hand(tmp_path: Path) -> None:
     spans = [span for span in hands.values("span") if span["kind"] == "fault"]
     assert [span["label"] for span in spans] == ["kill b3", "kill b3"]
     assert all(span["end"] is not None for span in spans)
+
+
+@pytest.mark.parametrize("mode", ["group", "pull"])
+def test_readers_that_are_paused_fall_behind_and_catch_up(tmp_path: Path, mode: str) -> None:
+    """As the page shows it, and as the report does."""
+    consumers = Consumers(count=2, members=1, mode=mode)  # type: ignore[arg-type]
+    steps = (parse_step("at 1s pause clients:consumers for 4s"),)
+    plan = replace(QUIET, consumers=consumers, steps=steps, storm_s=6.0)
+
+    async def script(hands: Hands) -> None:
+        await trio.sleep(6)
+
+    record, hands = run(tmp_path / "run", script, plan)
+    points = [(point["t"], point["lag"]) for point in hands.values("point")]
+    story = tell(record, read_history(tmp_path / "run" / HISTORY_FILE))
+    zero_s = record.facts["zero_ns"] / 1e9
+    for lag in ([(time_s - zero_s, count) for time_s, count in points], story.lag):
+        before = [count for time_s, count in lag if time_s < 1]
+        paused = [count for time_s, count in lag if 1.5 < time_s < 5]
+        assert max(before, default=0) < 10, before
+        assert paused == sorted(paused)
+        assert paused[-1] > 40, paused
+        assert lag[-1][1] == 0

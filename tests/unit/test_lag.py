@@ -1,0 +1,72 @@
+"""How many messages readers have before them, by the rows of a history."""
+
+from rocketbed.chaos.history import FINAL_READER, Function, Outcome, Row
+from rocketbed.chaos.lag import Lag
+
+TOPIC, GROUP, MASTER, SLAVE = 1, 2, 3, 4
+
+
+def row(function: Function, **columns: int) -> Row:
+    """An attempt in queue 0 that was answered."""
+    empty = Row(*[-1] * len(Row._fields))
+    known = {"topic": TOPIC, "queue": 0, "outcome": Outcome.OK, "node": GROUP} | columns
+    return empty._replace(function=function, **known)
+
+
+def sent(offset: int, **columns: int) -> Row:
+    return row(Function.SEND, queue_offset=offset, **columns)
+
+
+def stood(at: int, *, group: int = 1, **columns: int) -> Row:
+    return row(Function.COMMIT_OFFSET, operation=group, queue_offset=at, **columns)
+
+
+def lag_of(*rows: Row) -> int:
+    lag = Lag({MASTER: GROUP, SLAVE: GROUP})
+    for one in rows:
+        lag.take(one)
+    return lag.messages
+
+
+def test_a_group_is_behind_what_was_acknowledged() -> None:
+    assert lag_of(stood(0)) == 0
+    assert lag_of(stood(0), sent(4), sent(2)) == 5
+    assert lag_of(stood(0), sent(4), row(Function.DELIVER, operation=1, queue_offset=0)) == 4
+    assert lag_of(stood(0), sent(4), stood(5)) == 0
+
+
+def test_the_reader_that_is_furthest_behind_counts_over_all_its_queues() -> None:
+    ends = sent(9), sent(9, queue=1)
+    assert lag_of(*ends, stood(8), stood(6, queue=1), stood(9, group=2)) == 2 + 4
+
+
+def test_who_goes_back_is_behind() -> None:
+    back = row(Function.RESET_OFFSET, operation=1, queue_offset=1)
+    assert lag_of(sent(4), stood(5), back) == 4
+
+
+def test_a_follower_is_behind_what_its_pull_was_told() -> None:
+    pull = row(Function.PULL, process=7, value=6, physical_offset=2, node=SLAVE)
+    assert lag_of(pull) == 4
+    assert lag_of(pull, sent(9)) == 8
+    assert lag_of(pull._replace(process=FINAL_READER)) == 0
+
+
+def test_what_was_lost_is_before_nobody() -> None:
+    bounds = row(Function.BOUNDS, value=3, node=MASTER)
+    assert lag_of(sent(9), stood(2), bounds) == 1
+
+
+def test_attempts_without_an_answer_tell_nothing() -> None:
+    assert lag_of(stood(0), sent(4), stood(5, outcome=Outcome.INFO)) == 5
+    assert lag_of(stood(0), sent(-1, outcome=Outcome.FAIL)) == 0
+
+
+def test_a_deleted_topic_is_before_nobody() -> None:
+    lag = Lag({})
+    for one in (stood(0), sent(4), stood(0, topic=5), sent(1, topic=5)):
+        lag.take(one)
+    lag.forget(TOPIC)
+    assert lag.messages == 2
+    lag.take(sent(0))  # made again, and nobody reads it yet
+    assert lag.messages == 2
