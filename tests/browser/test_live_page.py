@@ -58,6 +58,18 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         yield Shown(page, run)
 
 
+def test_what_was_before_the_load_has_a_time_below_zero(shown: Shown) -> None:
+    """Also what this page has shown before anybody knew when the load would begin."""
+    rows = """[...document.querySelectorAll('#events li')].reverse().map(
+      item => [item.querySelector('time').textContent, item.textContent])"""
+    shown.page.wait_for(f"{rows}.some(([time]) => !time.startsWith('-'))")
+    times, words = zip(*shown.page.value(rows), strict=True)
+    assert times[0].startswith("-")
+    begun = next(place for place, text in enumerate(words) if text.endswith("storm"))
+    assert all(time.startswith("-") for time in times[:begun]), words
+    assert not any(time.startswith("-") for time in times[begun:]), words
+
+
 def test_the_token_leaves_the_address_line(shown: Shown) -> None:
     assert shown.page.value("location.href") == f"http://127.0.0.1:{shown.run.port}/"
     shown.page.reload()

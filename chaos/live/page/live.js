@@ -97,7 +97,7 @@ function drawFigures(run) {
 
 function drawEvents() {
   const list = byId("events");
-  const zero = state.values.get("phase")?.zero ?? 0;
+  const zero = state.values.get("phase")?.zero ?? null; // before the load begins nobody knows when
   for (const [number, event] of state.event) {
     if (number <= state.newest) continue;
     state.newest = number;
@@ -105,8 +105,6 @@ function drawEvents() {
     const quiet = ["phase", "heal", "start", "recovered", "promote", "cut", "exit", ""];
     item.className = `${event.kind} ${quiet.includes(event.kind) ? "" : "fault"} ${event.hand ? "hand" : ""}`;
     const time = document.createElement("time");
-    time.textContent = minutes(event.t - (zero ?? 0));
-    time.title = `${(event.t - (zero ?? 0)).toFixed(3)} s`;
     const words = document.createElement("span");
     words.textContent = event.text + (event.hand ? "  (by hand)" : "");
     item.append(time, words);
@@ -116,6 +114,11 @@ function drawEvents() {
     else list.prepend(item);
   }
   while (list.children.length > KEPT.event) list.lastElementChild.remove();
+  for (const item of list.children) {
+    const time = item.firstElementChild, since = item.at - zero;
+    time.textContent = zero === null ? "set up" : minutes(since);
+    time.title = zero === null ? "" : `${since.toFixed(3)} s`;
+  }
 }
 
 // The mark says how the cluster is, whatever the run does; the banner what nobody may overlook.
