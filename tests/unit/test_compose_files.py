@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rocketbed.chaos.cluster.docker.member import NOFILE, PIDS
 from rocketbed.chaos.docker import image as images
 from rocketbed.chaos.docker.backend import PYTHON, USER
 from rocketbed.chaos.docker.image import BUILT_OF, FILES, source_digest
 from rocketbed.cli import probe
+from rocketbed.cli.servers import LOG_BYTES, LOG_FILES
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
@@ -65,10 +67,15 @@ def test_every_container_has_limits_and_its_log_is_rotated(path: Path) -> None:
     """Said in the first part of a file, of which all its services are made."""
     text = path.read_text()
     shared = text[text.index("image: ") :].partition("\n\n")[0]
-    for key in ("mem_limit", "pids_limit", "stop_grace_period", "logging"):
+    for key in ("mem_limit", "cpus", "pids_limit", "stop_grace_period"):
         assert len(re.findall(rf"^ +{key}: ", shared, re.MULTILINE)) == 1, key
-    assert "max-size: " in shared
-    assert "max-file: " in shared
+    assert f"ulimits: {{nofile: {NOFILE}}}" in shared
+    sizes = f'max-size: {LOG_BYTES >> 20}m, max-file: "{LOG_FILES}"'
+    assert f"logging: {{driver: local, options: {{{sizes}}}}}" in shared
+
+
+def test_a_node_has_the_limits_of_one_in_a_cluster_by_one_command() -> None:
+    assert f"  pids_limit: {PIDS}\n" in (COMPOSE / "classic.yaml").read_text()
 
 
 def test_a_health_check_waits_longer_than_the_probe() -> None:
@@ -94,6 +101,8 @@ def test_the_legacy_builder_makes_nothing_for_the_node_that_it_does_not_need() -
 
 def test_no_container_gets_a_volume_without_a_name() -> None:
     assert "VOLUME" not in re.findall(r"^(\w+)", DOCKERFILE, re.MULTILINE)
+    for path in FILES_OF_COMPOSE:
+        assert re.findall(r"^ +- [\"']?[^\s:]+[\"']?$", path.read_text(), re.MULTILINE) == []
 
 
 def test_spark_reads_every_nodes_volume_and_writes_none() -> None:

@@ -19,6 +19,7 @@ from rocketbed.chaos.cluster.plan import (
     make_plan,
     read_plan,
 )
+from rocketbed.chaos.docker.backend import MEMORY
 from rocketbed.chaos.docker.client import LABEL, Daemon, DockerError
 from rocketbed.chaos.docker.container import Container, Spec
 from rocketbed.chaos.docker.network import has_network, make_network
@@ -212,14 +213,12 @@ def test_a_member_whose_name_another_one_has_just_taken_leaves_that_alone(
     assert list(api.rows) == ["bed-slave-1"]
 
 
-def test_a_member_has_the_limits_of_one_in_compose(api: FakeApi, member: ContainerMember) -> None:
+def test_a_member_has_limits(api: FakeApi, member: ContainerMember) -> None:
     member.start()
     given = api.rows["bed-slave-1"]["HostConfig"]
-    compose = (Path(__file__).parents[2] / "compose/classic.yaml").read_text()
-    assert f"pids_limit: {given['pids_limit']}\n" in compose
+    assert (given["mem_limit"], given["pids_limit"]) == (MEMORY, members.PIDS)
     (limit,) = given["ulimits"]
-    assert (limit.name, limit.soft) == ("nofile", limit.hard)
-    assert f"nofile: {limit.hard}}}" in compose
+    assert (limit.name, limit.soft, limit.hard) == ("nofile", members.NOFILE, members.NOFILE)
 
 
 # --- a cluster
