@@ -2,9 +2,12 @@
 
 A message that was acknowledged and lost makes half a dozen checks speak. So a finding belongs to
 the loss where it names a lost message, or its place in a queue; and an acknowledgement before its
-promise (I7) explains a loss. Any other finding is a root of its own.
+promise (I7) explains a loss. Any other finding belongs to one before it that says something of the
+same node after the same step: a crash explains what then waits for the node in vain. What shares
+nothing is a root of its own.
 """
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ from typing import Final
 
 from rocketbed.chaos.checkers.context import FaultSpan
 from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import CheckResult, Example
+from rocketbed.chaos.checkers.result import CheckResult, Example, Severity
 from rocketbed.chaos.record import RunRecord
 from rocketbed.chaos.report.words import clock, count_of, length
 from rocketbed.chaos.trace import Trace
@@ -29,6 +32,9 @@ NOUNS: Final = {
 }
 """Steps that may take messages. The first four do so by themselves, and are looked for first."""
 TAKES: Final = tuple(NOUNS)[:4]
+
+Spot = tuple[str, int | None]
+"""A node, and the number of the last step that struck it; None: none did."""
 
 
 @dataclass(slots=True)
@@ -59,10 +65,44 @@ def roots(judgement: Judgement, record: RunRecord, trace: Trace | None) -> list[
         ours = [loss, *(one for one in rest if one is not loss and is_ours(one))]
         rest = [one for one in rest if one not in ours]
         found.append(_lost(judgement.faults, loss, ours, trace, zero_ns))
+    begun: list[tuple[Root, set[Spot]]] = []
     for result in rest:
+        spots = [_spots(one, result.severity, judgement.faults, record) for one in result.examples]
+        known = [root for root, at in begun if spots and all(at & one for one in spots)]
+        if known:
+            known[0].results.append(result)
+            continue
         sentence = _early(result, trace) if result.id == EARLY else _plain(result, zero_ns)
-        found.append(Root(sentence, [result]))
+        root = Root(sentence, [result])
+        begun.append((root, set().union(*spots)))
+        found.append(root)
     return found
+
+
+def _spots(
+    example: Example, severity: Severity, faults: list[FaultSpan], record: RunRecord
+) -> set[Spot]:
+    """The node of a finding, with the last step before it that struck the node.
+
+    What was waited for in vain, at the end, names nodes, or else a group: any of its nodes then.
+    """
+    nodes, time_ns = [example.node], example.time_ns
+    if severity is Severity.LIVENESS and time_ns is None:
+        words, time_ns = re.findall(r"[\w-]+", example.text), record.end_ns
+        of_groups = (node for word in words for node in record.groups.get(word, []))
+        nodes = [word for word in words if word in record.nodes] or list(of_groups)
+    if time_ns is None:
+        return set()
+    spots: set[Spot] = set()
+    for node in nodes:
+        if node in record.nodes:
+            struck = [
+                number
+                for number, fault in enumerate(faults)
+                if node in fault.targets and fault.begin_ns <= time_ns
+            ]
+            spots.add((node, max(struck, default=None, key=lambda one: faults[one].begin_ns)))
+    return spots
 
 
 def _lost(

@@ -4,7 +4,7 @@ from array import array
 
 from rocketbed.chaos.checkers.context import FaultSpan
 from rocketbed.chaos.checkers.judgement import Judgement
-from rocketbed.chaos.checkers.result import CheckResult, Example, judged
+from rocketbed.chaos.checkers.result import CheckResult, Example, Severity, judged
 from rocketbed.chaos.record import Promise, RunRecord
 from rocketbed.chaos.report.cause import roots
 from rocketbed.chaos.report.charts import timeline
@@ -80,6 +80,57 @@ def test_findings_of_one_root_stand_in_one_group_and_others_apart() -> None:
     assert [one.id for one in first.results] == ["A1", "A7", "I7"]
     assert [one.id for one in second.results] == ["A5"]
     assert second.sentence == "duplicate: 1 of 9 reads"
+
+
+def crash(node: str, time_ns: int) -> CheckResult:
+    example = Example(f"{node} ended by itself: boom", node=node, time_ns=time_ns)
+    severity = Severity.CRASH
+    return judged("C1 no node ended by itself", 3, "nodes", [example], severity=severity)
+
+
+def stall(title: str, text: str) -> CheckResult:
+    return judged(title, 1, "waits", [text], severity=Severity.LIVENESS)
+
+
+def groups_of(faults: list[FaultSpan], *results: CheckResult) -> list[list[str]]:
+    """Ids of the findings of each root, in a group of three nodes."""
+    judged_, record = judgement(*results)
+    judged_.faults[:] = faults
+    record.groups, record.end_ns = {"b": ["b1", "b2", "b3"]}, CUT.end_ns
+    return [[one.id for one in root.results] for root in roots(judged_, record, None)]
+
+
+def test_a_crash_and_what_waited_for_the_node_stand_in_one_group() -> None:
+    stalls = (
+        stall("L5 replicas equal", "b: after 60 s: b1 does not answer"),
+        stall("L1 leader serves", "b: no master serves 60 s after the faults"),
+        stall("L6 nodes stop", "b1: had to be killed"),
+    )
+    found = groups_of([KILL], *stalls, crash("b1", KILL.end_ns))
+    assert found == [["C1", "L1", "L5", "L6"]]
+
+
+def test_findings_of_other_nodes_stay_apart() -> None:
+    other = stall("L5 replicas equal", "b: after 60 s: b2 does not answer")
+    assert groups_of([KILL], crash("b1", KILL.end_ns), other) == [["C1"], ["L5"]]
+
+
+def test_findings_after_other_steps_stay_apart() -> None:
+    """The node was struck again, and that may be why it is waited for."""
+    later = stall("L5 replicas equal", "b: after 60 s: b1 does not answer")
+    assert groups_of([KILL, CUT], crash("b1", KILL.end_ns), later) == [["C1"], ["L5"]]
+
+
+def test_a_finding_of_which_a_part_is_elsewhere_stays_apart() -> None:
+    time_ns = KILL.end_ns
+    examples = [Example("one", node="b1", time_ns=time_ns), Example("other", node="b2", time_ns=1)]
+    mixed = judged("R8 catch-up stall", 9, "samples", examples, severity=Severity.LIVENESS)
+    assert groups_of([KILL], crash("b1", time_ns), mixed) == [["C1"], ["R8"]]
+
+
+def test_findings_without_a_node_stay_apart() -> None:
+    clients = [stall(title, "clients: sends under way") for title in ("L3 producers", "L4 read")]
+    assert groups_of([KILL], *clients) == [["L3"], ["L4"]]
 
 
 def test_a_dot_stands_where_the_loss_happened_with_a_line_to_what_showed_it() -> None:
