@@ -338,6 +338,7 @@ class Connection:
         try:
             while self._to_spawn:
                 handler, command = self._to_spawn.popleft()
+                self._resume()
                 await self.room()
                 try:
                     response = await handler(command, self)

@@ -134,6 +134,16 @@ def test_requests_are_answered_and_matched() -> None:
     with_server(scenario)
 
 
+def test_a_request_that_takes_long_holds_up_none_of_a_later_read() -> None:
+    async def scenario(world: World, server: Server, events: Events) -> None:
+        stream = await raw(world, numbered(SLEEP, 1, s="10"))
+        await trio.sleep(1)
+        await stream.send_all(encode(numbered(ECHO, 2)))
+        assert [one.opaque for one in await read_commands(stream, 2)] == [2, 1]
+
+    with_server(scenario)
+
+
 def test_errors_of_handlers_are_answers() -> None:
     async def scenario(world: World, server: Server, events: Events) -> None:
         async with open_connection(world, ADDRESS) as connection:
