@@ -14,6 +14,8 @@ REFUSED: Final = {
         "its queues lie in RocksDB, which is not read here: messages would be there and not found",
     ),
     "enableDLegerCommitLog": (("false",), "its log lies in another format and directory"),
+    "configManagerVersion": (("v1",), "its topics, groups and offsets lie in RocksDB"),
+    "readOnlyCommitLogStorePaths": (("",), "a part of its log lies in other directories"),
 }
 """Keys of RocketMQ that move data to where it is not looked for: the values that may stand there,
 and what any other one means."""
@@ -45,7 +47,7 @@ _NAMES = """
     commitCommitLogThoroughInterval commitIntervalCommitLog commitLogForceSwapMapInterval
     commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
     compactionMappedFileSize compactionScheduleInternal compactionThreadNum
-    compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion
+    compatibleWithOldNameSrv compressedRegister configBlackList
     connectTimeoutMillis consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity
     consumerManageThreadPoolNums consumerOffsetUpdateVersionStep controllerAddr
     controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval
@@ -103,7 +105,7 @@ _NAMES = """
     processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums
     pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums
     putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
-    queryMessageThreadPoolNums queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths
+    queryMessageThreadPoolNums queryThreadPoolQueueCapacity
     readUnCommitted realTimeNotifyConsumerChange realTimePersistRocksDBConfig
     recallMessageEnable recheckReputOffsetFromCq recoverConcurrently recoverThreadPoolNums
     redeleteHangedFileInterval regionId rejectPullConsumerEnable replicasPerDiskPartition

@@ -12,6 +12,7 @@ from typing import Final, Self
 import trio
 
 from rocketbed.client.allocate import ALLOCATIONS, Allocation, AllocationName
+from rocketbed.client.asked import Asked
 from rocketbed.client.commits import Commits
 from rocketbed.client.errors import BadMessage, ClientError
 from rocketbed.client.flow import COUNT, Flow, key_of
@@ -35,6 +36,7 @@ from rocketbed.client.session import Session
 from rocketbed.client.sharing import Sharing
 from rocketbed.client.subscriptions import Start, Subscriptions
 from rocketbed.client.tracing import Tracing
+from rocketbed.remoting.handlers import Handlers
 from rocketbed.wire.bodies import ConsumerData, MessageQueue, ProducerData
 from rocketbed.world.api import World
 
@@ -100,9 +102,8 @@ class Consumer:
         self._auto_commit_s = auto_commit_s
         self._is_ordered = ordered
         self._tracing = tracing
-        self._session = Session(
-            world, nameservers, groups=self._groups, on_members_changed=self._members_changed
-        )
+        handlers = Handlers()
+        self._session = Session(world, nameservers, groups=self._groups, handlers=handlers)
         self._puller = Puller(self._session, group)
         self.offsets = QueueOffsets(self._session)
         """Questions about any queue's offsets."""
@@ -122,11 +123,16 @@ class Consumer:
             locks=Locks(self._session, group) if ordered else None,
         )
         self._commits = Commits(self._session.world, group, self._subscriptions, self._positions)
+        Asked(
+            self._session.world,
+            nameservers if isinstance(nameservers, str) else ";".join(nameservers),
+            self._session.world.clock.wall_ms(),
+            self._subscriptions,
+            self._commits,
+            is_ordered=ordered,
+        ).add_to(handlers)
         self._listeners: list[Listener] = []
         self._listener_ended = trio.Event()
-
-    def _members_changed(self) -> None:
-        self._subscriptions.share_soon()
 
     def _groups(self) -> tuple[list[ProducerData], list[ConsumerData]]:
         data = ConsumerData(

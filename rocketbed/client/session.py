@@ -51,18 +51,13 @@ class Session:
         nameservers: str | Sequence[str],
         *,
         groups: Groups = _no_groups,
-        on_members_changed: Callable[[], None] = lambda: None,
+        handlers: Handlers | None = None,
     ) -> None:
         """`world` None is the real one; `groups` says what heartbeats tell brokers.
 
-        `on_members_changed`: a broker says that a member of our group came or went.
+        `handlers`: for what brokers ask of us.
         """
         self.world = real() if world is None else world
-
-        def members_changed(command: Command, connection: object) -> None:
-            on_members_changed()
-
-        handlers = Handlers(inline={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: members_changed})
         self.connections = Connections(self.world, handlers, on_open=self._opened)
         self._ns_connections = Connections(self.world)
         addresses = parse_nameservers(nameservers)

@@ -86,9 +86,37 @@ class GroupList(Body):
 
 @dataclass(slots=True, kw_only=True)
 class QueueOffsets(Body):
-    """Answer to 222."""
+    """Answer to 222, and body of 220."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerStatus(Body):
+    """Answer to 221: offsets of one member."""
+
+    message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo(Body):
+    """One queue inside `ConsumerRunningInfo`."""
+
+    commit_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    """Messages that were handed out and are not dealt with."""
+    locked: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerRunningInfo(Body):
+    """Answer to 307."""
+
+    properties: dict[str, str] = field(default_factory=dict)
+    subscription_set: list[SubscriptionData] = field(default_factory=list)
+    mq_table: dict[MessageQueue, QueueInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

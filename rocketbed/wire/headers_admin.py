@@ -116,6 +116,14 @@ class RunningInfoRequest(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStatusRequest(Header):
+    """221, of a broker to a member of a group."""
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetOffsetRequest(Header):
     """222."""
 

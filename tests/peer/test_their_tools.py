@@ -76,6 +76,10 @@ async def test_topics_groups_members_and_positions(
             members = await tools("consumerConnection", "-g", GROUP)
             assert rows(members, TOPIC) == [[TOPIC, "*"]]
             assert any("PYTHON" in row for row in members)
+            client = next(row[0] for row in members if "PYTHON" in row)
+            said = await tools("consumerStatus", "-g", GROUP, "-i", client)
+            queues = [row for row in said if row[:2] == [TOPIC, "broker-a"] and len(row) == 4]
+            assert sum(int(row[3]) for row in queues) == COUNT, said
             assert any(
                 "PYTHON" in row
                 for row in await tools("producerConnection", "-g", "tool-producer", "-t", TOPIC)

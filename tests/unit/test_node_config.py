@@ -82,11 +82,13 @@ def test_what_lies_where_nobody_looks_is_refused() -> None:
     for text in (
         "storeType=defaultRocksDB",
         "enableDLegerCommitLog=true",
+        "configManagerVersion=v2",
+        "readOnlyCommitLogStorePaths=/old",
         "storePathCommitLog=a,b",
     ):
         with pytest.raises(ConfigError, match=r"broker that wrote it|one directory only"):
             make_config(settings_from_options([text]))
-    harmless = ["storeType=default", "enableDLegerCommitLog=false"]
+    harmless = ["storeType=default", "enableDLegerCommitLog=false", "configManagerVersion=v1"]
     assert len(make_config(settings_from_options(harmless))[1]) == 0
 
 

@@ -1,0 +1,97 @@
+"""What brokers tell and ask a running consumer: that members of its group came or went (40), to go
+on elsewhere (220), where it stands (221), what it does (307).
+
+A broker of 5.x moves groups by itself and sends 220 only where it is told to; one of 4.x knows no
+other way (wire.md 6.7). RocketMQ's tools ask the other two through the broker.
+"""
+
+from dataclasses import dataclass
+
+from rocketbed.client.commits import Commits
+from rocketbed.client.subscriptions import Subscriptions
+from rocketbed.remoting.connection import Connection
+from rocketbed.remoting.handlers import Handlers
+from rocketbed.wire.bodies_admin import ConsumerRunningInfo, ConsumerStatus, QueueInfo, QueueOffsets
+from rocketbed.wire.command import Command, RequestCode, ResponseCode, answer
+from rocketbed.wire.errors import RocketbedError
+from rocketbed.wire.headers_admin import ClientStatusRequest
+from rocketbed.world.api import World
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """Answers for one consumer."""
+
+    world: World
+    nameservers: str
+    began_ms: int
+    """When it was made; Unix, milliseconds."""
+    subscriptions: Subscriptions
+    commits: Commits
+    is_ordered: bool
+
+    def add_to(self, handlers: Handlers) -> None:
+        """Answer on each connection that has these handlers."""
+        handlers.inline |= {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self.members_changed,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self.status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+        }
+        handlers.spawned[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self.reset
+
+    def members_changed(self, _command: Command, _connection: Connection) -> None:
+        """40. It has no answer."""
+        self.subscriptions.share_soon()
+
+    async def reset(self, command: Command, _connection: Connection) -> None:
+        """220: go on at these offsets, and let the broker know. It has no answer."""
+        for queue, offset in QueueOffsets.decode(command.body).offset_table.items():
+            flow = self.subscriptions.flows.get(queue)
+            if flow is None or offset < 0:
+                continue
+            flow.seek(offset)
+            self.world.log.warning(
+                "client.position_reset",
+                topic=queue.topic,
+                queue=queue.queue_id,
+                offset=offset,
+                advice="an operator reset the group's offsets",
+            )
+            try:
+                await self.commits.store(queue, offset)
+            except RocketbedError as exc:
+                self.world.log.warning("client.not_committed", error=str(exc))
+
+    def status(self, command: Command, _connection: Connection) -> Command:
+        """221: the offset of the first message of each queue of a topic that is not dealt with.
+        Raises `HeaderError`."""
+        topic = ClientStatusRequest.decode(command.fields).topic
+        flows = self.subscriptions.flows
+        table = {queue: flow.progress.done for queue, flow in flows.items() if queue.topic == topic}
+        body = ConsumerStatus(message_queue_table=table).encode()
+        return answer(command, ResponseCode.SUCCESS, None, {}, body)
+
+    def running_info(self, command: Command, _connection: Connection) -> Command:
+        """307: settings, subscriptions, and of each queue how far we are. Names of properties as
+        RocketMQ's tools look for them."""
+        queues = {
+            queue: QueueInfo(
+                commit_offset=flow.progress.done,
+                cached_msg_min_offset=flow.progress.done,
+                cached_msg_max_offset=flow.position,
+                cached_msg_count=flow.position - flow.progress.done,
+                locked=self.is_ordered,
+            )
+            for queue, flow in self.subscriptions.flows.items()
+        }
+        properties = {
+            "PROP_NAMESERVER_ADDR": self.nameservers,
+            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
+            "PROP_CLIENT_VERSION": "rocketbed",
+            "PROP_CONSUMEORDERLY": str(self.is_ordered).lower(),
+            "PROP_THREADPOOL_CORE_SIZE": "0",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self.began_ms),
+        }
+        told = list(self.subscriptions.told.values())
+        info = ConsumerRunningInfo(properties=properties, subscription_set=told, mq_table=queues)
+        return answer(command, ResponseCode.SUCCESS, None, {}, info.encode())

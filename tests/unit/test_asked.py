@@ -1,0 +1,60 @@
+"""What brokers ask a consumer that runs (wire.md 2.2, 6.7)."""
+
+import trio
+
+from rocketbed.wire.bodies import MessageQueue
+from rocketbed.wire.bodies_admin import ConsumerRunningInfo, ConsumerStatus, QueueInfo, QueueOffsets
+from rocketbed.wire.codes import RequestCode as Code
+from rocketbed.wire.command import request
+from tests.support.client import NAMESERVER, Stage, on_stage, route
+from tests.support.client_shelf import QUEUE, bodies, consumer, read, shelf
+
+
+def test_a_broker_sends_a_running_consumer_elsewhere() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        broker, peer = await shelf(stage, messages={0: bodies(6)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", start="first")
+            assert await read(reader, 6) == [b"%d" % number for number in range(6)]
+            table = {QUEUE: 4, MessageQueue(topic="other", broker_name="a", queue_id=0): 1}
+            fields = {"topic": "T", "group": "cg", "timestamp": "4000", "isForce": "true"}
+            (connection,) = peer.server.connections
+            body = QueueOffsets(offset_table=table).encode()
+            connection.notify(request(Code.RESET_CONSUMER_CLIENT_OFFSET, fields, body))
+            assert await read(reader, 2) == [b"4", b"5"]
+            await trio.sleep(1)
+            assert broker.committed == {0: 4}
+
+    on_stage(scenario)
+
+
+def test_a_consumer_says_where_it_stands_and_what_it_does() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.routes["T"] = route("a")
+        _, peer = await shelf(stage, messages={0: bodies(3)})
+        async with consumer(stage) as reader:
+            await reader.subscribe("T", tags="*", start="first")
+            await read(reader, 3)
+            (connection,) = peer.server.connections
+            fields = {"topic": "T", "group": "cg"}
+            asked = request(Code.GET_CONSUMER_STATUS_FROM_CLIENT, fields)
+            said = await connection.request(asked, timeout_s=5)
+            assert (said.code, ConsumerStatus.decode(said.body).message_queue_table[QUEUE]) == (
+                0,
+                2,
+            )
+            fields = {"consumerGroup": "cg", "clientId": "any"}
+            asked = request(Code.GET_CONSUMER_RUNNING_INFO, fields)
+            said = await connection.request(asked, timeout_s=5)
+            info = ConsumerRunningInfo.decode(said.body)
+            assert info.mq_table[QUEUE] == QueueInfo(
+                commit_offset=2,
+                cached_msg_min_offset=2,
+                cached_msg_max_offset=3,
+                cached_msg_count=1,
+            )
+            assert [one.topic for one in info.subscription_set] == ["T"]
+            assert info.properties["PROP_NAMESERVER_ADDR"] == NAMESERVER
+
+    on_stage(scenario)
